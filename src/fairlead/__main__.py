@@ -1,0 +1,5 @@
+"""`python -m fairlead`."""
+
+from fairlead.cli.app import main
+
+main()

@@ -1,0 +1,54 @@
+"""Writing files so that a reader never sees half of one, and a full disk is told apart from other faults."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from fairlead.errors import DiskFull, NotPermitted
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+@contextlib.contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Turn the two disk faults a user can mend into DiskFull (exit 5) and NotPermitted (exit 4)."""
+    try:
+        yield
+    except OSError as exc:
+        if exc.errno in _FULL:
+            raise DiskFull(
+                "disk/full", f"no room left to write {path}", hint=f"free some space there: df -h {path.parent}"
+            ) from exc
+        if exc.errno in _REFUSED:
+            raise NotPermitted(
+                "disk/not-writable", f"cannot write {path}: {exc.strerror}", hint="choose another place with --runs DIR"
+            ) from exc
+        raise
+
+
+def write_atomic(path: Path, data: str | bytes, *, mode: int = 0o644) -> None:
+    """Write a whole file or nothing: a temporary file beside it, fsync, rename.
+
+    Raises DiskFull or NotPermitted; the old content, if any, is then untouched and no temporary file is left.
+    """
+    raw = data.encode() if isinstance(data, str) else data
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(raw)
+                file.flush()
+                os.fchmod(file.fileno(), mode)
+                os.fsync(file.fileno())
+            Path(name).replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                Path(name).unlink()
+            raise

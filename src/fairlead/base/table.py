@@ -1,0 +1,27 @@
+"""Plain columns, two spaces apart, the way kubectl prints them: no boxes, numbers to the right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]], *, indent: str = "") -> str:
+    """Aligned text, one line a row, no trailing blanks. A column of numbers is set to the right.
+
+    >>> print(table(["NODE", "GPUS"], [["n1", 8], ["n2", 16]]))
+    NODE  GPUS
+    n1       8
+    n2      16
+    """
+    body = [[("" if c is None else str(c)) for c in row] for row in rows]
+    right = [bool(body) and all(_numeric(r[i]) for r in body) for i in range(len(header))]
+    lines = [list(header), *body] if any(header) else body
+    widths = [max((len(r[i]) for r in lines), default=0) for i in range(len(header))]
+    return "\n".join(
+        (indent + "  ".join(c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right, strict=True))).rstrip()
+        for row in lines
+    )
+
+
+def _numeric(cell: str) -> bool:
+    return cell == "" or cell == "-" or cell.replace(".", "", 1).replace("-", "", 1).isdigit()

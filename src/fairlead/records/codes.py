@@ -1,0 +1,42 @@
+"""The explanations behind `fairlead explain CODE`: read from the `codes.toml` beside each room's code.
+
+    ["ib/port-rate"]
+    id = "I4"                      # optional: number in a published check list
+    title = "..."                  # what it means, one line
+    cause = "..."                  # what usually brings it about
+    evidence = "..."               # where to look, and what good looks like
+    remedy = "..."                 # what to do
+"""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from importlib import resources
+
+import msgspec
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a code means and what to do about it."""
+
+    code: str
+    title: str
+    cause: str
+    evidence: str
+    remedy: str
+    id: str = ""
+
+
+@functools.cache
+def explanations() -> dict[str, Explanation]:
+    """Every code of every room."""
+    found: dict[str, Explanation] = {}
+    root = resources.files("fairlead")
+    rooms = [root, *(d for d in root.iterdir() if d.is_dir()), *(d for d in root.joinpath("fabric").iterdir() if d.is_dir())]
+    for room in rooms:
+        data = room.joinpath("codes.toml")
+        if data.is_file():
+            for code, fields in tomllib.loads(data.read_text("utf-8")).items():
+                found[code] = msgspec.convert({"code": code, **fields}, Explanation)
+    return dict(sorted(found.items()))
