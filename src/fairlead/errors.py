@@ -59,7 +59,7 @@ class FairleadError(Exception):
 
     exit: Exit = Exit.UNKNOWN
 
-    def __init__(self, code: str, message: str, *, hint: str = "", exit: Exit | None = None) -> None:  # noqa: A002
+    def __init__(self, code: str, message: str, *, hint: str = "", exit: Exit | None = None) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
@@ -119,7 +119,7 @@ class SpecError(FairleadError):
 class ClusterError(FairleadError):
     """Something about a set of nodes; `nodes` is folded text such as `h200-[000-003]`."""
 
-    def __init__(self, code: str, message: str, *, nodes: str = "", hint: str = "", exit: Exit | None = None) -> None:  # noqa: A002
+    def __init__(self, code: str, message: str, *, nodes: str = "", hint: str = "", exit: Exit | None = None) -> None:
         super().__init__(code, message, hint=hint, exit=exit)
         self.nodes = nodes
 

@@ -183,6 +183,5 @@ def _syntax(text: str, why: str) -> UsageError:
 
 def _natural(name: str) -> tuple[tuple[int, str, int], ...]:
     """Sort key: digits by value, then by padding; the rest as text."""
-    return tuple((1, "", int(p)) if p.isdigit() else (0, p, 0) for p in re.split(r"(\d+)", name) if p) + (
-        (0, name, len(name)),
-    )
+    parts = ((1, "", int(p)) if p.isdigit() else (0, p, 0) for p in re.split(r"(\d+)", name) if p)
+    return (*parts, (0, name, len(name)))

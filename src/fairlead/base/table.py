@@ -18,10 +18,12 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]], *, indent: st
     lines = [list(header), *body] if any(header) else body
     widths = [max((len(r[i]) for r in lines), default=0) for i in range(len(header))]
     return "\n".join(
-        (indent + "  ".join(c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right, strict=True))).rstrip()
+        (
+            indent + "  ".join(c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right, strict=True))
+        ).rstrip()
         for row in lines
     )
 
 
 def _numeric(cell: str) -> bool:
-    return cell == "" or cell == "-" or cell.replace(".", "", 1).replace("-", "", 1).isdigit()
+    return cell in {"", "-"} or cell.replace(".", "", 1).replace("-", "", 1).isdigit()

@@ -24,7 +24,7 @@ def duration(seconds: float) -> str:
 def size(num_bytes: float) -> str:
     """Bytes with a binary prefix."""
     value, unit = float(num_bytes), "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):  # noqa: B007
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if abs(value) < 1024 or unit == "TiB":
             break
         value /= 1024
@@ -34,7 +34,7 @@ def size(num_bytes: float) -> str:
 def rate(bits_per_second: float) -> str:
     """A link rate with a decimal prefix."""
     value, unit = float(bits_per_second), "b/s"
-    for unit in ("b/s", "kb/s", "Mb/s", "Gb/s", "Tb/s"):  # noqa: B007
+    for unit in ("b/s", "kb/s", "Mb/s", "Gb/s", "Tb/s"):
         if abs(value) < 1000 or unit == "Tb/s":
             break
         value /= 1000

@@ -1,4 +1,7 @@
-"""Records to JSON and back. The one place that knows how; adding a field is compatible, renaming one raises its schema number."""
+"""Records to JSON and back: the one place that knows how.
+
+Adding a field to a record is compatible; renaming one raises the number in its schema name.
+"""
 
 from __future__ import annotations
 

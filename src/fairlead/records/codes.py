@@ -1,11 +1,11 @@
 """The explanations behind `fairlead explain CODE`: read from the `codes.toml` beside each room's code.
 
-    ["ib/port-rate"]
-    id = "I4"                      # optional: number in a published check list
-    title = "..."                  # what it means, one line
-    cause = "..."                  # what usually brings it about
-    evidence = "..."               # where to look, and what good looks like
-    remedy = "..."                 # what to do
+["ib/port-rate"]
+id = "I4"                      # optional: number in a published check list
+title = "..."                  # what it means, one line
+cause = "..."                  # what usually brings it about
+evidence = "..."               # where to look, and what good looks like
+remedy = "..."                 # what to do
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import tomllib
 from importlib import resources
+from pathlib import Path
 
 import msgspec
 
@@ -32,11 +33,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 def explanations() -> dict[str, Explanation]:
     """Every code of every room."""
     found: dict[str, Explanation] = {}
-    root = resources.files("fairlead")
-    rooms = [root, *(d for d in root.iterdir() if d.is_dir()), *(d for d in root.joinpath("fabric").iterdir() if d.is_dir())]
-    for room in rooms:
-        data = room.joinpath("codes.toml")
-        if data.is_file():
-            for code, fields in tomllib.loads(data.read_text("utf-8")).items():
-                found[code] = msgspec.convert({"code": code, **fields}, Explanation)
+    for path in sorted(Path(str(resources.files("fairlead"))).rglob("codes.toml")):
+        for code, fields in tomllib.loads(path.read_text("utf-8")).items():
+            found[code] = msgspec.convert({"code": code, **fields}, Explanation)
     return dict(sorted(found.items()))

@@ -1,0 +1,39 @@
+"""The options every verb shares, under the same letters everywhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Group, Parameter
+
+_OUTPUT = Group("Output", sort_key=90)
+
+
+@Parameter(name="*", group=_OUTPUT)
+@dataclass(frozen=True, kw_only=True)
+class Common:
+    """How to answer."""
+
+    json: Annotated[bool, Parameter(negative=())] = False
+    """Print exactly one JSON document on stdout, also on failure."""
+
+    exit: Literal["fairlead", "nagios"] = "fairlead"
+    """Exit codes: fairlead's own, or 0/1/2/3 for health-check programs."""
+
+    warn_as_fail: Annotated[bool, Parameter(negative=())] = False
+    """Let a warning close the gate."""
+
+    quiet: Annotated[bool, Parameter(name=("--quiet", "-q"), negative=())] = False
+    """No progress and no hints on stderr."""
+
+    verbose: Annotated[bool, Parameter(name=("--verbose", "-v"), negative=())] = False
+    """Log what is done on stderr."""
+
+    runs: Path | None = None
+    """Where run folders go; else FAIRLEAD_RUNS, the cluster file, ./runs, or the user's state directory."""
+
+
+SpecFile = Annotated[Path | None, Parameter(name=("--spec", "-f"))]
+"""The cluster file; else FAIRLEAD_SPEC, or ./cluster.toml."""

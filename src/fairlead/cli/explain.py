@@ -1,0 +1,68 @@
+"""`fairlead explain CODE` and `fairlead schema NAME`: what fairlead's own words and documents mean."""
+
+from __future__ import annotations
+
+import textwrap
+
+from fairlead.base.suggest import did_you_mean
+from fairlead.base.table import table
+from fairlead.cli.common import Common
+from fairlead.cli.output import Answer
+from fairlead.cli.schemas import schema_of, schemas
+from fairlead.errors import UsageError
+from fairlead.records.codes import Explanation, explanations
+
+
+def explain(code: str | None = None, *, common: Common | None = None) -> Answer:
+    """What a code means: cause, evidence, remedy.
+
+    Parameters
+    ----------
+    code
+        A code such as `ib/port-rate`, as findings and errors print it. Without one, all codes are listed.
+    """
+    known = explanations()
+    if code is None:
+        rows = [(e.code, e.id, e.title) for e in known.values()]
+        return Answer(
+            schema="fairlead.codes/1",
+            text=lambda: table(["CODE", "ID", "TITLE"], rows),
+            body={"codes": list(known.values())},
+        )
+    if code not in known:
+        raise UsageError(
+            "explain/unknown-code", f"no code `{code}`; {did_you_mean(code, known)}", hint="fairlead explain"
+        )
+    return Answer(schema="fairlead.explain/1", text=_page(known[code]), body={"explanation": known[code]})
+
+
+def schema(name: str | None = None, *, common: Common | None = None) -> Answer:
+    """Print the JSON Schema of a document fairlead writes or reads.
+
+    Parameters
+    ----------
+    name
+        For example `cluster` or `finding`. Without one, the names are listed.
+    """
+    known = schemas()
+    if name is None:
+        rows = [(n, what) for n, (what, _) in known.items()]
+        return Answer(
+            schema="fairlead.schemas/1", text=lambda: table(["NAME", "WHAT"], rows), body={"names": list(known)}
+        )
+    if name not in known:
+        raise UsageError(
+            "schema/unknown-name", f"no schema `{name}`; {did_you_mean(name, known)}", hint="fairlead schema"
+        )
+    found = schema_of(name)
+    from fairlead.records.codec import to_json
+
+    return Answer(schema="fairlead.schema/1", text=lambda: to_json(found), body={"name": name, "json_schema": found})
+
+
+def _page(entry: Explanation) -> str:
+    head = f"{entry.code}" + (f"  ({entry.id})" if entry.id else "")
+    parts = [head, textwrap.fill(entry.title, 96, initial_indent="  ", subsequent_indent="  ")]
+    for label, text in (("cause", entry.cause), ("evidence", entry.evidence), ("remedy", entry.remedy)):
+        parts.append(f"\n{label}\n" + textwrap.fill(text, 96, initial_indent="  ", subsequent_indent="  "))
+    return "\n".join(parts)

@@ -1,0 +1,297 @@
+"""One output for all verbs: the answer on stdout, everything else on stderr, in every mode, also when things go wrong.
+
+A verb returns an Answer; `Session` turns it into text or into exactly one JSON document, and into an exit status.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TextIO
+
+from fairlead import __version__
+from fairlead.errors import ClusterError, Exit, FairleadError, SpecError
+from fairlead.records.codec import builtins, to_json
+from fairlead.records.runs import DEFAULT_KEEP, RunFolder, default_place, new_id, now_utc, prune
+from fairlead.records.verdict import Verdict, exit_of, nagios_of
+
+log = logging.getLogger("fairlead")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a verb found out."""
+
+    schema: str
+    """Name and number of the document: `fairlead.check/1`."""
+    text: str | Callable[[], str]
+    """What a person reads on stdout."""
+    verdict: Verdict = Verdict.PASS
+    body: Mapping[str, Any] = field(default_factory=dict)
+    """The document's own keys, after the common head."""
+    hints: Sequence[str] = ()
+    """Next commands, for stderr."""
+    exit: int | None = None
+    """An exit status of its own, where the verdict does not say it (`exec`)."""
+
+
+class Session:
+    """One run of the program: its mode, its id, its folder once a verb opens one."""
+
+    def __init__(self, argv: Sequence[str], *, stdout: TextIO | None = None, stderr: TextIO | None = None) -> None:
+        self.argv = list(argv)
+        self.stdout, self.stderr = stdout or sys.stdout, stderr or sys.stderr
+        self.verb = next((a for a in argv if not a.startswith("-")), "fairlead")
+        # read before parsing, so that a usage error is also answered in the mode asked for
+        before_command = list(argv[: argv.index("--")]) if "--" in argv else list(argv)
+        self.json = "--json" in before_command
+        self.quiet = bool({"-q", "--quiet"} & set(before_command))
+        self.verbose = bool({"-v", "--verbose"} & set(before_command))
+        self.nagios = "--exit=nagios" in before_command or _follows(before_command, "--exit") == "nagios"
+        self.warn_as_fail = "--warn-as-fail" in before_command
+        self.run_id = new_id(self.verb)
+        self.start = now_utc()
+        self.folder: RunFolder | None = None
+        self.keep = DEFAULT_KEEP
+        self._logs: list[logging.Handler] = []
+        self._progress: Progress | None = None
+
+    # ---- what verbs call -------------------------------------------------------------------------------------------
+
+    def open_folder(self, place: Path | None = None, *, from_file: str = "", keep: int = DEFAULT_KEEP) -> RunFolder:
+        """Claim this run's folder: `place` is the flag, `from_file` what the cluster file says."""
+        where = self.runs_place(place, from_file=from_file)
+        self.folder = RunFolder.create(where, self.verb, ["fairlead", *self.argv], self.run_id)
+        self.run_id = self.folder.info.id
+        self.keep = keep
+        self._log_to(_JsonLines(self.folder))
+        return self.folder
+
+    @staticmethod
+    def runs_place(place: Path | None, *, from_file: str = "") -> Path:
+        """Where run folders live: flag, environment, file, then the default."""
+        env = os.environ.get("FAIRLEAD_RUNS", "")
+        return place or (Path(env) if env else None) or (Path(from_file) if from_file else None) or default_place()
+
+    def note(self, text: str) -> None:
+        """One line for people, on stderr."""
+        if not self.quiet:
+            self._end_progress()
+            print(text, file=self.stderr, flush=True)
+
+    def progress(self, what: str, done: int, total: int, detail: str = "") -> None:
+        """How far we are; a live line on a terminal, a plain line at the start, every 30 s and at the end elsewhere."""
+        if self.quiet:
+            return
+        if self._progress is None or self._progress.what != what:
+            self._end_progress()
+            self._progress = Progress(what, self.stderr)
+        self._progress.show(done, total, detail)
+
+    # ---- what main calls -------------------------------------------------------------------------------------------
+
+    def answer(self, answer: Answer) -> int:
+        """Print an answer and return the exit status."""
+        self._end_progress()
+        status = answer.exit if answer.exit is not None else self._status(answer.verdict)
+        document = self._head(answer.schema, answer.verdict, status) | dict(builtins(answer.body))
+        self._keep_result(document, answer.verdict, status)
+        if self.json:
+            self._print(to_json(document))
+        else:
+            text = answer.text if isinstance(answer.text, str) else answer.text()
+            if text:
+                self._print(text)
+            if self.folder and not self.quiet:
+                print(f"wrote    {self.folder.path}", file=self.stderr)
+            for hint in answer.hints if not self.quiet else ():
+                print(f"next     {hint}", file=self.stderr)
+        return status
+
+    def failed(self, error: BaseException) -> int:
+        """Say why nothing could be answered and return the exit status. Never raises, never half a document."""
+        self._end_progress()
+        if isinstance(error, KeyboardInterrupt):
+            code, message, hint, status = "cli/interrupted", str(error) or "interrupted", "", Exit.INTERRUPTED
+        elif isinstance(error, FairleadError):
+            code, message, hint, status = error.code, str(error), error.hint, error.exit
+        else:
+            place = self._write_traceback(error)
+            code, status = "cli/bug", Exit.BUG
+            message = f"this is a bug in fairlead: {type(error).__name__}: {error}"
+            hint = f"report it with {place}"
+        final = 3 if self.nagios and status is not Exit.INTERRUPTED else int(status)
+        problem: dict[str, Any] = {"code": code, "message": message, "hint": hint}
+        if isinstance(error, SpecError):
+            problem["problems"] = [
+                {
+                    "code": p.code,
+                    "file": p.file,
+                    "line": p.line,
+                    "column": p.column,
+                    "message": p.message,
+                    "hint": p.hint,
+                }
+                for p in error.problems
+            ]
+        if isinstance(error, ClusterError) and error.nodes:
+            problem["nodes"] = error.nodes
+        document = self._head("fairlead.error/1", Verdict.UNKNOWN, final) | {"error": problem}
+        with contextlib.suppress(FairleadError, OSError):
+            self._keep_result(document, Verdict.UNKNOWN, final)
+        if self.json:
+            self._print(to_json(document))
+        elif isinstance(error, SpecError):
+            num = len(error.problems)
+            print(message, file=self.stderr)
+            print(f"{num} problem{'s' if num > 1 else ''}" + (f"; {hint}" if hint else ""), file=self.stderr)
+        else:
+            print(f"fairlead: {message}", file=self.stderr)
+            if hint:
+                print(f"next     {hint}", file=self.stderr)
+            if code not in ("cli/interrupted", "cli/bug", "cli/usage"):
+                print(f"more     fairlead explain {code}", file=self.stderr)
+        return final
+
+    def close(self) -> None:
+        """Let go of log handlers."""
+        for handler in self._logs:
+            log.removeHandler(handler)
+            handler.close()
+        self._logs.clear()
+
+    def log_to_stderr(self) -> None:
+        """Human log lines, for `-v`."""
+        handler = logging.StreamHandler(self.stderr)
+        handler.setFormatter(logging.Formatter("%(asctime)s  %(name)s  %(message)s", "%H:%M:%S"))
+        self._log_to(handler)
+
+    # ---- inside ----------------------------------------------------------------------------------------------------
+
+    def _status(self, verdict: Verdict) -> int:
+        if self.nagios:
+            return nagios_of(verdict, warn_as_fail=self.warn_as_fail)
+        return int(exit_of(verdict, warn_as_fail=self.warn_as_fail))
+
+    def _head(self, schema: str, verdict: Verdict, status: int) -> dict[str, Any]:
+        return {
+            "schema": schema,
+            "version": __version__,
+            "run": self.run_id,
+            "start": self.start,
+            "end": now_utc(),
+            "verdict": str(verdict),
+            "exit": status,
+        }
+
+    def _keep_result(self, document: Mapping[str, Any], verdict: Verdict, status: int) -> None:
+        if self.folder:
+            self.folder.finish(document, verdict=str(verdict), exit_code=status)
+            prune(self.folder.path.parent, self.keep)
+
+    def _print(self, text: str) -> None:
+        self.stdout.write(text if text.endswith("\n") else text + "\n")
+        self.stdout.flush()
+
+    def _end_progress(self) -> None:
+        if self._progress:
+            self._progress.end()
+            self._progress = None
+
+    def _log_to(self, handler: logging.Handler) -> None:
+        self._logs.append(handler)
+        log.addHandler(handler)
+        log.setLevel(logging.DEBUG)
+
+    def _write_traceback(self, error: BaseException) -> Path | str:
+        text = "".join(traceback.format_exception(error))
+        folder = self.folder.path if self.folder else default_place(Path("/")).parent
+        path = folder / f"traceback-{self.run_id}.txt"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        except OSError:
+            print(text, file=self.stderr)
+            return "the traceback above"
+        return path
+
+
+class Progress:
+    """One thing being counted on stderr."""
+
+    def __init__(self, what: str, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        self.what, self.stream, self.clock = what, stream, clock
+        self.is_tty = stream.isatty() and os.environ.get("TERM", "") != "dumb"
+        self.started = clock()
+        self.last_shown = float("-inf")
+        self.line = ""
+
+    def show(self, done: int, total: int, detail: str = "") -> None:
+        """Note a state; whether it is drawn depends on the stream and on when the last one was."""
+        now = self.clock()
+        self.line = f"{self.what:12} {done:>6} of {total}  {now - self.started:6.1f} s  {detail}".rstrip()
+        finished = done >= total
+        if now - self.last_shown < (0.1 if self.is_tty else 30.0) and not finished:
+            return
+        self.last_shown = now
+        if self.is_tty:
+            self.stream.write("\r\x1b[2K" + self.line)
+        else:
+            self.stream.write(self.line + "\n")
+        self.stream.flush()
+
+    def end(self) -> None:
+        """Leave the cursor on a fresh line."""
+        if self.is_tty:
+            self.stream.write("\r\x1b[2K")
+            self.stream.flush()
+
+
+class _JsonLines(logging.Handler):
+    """The run folder's log. A full disk must not turn logging into a second failure, so it then goes quiet."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(FairleadError, OSError):
+            self.folder.append(
+                "log.jsonl",
+                {
+                    "time_ns": int(record.created * 1e9),
+                    "level": record.levelname.lower(),
+                    "name": record.name,
+                    "text": record.getMessage(),
+                },
+            )
+
+
+def _follows(words: Sequence[str], flag: str) -> str:
+    return next((b for a, b in pairwise(words) if a == flag), "")
+
+
+_current: Session | None = None
+
+
+def session() -> Session:
+    """The session of this process."""
+    assert _current is not None, "session() is for verbs, which main() calls"
+    return _current
+
+
+def begin(argv: Sequence[str]) -> Session:
+    """Start the session of this process."""
+    global _current
+    _current = Session(argv)
+    if _current.verbose:
+        _current.log_to_stderr()
+    return _current

@@ -1,0 +1,222 @@
+"""Run folders: what every command that touches a cluster leaves behind.
+
+    runs/20261120-214207-preflight-7f3a/
+      run.json        who ran what, when, which version          (RunInfo; written first, again at the end)
+      spec.toml       the cluster file as it was
+      facts/NODE.json what was read on each node
+      commands.jsonl  every command run on nodes: argv, rc, ms, bytes
+      log.jsonl       the log, one record a line
+      findings.json   what was judged
+      result.json     the document `--json` prints              (written last: a folder without it was cut short)
+
+A folder is claimed by creating it, so two commands in the same second never share one. Whole files are written
+atomically; the two line files only ever grow by whole lines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import os
+import platform
+import re
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fairlead import __version__
+from fairlead.base.files import disk_errors, write_atomic
+from fairlead.errors import RunError
+from fairlead.records.codec import builtins, from_json, to_json
+from fairlead.records.facts import NodeFacts
+from fairlead.records.finding import Finding
+
+DEFAULT_KEEP = 50
+_NAME = re.compile(r"\d{8}-\d{6}-[a-z-]+-[0-9a-f]{4}\Z")
+
+
+class RunInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The head of a run: enough to know what it was without opening anything else. Times are UTC, ISO 8601."""
+
+    id: str
+    verb: str
+    argv: tuple[str, ...]
+    version: str
+    start: str
+    end: str = ""
+    verdict: str = ""
+    exit: int | None = None
+    host: str = ""
+    python: str = ""
+    cwd: str = ""
+
+
+def now_utc() -> str:
+    """The time now, to the millisecond: `2026-11-20T21:42:07.123Z`."""
+    return dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def new_id(verb: str, when: dt.datetime | None = None) -> str:
+    """A fresh run id: time, verb, four random hex digits."""
+    stamp = (when or dt.datetime.now(dt.UTC)).strftime("%Y%m%d-%H%M%S")
+    return f"{stamp}-{verb.replace(' ', '-')}-{secrets.token_hex(2)}"
+
+
+def default_place(cwd: Path | None = None, env: Mapping[str, str] = os.environ) -> Path:
+    """Where run folders go when nobody says: ./runs, or the user's state directory where ./runs cannot be.
+
+    The root directory never takes run folders, also for root: schedulers start their prologs there.
+    """
+    here = cwd or Path.cwd()
+    if here != Path(here.anchor) and os.access(here, os.W_OK):
+        return here / "runs"
+    state = env.get("XDG_STATE_HOME") or ""
+    base = Path(state) if state.startswith("/") else Path(env.get("HOME") or "/var/tmp") / ".local" / "state"  # noqa: S108
+    return base / "fairlead" / "runs"
+
+
+class RunFolder:
+    """One run's folder, open for writing."""
+
+    def __init__(self, path: Path, info: RunInfo) -> None:
+        self.path = path
+        self.info = info
+
+    @classmethod
+    def create(cls, place: Path, verb: str, argv: Iterable[str], run_id: str | None = None) -> RunFolder:
+        """Claim a new folder below `place`. Raises DiskFull or NotPermitted."""
+        for _ in range(16):
+            run_id = run_id or new_id(verb)
+            path = place / run_id
+            with disk_errors(path):
+                try:
+                    path.mkdir(parents=True)
+                except FileExistsError:
+                    run_id = None
+                    continue
+            info = RunInfo(
+                id=run_id,
+                verb=verb,
+                argv=tuple(argv),
+                version=__version__,
+                start=now_utc(),
+                host=platform.node(),
+                python=platform.python_version(),
+                cwd=str(Path.cwd()),
+            )
+            folder = cls(path, info)
+            try:
+                folder.write("run.json", info)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    path.rmdir()
+                raise
+            return folder
+        raise RunError("run/no-name", f"no free run name below {place}", hint="run the command again")
+
+    def write(self, name: str, value: Any) -> Path:
+        """Write one whole file: text and bytes as they are, anything else as JSON."""
+        path = self.path / name
+        write_atomic(path, value if isinstance(value, str | bytes) else to_json(value))
+        return path
+
+    def append(self, name: str, record: Mapping[str, Any]) -> None:
+        """Add one JSON line."""
+        path = self.path / name
+        with disk_errors(path), path.open("ab", buffering=0) as file:
+            file.write(to_json(builtins(record), indent=0).encode() + b"\n")
+
+    def write_facts(self, facts: Iterable[NodeFacts]) -> None:
+        """One file a node under facts/."""
+        for record in facts:
+            self.write(f"facts/{record.node}.json", record)
+
+    def finish(self, document: Mapping[str, Any], *, verdict: str, exit_code: int) -> None:
+        """Write the result and close the head; the result comes last."""
+        self.info = msgspec.structs.replace(self.info, end=now_utc(), verdict=verdict, exit=exit_code)
+        self.write("run.json", self.info)
+        self.write("result.json", document)
+
+
+class Run:
+    """A finished (or cut-short) run, read back. Raises RunError where the folder is not one."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        head = path / "run.json"
+        try:
+            self.info = from_json(head.read_bytes(), RunInfo)
+        except OSError as exc:
+            raise RunError("run/not-a-run", f"{path} is not a run folder: {head.name} {exc.strerror}") from exc
+        except ValueError as exc:
+            raise RunError(
+                "run/damaged", f"{head} is damaged: {exc}", hint="choose another run: fairlead show"
+            ) from exc
+
+    def read(self, name: str, kind: type[Any]) -> Any:
+        """One file of the folder as a record."""
+        path = self.path / name
+        try:
+            return from_json(path.read_bytes(), kind)
+        except FileNotFoundError as exc:
+            why = "the run was cut short" if name == "result.json" else "this verb does not write it"
+            raise RunError("run/no-part", f"{self.path.name} has no {name}: {why}") from exc
+        except ValueError as exc:
+            raise RunError(
+                "run/damaged", f"{path} is damaged: {exc}", hint="choose another run: fairlead show"
+            ) from exc
+
+    def result(self) -> dict[str, Any]:
+        """The document `--json` printed."""
+        found: dict[str, Any] = self.read("result.json", dict[str, Any])
+        return found
+
+    def findings(self) -> list[Finding]:
+        """The findings of the result."""
+        return msgspec.convert(self.result().get("findings", []), list[Finding])
+
+    def facts(self) -> list[NodeFacts]:
+        """Every node's facts, by node name."""
+        folder = self.path / "facts"
+        names = sorted(p.name for p in folder.glob("*.json")) if folder.is_dir() else []
+        return [self.read(f"facts/{n}", NodeFacts) for n in names]
+
+
+def list_runs(place: Path) -> list[Path]:
+    """The run folders below a place, oldest first."""
+    if not place.is_dir():
+        return []
+    return sorted(p for p in place.iterdir() if _NAME.match(p.name) and (p / "run.json").is_file())
+
+
+def find_run(word: str, place: Path) -> Run:
+    """A run by path, by name, by its last four digits, or `last`. Raises RunError naming what there is."""
+    path = Path(word)
+    if path.is_dir():
+        return Run(path)
+    runs = list_runs(place)
+    hits = runs[-1:] if word == "last" else [p for p in runs if p.name == word or p.name.endswith(f"-{word}")]
+    if len(hits) == 1:
+        return Run(hits[0])
+    if hits:
+        raise RunError("run/ambiguous", f"`{word}` fits {len(hits)} runs in {place}", hint="give the whole name")
+    newest = f"the newest is {runs[-1].name}" if runs else "there is none yet"
+    raise RunError("run/unknown", f"no run `{word}` in {place}; {newest}", hint="list them with: fairlead show")
+
+
+def prune(place: Path, keep: int) -> list[Path]:
+    """Remove the oldest finished runs beyond `keep`; what is still running is never touched. Returns what went."""
+    finished = [p for p in list_runs(place) if (p / "result.json").is_file()]
+    gone = finished[: max(0, len(finished) - keep)] if keep > 0 else []
+    for path in gone:
+        # rename first: a half-removed folder must not look like a run
+        with contextlib.suppress(OSError):
+            doomed = Path(tempfile.mkdtemp(dir=place, prefix=".gone-")) / path.name
+            path.rename(doomed)
+            shutil.rmtree(doomed.parent, ignore_errors=True)
+    return gone
