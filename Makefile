@@ -1,0 +1,57 @@
+# The front door. Each target makes what it needs by itself: packages (as root), .venv, then the work.
+#
+#   make bringup    a cluster in namespaces on this machine, a real preflight on it, the verdict
+#   make test       lint, types, layers, tests                (about what CI runs)
+#   make test-all   the slow suites too
+#   make bench      every figure in docs/benchmarks, measured again
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+
+# One place for the version of torch. Elsewhere than on PyPI mirrors with a CPU build, add
+# TORCH_ARGS="--index-url https://download.pytorch.org/whl/cpu" to keep gigabytes of CUDA away.
+TORCH      ?= 2.13.0
+TORCH_ARGS ?=
+
+# What the full run uses from Debian; without root they are only named, and what needs them is skipped.
+DEBIAN := python3-venv iproute2 nftables slurm-wlm munge openssh-client openssh-server ethtool faketime chromium
+
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: bringup test test-all lint unit bench packages clean
+
+bringup: $(VENV)/ready
+	$(BIN)/fairlead bringup
+
+test: lint $(VENV)/ready
+	$(PYTEST) -m "not slow"
+
+test-all: lint $(VENV)/ready
+	$(PYTEST)
+
+lint: $(VENV)/ready
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/codespell src docs README.md ARCHITECTURE.md CONTRIBUTING.md CHANGELOG.md
+
+unit: $(VENV)/ready
+	$(PYTEST) -m "not slow and not real"
+
+bench: $(VENV)/ready
+	$(BIN)/python bench/all.py
+
+packages:
+	@scripts/debian-packages $(DEBIAN)
+
+$(VENV)/ready: pyproject.toml Makefile | packages
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet $(TORCH_ARGS) torch==$(TORCH)
+	$(BIN)/pip install --quiet --editable '.[all]' --group dev
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
