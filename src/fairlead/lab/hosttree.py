@@ -1,0 +1,260 @@
+"""The hardware a lab host shows: files below /sys and /proc, and what its vendors' tools print.
+
+Knows: the layout that the kernel and the tools of real GPU nodes use, written out for a made-up machine. Must not know:
+mounts, or who reads the files. Pure, except for `captured`, which reads a directory.
+
+A tree is a mapping from a path on the host to its content; a content that starts with LINK is a symbolic link. What a
+command prints lies below CMD, as `<words joined by _>`; a small program of the command's name prints it and hands every
+other call to the real command.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fairlead.errors import LabError
+
+LINK = "\0-> "
+CMD = "run/fairlead/cmd"
+BIN = "usr/local/bin"
+
+DRIVER_VERSION = "570.86.15"
+CUDA_VERSION = "12.8"
+GPU_NAME = "NVIDIA Lab GPU 16GB"
+HCA_FIRMWARE = "28.43.2026"
+HCA_BOARD = "FLD0000000001"
+OFED_VERSION = "25.01-0.6.0"
+
+_SHIM = """#!/bin/sh
+# prints what the lab recorded for this command; any other call goes to the real one
+name=${0##*/}
+words=$(printf '%s' "$name${*:+ $*}" | sed 's|/|%2F|g; s| |_|g')
+file=/run/fairlead/cmd/$words
+if [ -e "$file" ]; then
+    cat "$file"
+    if [ -e "$file.rc" ]; then exit "$(cat "$file.rc")"; fi
+    exit 0
+fi
+PATH=/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin
+command -v "$name" >/dev/null || { echo "$name: nothing is recorded for: $*" >&2; exit 127; }
+exec "$name" "$@"
+"""
+
+Tree = Mapping[str, str | bytes]
+
+
+def shows(node: str, number: int, *, gpus: int, ports: list[dict[str, Any]]) -> dict[str, Any]:
+    """The argument of `generated`: what one host has. `ports` lists {"device", "mac", "address", "gbps"} per HCA."""
+    return {"node": node, "number": number, "gpus": gpus, "ports": ports}
+
+
+def device_names(what: Mapping[str, Any]) -> list[str]:
+    """The device files a host shows below /dev."""
+    gpus = [f"nvidia{i}" for i in range(what["gpus"])]
+    hcas = [f"infiniband/{kind}{i}" for i in range(len(what["ports"])) for kind in ("uverbs", "umad")]
+    return [*gpus, *(["nvidiactl", "nvidia-uvm"] if gpus else []), *hcas, *(["infiniband/rdma_cm"] if hcas else [])]
+
+
+def generated(what: Mapping[str, Any]) -> dict[str, str | bytes]:
+    """The tree of a host with GPUs and one HCA per plane."""
+    files: dict[str, str | bytes] = {}
+    if what["gpus"]:
+        files |= _gpus(what)
+    for number, port in enumerate(what["ports"]):
+        files |= _hca(what, number, port)
+    return files | shims(files)
+
+
+def captured(folder: str) -> dict[str, str | bytes]:
+    """The tree in a directory: paths as on the node it was taken from, and what commands printed below `cmd`."""
+    root, files = Path(folder), dict[str, str | bytes]()
+    if not root.is_dir():
+        raise LabError(
+            "lab/no-facts", f"no captured tree in {folder}", hint="`facts` names a folder with one folder per node"
+        )
+    for base, folders, names in os.walk(root):
+        for name in [*names, *(f for f in folders if Path(base, f).is_symlink())]:
+            place = Path(base, name)
+            path = place.relative_to(root).as_posix()
+            path = path.replace("cmd/", f"{CMD}/", 1) if path.startswith("cmd/") else path
+            files[path] = LINK + str(place.readlink()) if place.is_symlink() else place.read_bytes()
+    return files | shims(files)
+
+
+def shims(files: Tree) -> dict[str, str | bytes]:
+    """A program for every command that has something recorded."""
+    commands = {path.removeprefix(f"{CMD}/").split("_")[0] for path in files if path.startswith(f"{CMD}/")}
+    return {f"{BIN}/{command}": _SHIM for command in commands}
+
+
+def gpu_bus(number: int) -> str:
+    """The PCI address of a GPU."""
+    return f"{number + 1:04x}:00:00.0"
+
+
+def hca_bus(number: int) -> str:
+    """The PCI address of an HCA."""
+    return f"{number + 0x101:04x}:00:00.0"
+
+
+def _gpus(what: Mapping[str, Any]) -> dict[str, str | bytes]:
+    files: dict[str, str | bytes] = {
+        "proc/driver/nvidia/version": f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {DRIVER_VERSION}  Release Build\n"
+        "GCC version:  gcc version 12.2.0 (Debian 12.2.0-14)\n",
+        "sys/module/nvidia/version": f"{DRIVER_VERSION}\n",
+    }
+    for i in range(what["gpus"]):
+        bus = gpu_bus(i)
+        files[f"proc/driver/nvidia/gpus/{bus}/information"] = (
+            f"Model: \t\t {GPU_NAME}\nIRQ:   \t\t {64 + i}\nGPU UUID: \t {_uuid(what, i)}\nVideo BIOS: \t 96.00.a5.00.01\n"
+            f"Bus Type: \t PCIe\nDMA Size: \t 52 bits\nBus Location: \t {bus}\nDevice Minor: \t {i}\nGPU Excluded:\t No\n"
+        )
+        files |= _pci(
+            bus, vendor=0x10DE, device=0x2330, kind=0x030200, driver="nvidia", speed="32.0 GT/s PCIe", width=16
+        )
+    files[f"{CMD}/nvidia-smi_-q_-x"] = smi_xml(what)
+    files[f"{CMD}/nvidia-smi_-L"] = "".join(
+        f"GPU {i}: {GPU_NAME} (UUID: {_uuid(what, i)})\n" for i in range(what["gpus"])
+    )
+    return files
+
+
+def _hca(what: Mapping[str, Any], number: int, port: Mapping[str, Any]) -> dict[str, str | bytes]:
+    name, bus, mac = f"mlx5_{number}", hca_bus(number), port["mac"].split(":")
+    guid = f"{mac[0]}{mac[1]}:{mac[2]}ff:fe{mac[3]}:{mac[4]}{mac[5]}"
+    base, one = f"sys/class/infiniband/{name}", f"sys/class/infiniband/{name}/ports/1"
+    files: dict[str, str | bytes] = {
+        f"{base}/device": f"{LINK}../../../bus/pci/devices/{bus}",
+        f"{base}/node_type": "1: CA\n",
+        f"{base}/node_guid": f"{guid}\n",
+        f"{base}/sys_image_guid": f"{guid}\n",
+        f"{base}/node_desc": f"{what['node']} {name}\n",
+        f"{base}/fw_ver": f"{HCA_FIRMWARE}\n",
+        f"{base}/hw_rev": "0\n",
+        f"{base}/board_id": f"{HCA_BOARD}\n",
+        f"{base}/hca_type": "MT4129\n",
+        f"{one}/state": "4: ACTIVE\n",
+        f"{one}/phys_state": "5: LinkUp\n",
+        f"{one}/rate": f"{port['gbps']} Gb/sec (1X HDR)\n",
+        f"{one}/link_layer": "Ethernet\n",
+        f"{one}/lid": "0x0\n",
+        f"{one}/lid_mask_count": "0\n",
+        f"{one}/sm_lid": "0x0\n",
+        f"{one}/sm_sl": "0\n",
+        f"{one}/cap_mask": "0x04010000\n",
+        f"{one}/pkeys/0": "0xffff\n",
+        f"{one}/gids/0": f"{port['address']}\n",
+        f"{one}/gid_attrs/types/0": "RoCE v2\n",
+        f"{one}/gid_attrs/ndevs/0": f"{port['device']}\n",
+        "sys/module/mlx5_core/version": f"{OFED_VERSION}\n",
+        "sys/module/ib_core/version": f"{OFED_VERSION}\n",
+    }
+    for counter in _COUNTERS:
+        files[f"{one}/counters/{counter}"] = "0\n"
+    for counter in _HW_COUNTERS:
+        files[f"{one}/hw_counters/{counter}"] = "0\n"
+    return files | _pci(
+        bus, vendor=0x15B3, device=0x101E, kind=0x020000, driver="mlx5_core", speed="16.0 GT/s PCIe", width=16
+    )
+
+
+_COUNTERS = (
+    "port_xmit_data port_rcv_data port_xmit_packets port_rcv_packets port_xmit_wait port_xmit_discards port_rcv_errors "
+    "port_rcv_remote_physical_errors port_rcv_switch_relay_errors symbol_error link_error_recovery link_downed "
+    "local_link_integrity_errors excessive_buffer_overrun_errors VL15_dropped unicast_xmit_packets unicast_rcv_packets"
+).split()
+_HW_COUNTERS = (
+    "out_of_sequence out_of_buffer packet_seq_err local_ack_timeout_err rnr_nak_retry_err implied_nak_seq_err "
+    "np_cnp_sent np_ecn_marked_roce_packets rp_cnp_handled rp_cnp_ignored"
+).split()
+
+
+def _pci(
+    bus: str, *, vendor: int, device: int, kind: int, driver: str, speed: str, width: int
+) -> dict[str, str | bytes]:
+    base = f"sys/bus/pci/devices/{bus}"
+    return {
+        f"{base}/vendor": f"0x{vendor:04x}\n",
+        f"{base}/device": f"0x{device:04x}\n",
+        f"{base}/subsystem_vendor": f"0x{vendor:04x}\n",
+        f"{base}/class": f"0x{kind:06x}\n",
+        f"{base}/numa_node": "0\n",
+        f"{base}/current_link_speed": f"{speed}\n",
+        f"{base}/max_link_speed": f"{speed}\n",
+        f"{base}/current_link_width": f"{width}\n",
+        f"{base}/max_link_width": f"{width}\n",
+        f"{base}/driver": f"{LINK}../../drivers/{driver}",
+    }
+
+
+def _uuid(what: Mapping[str, Any], gpu: int) -> str:
+    return f"GPU-fa1b1ead-{what['number']:04x}-4{gpu:03x}-8000-{what['number'] + 1:012x}"
+
+
+def smi_xml(what: Mapping[str, Any], *, driver: str = DRIVER_VERSION) -> str:
+    """What `nvidia-smi -q -x` prints on the host: the elements that health checks read, all of them healthy."""
+    gpus = "".join(_smi_gpu(what, i) for i in range(what["gpus"]))
+    return (
+        '<?xml version="1.0" ?>\n<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">\n<nvidia_smi_log>\n'
+        f"\t<driver_version>{driver}</driver_version>\n\t<cuda_version>{CUDA_VERSION}</cuda_version>\n"
+        f"\t<attached_gpus>{what['gpus']}</attached_gpus>\n{gpus}</nvidia_smi_log>\n"
+    )
+
+
+def _smi_gpu(what: Mapping[str, Any], gpu: int) -> str:
+    bus = gpu_bus(gpu)
+    domain = bus.split(":")[0]
+    return f"""\t<gpu id="0000{bus.upper()}">
+\t\t<product_name>{GPU_NAME}</product_name>
+\t\t<product_architecture>Lab</product_architecture>
+\t\t<persistence_mode>Enabled</persistence_mode>
+\t\t<mig_mode><current_mig>Disabled</current_mig><pending_mig>Disabled</pending_mig></mig_mode>
+\t\t<serial>{what["number"]:05d}{gpu:02d}</serial>
+\t\t<uuid>{_uuid(what, gpu)}</uuid>
+\t\t<minor_number>{gpu}</minor_number>
+\t\t<vbios_version>96.00.A5.00.01</vbios_version>
+\t\t<pci>
+\t\t\t<pci_bus>00</pci_bus><pci_device>00</pci_device><pci_domain>{domain}</pci_domain>
+\t\t\t<pci_bus_id>0000{bus.upper()}</pci_bus_id>
+\t\t\t<pci_gpu_link_info>
+\t\t\t\t<pcie_gen><max_link_gen>5</max_link_gen><current_link_gen>5</current_link_gen></pcie_gen>
+\t\t\t\t<link_widths><max_link_width>16x</max_link_width><current_link_width>16x</current_link_width></link_widths>
+\t\t\t</pci_gpu_link_info>
+\t\t\t<replay_counter>0</replay_counter>
+\t\t</pci>
+\t\t<clocks_event_reasons>
+\t\t\t<clocks_event_reason_gpu_idle>Active</clocks_event_reason_gpu_idle>
+\t\t\t<clocks_event_reason_hw_slowdown>Not Active</clocks_event_reason_hw_slowdown>
+\t\t\t<clocks_event_reason_hw_thermal_slowdown>Not Active</clocks_event_reason_hw_thermal_slowdown>
+\t\t\t<clocks_event_reason_hw_power_brake_slowdown>Not Active</clocks_event_reason_hw_power_brake_slowdown>
+\t\t\t<clocks_event_reason_sw_thermal_slowdown>Not Active</clocks_event_reason_sw_thermal_slowdown>
+\t\t</clocks_event_reasons>
+\t\t<fb_memory_usage>
+\t\t\t<total>16384 MiB</total><reserved>256 MiB</reserved><used>0 MiB</used><free>16128 MiB</free>
+\t\t</fb_memory_usage>
+\t\t<compute_mode>Default</compute_mode>
+\t\t<ecc_mode><current_ecc>Enabled</current_ecc><pending_ecc>Enabled</pending_ecc></ecc_mode>
+\t\t<ecc_errors>
+\t\t\t<volatile><sram_correctable>0</sram_correctable><sram_uncorrectable_parity>0</sram_uncorrectable_parity>\
+<sram_uncorrectable_secded>0</sram_uncorrectable_secded><dram_correctable>0</dram_correctable>\
+<dram_uncorrectable>0</dram_uncorrectable></volatile>
+\t\t\t<aggregate><sram_correctable>0</sram_correctable><sram_uncorrectable_parity>0</sram_uncorrectable_parity>\
+<sram_uncorrectable_secded>0</sram_uncorrectable_secded><dram_correctable>0</dram_correctable>\
+<dram_uncorrectable>0</dram_uncorrectable><sram_threshold_exceeded>No</sram_threshold_exceeded></aggregate>
+\t\t</ecc_errors>
+\t\t<remapped_rows>
+\t\t\t<remapped_row_corr>0</remapped_row_corr><remapped_row_unc>0</remapped_row_unc>
+\t\t\t<remapped_row_pending>No</remapped_row_pending><remapped_row_failure>No</remapped_row_failure>
+\t\t</remapped_rows>
+\t\t<temperature><gpu_temp>34 C</gpu_temp><gpu_temp_max_threshold>92 C</gpu_temp_max_threshold>\
+<gpu_temp_slow_threshold>89 C</gpu_temp_slow_threshold></temperature>
+\t\t<gpu_power_readings><power_state>P0</power_state><instant_power_draw>70.00 W</instant_power_draw>\
+<current_power_limit>300.00 W</current_power_limit><default_power_limit>300.00 W</default_power_limit></gpu_power_readings>
+\t\t<clocks><graphics_clock>1980 MHz</graphics_clock><sm_clock>1980 MHz</sm_clock><mem_clock>2619 MHz</mem_clock></clocks>
+\t\t<max_clocks><graphics_clock>1980 MHz</graphics_clock><sm_clock>1980 MHz</sm_clock><mem_clock>2619 MHz</mem_clock></max_clocks>
+\t\t<processes></processes>
+\t</gpu>
+"""
