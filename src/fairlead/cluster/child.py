@@ -1,0 +1,113 @@
+"""A local process with its pipes on the event loop: read as fast as asked, written as fast as taken, ended for certain.
+
+Knows nothing of nodes. asyncio's own subprocess waits for its pipes, which a stray grandchild may hold open for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from fairlead.cluster.onnode import descendants, signal_all
+
+CHUNK = 1 << 18
+_REAP_S = 0.1
+
+
+class Child:
+    """One process in a session of its own, so that a terminal's Ctrl-C does not reach it. Close it, always."""
+
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+        """Start it. Raises OSError where it cannot be started."""
+        self._process = subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=env,
+            start_new_session=True,
+            bufsize=0,
+        )
+        self._loop = asyncio.get_running_loop()
+        pipes = (self._process.stdin, self._process.stdout, self._process.stderr)
+        self._open = {pipe.fileno(): pipe for pipe in pipes if pipe}
+        self.stdin, self.stdout, self.stderr = self._open
+        for fd in self._open:
+            os.set_blocking(fd, False)
+
+    async def read(self, fd: int) -> bytes:
+        """The next piece of `stdout` or `stderr`; empty at its end. Nothing is lost if cancelled."""
+        while True:
+            await self._until_ready(fd, self._loop.add_reader, self._loop.remove_reader)
+            with contextlib.suppress(BlockingIOError):
+                return os.read(fd, CHUNK)
+
+    async def write(self, data: bytes) -> None:
+        """All of it to standard input. Raises BrokenPipeError where nobody reads."""
+        view = memoryview(data)
+        while view:
+            await self._until_ready(self.stdin, self._loop.add_writer, self._loop.remove_writer)
+            with contextlib.suppress(BlockingIOError):
+                view = view[os.write(self.stdin, view) :]
+
+    def end_input(self) -> None:
+        """Close standard input, also under a write that waits."""
+        self._close(self.stdin)
+
+    async def wait(self, limit_s: float) -> int | None:
+        """The exit status, None if it still runs at the limit."""
+        deadline = self._loop.time() + limit_s
+        delay = 0.001
+        while (rc := self._process.poll()) is None and self._loop.time() < deadline:
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, 0.05)
+        return rc
+
+    def close(self) -> None:
+        """Let go of the pipes; a process that still runs is killed with everything below it. Never awaits."""
+        for fd in list(self._open):
+            self._close(fd)
+        if self._process.poll() is None:
+            kill_tree(self._process.pid)
+            deadline = time.monotonic() + _REAP_S
+            while self._process.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.001)
+
+    def _close(self, fd: int) -> None:
+        pipe = self._open.pop(fd, None)
+        if pipe:
+            # the number may be another child's in a moment: nobody may still watch it
+            self._loop.remove_reader(fd)
+            self._loop.remove_writer(fd)
+            pipe.close()
+
+    async def _until_ready(self, fd: int, add: Callable[..., object], remove: Callable[[int], object]) -> None:
+        if fd in self._open:
+            ready: asyncio.Future[None] = self._loop.create_future()
+            add(fd, _settle, ready)
+            try:
+                await ready
+            finally:
+                if fd in self._open:
+                    remove(fd)
+        if fd not in self._open:
+            raise BrokenPipeError
+
+
+def _settle(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
+
+
+def kill_tree(pid: int) -> None:
+    """SIGKILL for a process and everything below it; all are frozen first, so that none forks on the way."""
+    frozen: set[int] = set()
+    while found := {pid, *descendants(pid)} - frozen:
+        signal_all(list(found), signal.SIGSTOP)
+        frozen |= found
+    signal_all(list(frozen), signal.SIGKILL)

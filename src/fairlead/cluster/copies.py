@@ -1,0 +1,109 @@
+"""One file to a node, one file from a node: whole and checked, or not at all. The asking side."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import AsyncIterable, AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from fairlead.base.files import disk_errors
+from fairlead.cluster.outputs import Gathered
+from fairlead.cluster.protocol import Refusal, Result, State
+from fairlead.cluster.talk import Ending, OnFrame
+from fairlead.errors import UsageError
+
+_CHUNK = 1 << 18
+
+
+class Talker(Protocol):
+    """One conversation with one node."""
+
+    async def __call__(
+        self,
+        node: str,
+        job: Mapping[str, Any],
+        body: AsyncIterable[bytes] | None,
+        on_frame: OnFrame,
+        limit_s: float,
+    ) -> tuple[Ending, Refusal | None]:
+        """How it ended, and why it never began where it did not."""
+        ...
+
+
+async def push_one(talker: Talker, node: str, source: Path, target: str, *, mode: int, limit_s: float) -> Result:
+    """Copy a local file to a node. Raises OSError where the local file cannot be read."""
+    size = file_size(source)
+    gathered = Gathered(node)
+    job = {"do": "receive", "target": target, "size": size, "mode": mode}
+    ending, refusal = await talker(node, job, _content(source, size), gathered.on_frame, limit_s)
+    return gathered.result(ending, refusal)
+
+
+async def fetch_one(talker: Talker, node: str, source: str, path: Path, *, max_bytes: int, limit_s: float) -> Result:
+    """Copy a node's file to a local path. Raises DiskFull or NotPermitted where it cannot be written here."""
+    part = path.with_name(f".{path.name}.part-{os.getpid()}")
+    gathered = Gathered(node)
+    digest = hashlib.sha256()
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = part.open("wb")
+
+    def on_frame(kind: bytes, rank: int, payload: bytes) -> None:
+        if kind != b"d":
+            gathered.on_frame(kind, rank, payload)
+            return
+        digest.update(payload)
+        with disk_errors(path):
+            file.write(payload)
+
+    try:
+        with file:
+            job = {"do": "send", "source": source, "max_bytes": max_bytes}
+            ending, refusal = await talker(node, job, None, on_frame, limit_s)
+            result = gathered.result(ending, refusal)
+            if not result.ok:
+                return result
+            if gathered.exit is None or gathered.exit["sha256"] != digest.hexdigest():
+                return Result(node=node, state=State.FAILED, error=f"{source}: it did not arrive as it was sent")
+            with disk_errors(path):
+                file.flush()
+                os.fsync(file.fileno())
+        part.rename(path)
+        return result
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def file_size(source: Path) -> int:
+    """The size of a local regular file. Raises UsageError."""
+    if not source.is_file():
+        raise UsageError("cluster/no-file", f"{source} is not a file", hint=f"ls -l {source}")
+    return source.stat().st_size
+
+
+def whole_path(path: str) -> None:
+    """Refuse what is not the whole path of a file on a node."""
+    if not path.startswith("/") or path.endswith("/"):
+        raise UsageError(
+            "cluster/path",
+            f"`{path}` is not the whole path of a file on a node",
+            hint="begin it with / and end it with the file's name",
+        )
+
+
+async def _content(source: Path, size: int) -> AsyncIterator[bytes]:
+    """The file as it is now, then its digest; a file that shrinks meanwhile ends short, and the node keeps nothing."""
+    digest, left = hashlib.sha256(), size
+    with source.open("rb") as file:
+        while left:
+            data = file.read(min(left, _CHUNK))
+            if not data:
+                raise UsageError(
+                    "cluster/no-file", f"{source} became shorter while it was copied", hint="copy it again"
+                )
+            digest.update(data)
+            left -= len(data)
+            yield data
+    yield digest.hexdigest().encode()

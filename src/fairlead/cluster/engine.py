@@ -1,0 +1,274 @@
+"""What callers ask for, done through any backend: commands, groups of ranks and file copies on many nodes at once.
+
+Every call goes one way: check the names, make the nodes usable, one conversation a node, one result a node, a record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterable, Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fairlead.base.nodeset import NodeSet
+from fairlead.base.suggest import did_you_mean
+from fairlead.base.units import duration
+from fairlead.cluster.backend import Backend
+from fairlead.cluster.copies import fetch_one, file_size, push_one, whole_path
+from fairlead.cluster.fanout import DEFAULT_FANOUT, Slots, Watcher, each, make_room
+from fairlead.cluster.outputs import Gathered, record
+from fairlead.cluster.protocol import (
+    DEFAULT_KEEP_BYTES,
+    Command,
+    OnLine,
+    Recorder,
+    Refusal,
+    Result,
+    State,
+)
+from fairlead.cluster.talk import Ending, OnFrame, Talk, pieces
+from fairlead.errors import UsageError
+from fairlead.records.runs import now_utc
+
+_NO_BOUND = 1 << 62
+_Give = Callable[[], None]
+
+
+class Engine:
+    """An AsyncCluster over any backend."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        fanout: int = DEFAULT_FANOUT,
+        python_of: Callable[[str], str] = lambda _: "python3",
+        known: NodeSet | None = None,
+        recorder: Recorder | None = None,
+        watch: Watcher | None = None,
+    ) -> None:
+        """`known` are the nodes there are, where somebody says; `python_of` names the Python to use on a node."""
+        self.last: list[Result] = []
+        self._backend, self._fanout, self._python_of = backend, fanout, python_of
+        self._known, self._recorder, self._watch = known, recorder, watch
+
+    async def run(
+        self,
+        nodes: NodeSet | str,
+        command: Command | Sequence[str],
+        *,
+        limit_s: float,
+        on_line: OnLine | None = None,
+        keep_bytes: int = DEFAULT_KEEP_BYTES,
+    ) -> list[Result]:
+        """The same command on every node."""
+        commands = dict.fromkeys(self._checked(nodes), _command(command))
+        return await self.run_each(commands, limit_s=limit_s, on_line=on_line, keep_bytes=keep_bytes)
+
+    async def run_each(
+        self,
+        commands: Mapping[str, Command],
+        *,
+        limit_s: float,
+        on_line: OnLine | None = None,
+        keep_bytes: int = DEFAULT_KEEP_BYTES,
+    ) -> list[Result]:
+        """Each node its own command, at the same time."""
+        nodes = self._checked(NodeSet(commands))
+
+        async def work(node: str, give: _Give) -> list[Result]:
+            command = commands[node]
+            gathered = Gathered(node, keep_bytes=keep_bytes, on_line=on_line)
+            job = _run_job(command, node, [{}], _NO_BOUND if on_line else keep_bytes)
+            ending, refusal = await self._talk(node, job, pieces(command.stdin), gathered.on_frame, limit_s)
+            return [gathered.result(ending, refusal)]
+
+        argv, num_bytes = commands[nodes[0]].argv, sum(len(c.stdin) for c in commands.values())
+        return await self._do(nodes, work, _one_blank, argv, limit_s=limit_s, bytes_in=num_bytes)
+
+    async def run_ranks(
+        self,
+        nodes: NodeSet | str,
+        command: Command | Sequence[str],
+        *,
+        per_node: int,
+        limit_s: float,
+        on_line: OnLine | None = None,
+        keep_bytes: int = DEFAULT_KEEP_BYTES,
+        stop_on_failure: bool = True,
+    ) -> list[Result]:
+        """`per_node` copies on every node; one result a rank, in rank order."""
+        found, one = self._checked(nodes), _command(command)
+        group_of = {node: group for group, node in enumerate(found)}
+        stop = asyncio.Event() if stop_on_failure else None
+
+        async def work(node: str, give: _Give) -> list[Result]:
+            group = group_of[node]
+            ranks = [
+                Gathered(node, group * per_node + local, local, keep_bytes=keep_bytes, on_line=on_line)
+                for local in range(per_node)
+            ]
+
+            def on_frame(kind: bytes, local: int, payload: bytes) -> None:
+                ranks[local].on_frame(kind, 0, payload)
+                if stop and ranks[local].has_failed:
+                    stop.set()
+
+            envs = [_rank_env(group, local, per_node, len(found)) for local in range(per_node)]
+            job = _run_job(one, node, envs, _NO_BOUND if on_line else keep_bytes)
+            # the whole group lives at once: a slot is for reaching a node, not for the life of its ranks
+            ending, refusal = await self._talk(node, job, pieces(one.stdin), on_frame, limit_s, on_here=give)
+            if stop and not ending.whole:
+                stop.set()
+            return [rank.result(ending, refusal) for rank in ranks]
+
+        def blank(node: str, why: Refusal) -> list[Result]:
+            first = group_of[node] * per_node
+            return [_blank(node, why, first + local, local) for local in range(per_node)]
+
+        make_room(len(found))
+        num_bytes = len(one.stdin) * len(found)
+        return await self._do(found, work, blank, one.argv, limit_s=limit_s, bytes_in=num_bytes, stop=stop)
+
+    async def push(
+        self, nodes: NodeSet | str, source: Path, target: str, *, limit_s: float, mode: int = 0o644
+    ) -> list[Result]:
+        """Copy one local file to the same path on every node."""
+        found = self._checked(nodes)
+        whole_path(target)
+        num_bytes = file_size(source) * len(found)
+
+        async def work(node: str, give: _Give) -> list[Result]:
+            return [await push_one(self._talk, node, source, target, mode=mode, limit_s=limit_s)]
+
+        return await self._do(
+            found, work, _one_blank, ("push", str(source), target), limit_s=limit_s, bytes_in=num_bytes
+        )
+
+    async def fetch(
+        self, nodes: NodeSet | str, source: str, into: Path, *, limit_s: float, max_bytes: int
+    ) -> list[Result]:
+        """Copy one file from every node to `into/<node>/<name>`."""
+        found = self._checked(nodes)
+        whole_path(source)
+
+        async def work(node: str, give: _Give) -> list[Result]:
+            path = into / node / Path(source).name
+            return [await fetch_one(self._talk, node, source, path, max_bytes=max_bytes, limit_s=limit_s)]
+
+        return await self._do(found, work, _one_blank, ("fetch", source, str(into)), limit_s=limit_s, bytes_in=0)
+
+    async def close(self) -> None:
+        """Give back what the backend holds."""
+        await self._backend.close()
+
+    # ---- what all calls share --------------------------------------------------------------------------------------
+
+    def _checked(self, nodes: NodeSet | str) -> NodeSet:
+        """Refuse an empty set, and names that the cluster does not have."""
+        found = nodes if isinstance(nodes, NodeSet) else NodeSet(nodes)
+        if not found:
+            raise UsageError("nodes/empty", "the node set is empty", hint="name nodes with -w")
+        if self._known is not None and (unknown := found - self._known):
+            guess = did_you_mean(unknown[0], self._known) if len(unknown) == 1 else f"known: {self._known}"
+            raise UsageError("nodes/unknown", f"the cluster has no {unknown}; {guess}", hint="fairlead check")
+        return found
+
+    async def _talk(
+        self,
+        node: str,
+        job: Mapping[str, Any],
+        body: AsyncIterable[bytes] | None,
+        on_frame: OnFrame,
+        limit_s: float,
+        *,
+        on_here: Callable[[], None] = lambda: None,
+    ) -> tuple[Ending, Refusal | None]:
+        """One conversation; where the program never spoke, also why."""
+        talk = Talk(self._backend, node, self._python_of(node), on_frame, on_here)
+        ending = await talk.hold(job, body, limit_s)
+        if ending.here:
+            return ending, None
+        refusal = self._backend.explain(node, ending.rc, ending.said)
+        if ending.cut == "limit" and not ending.said:
+            refusal = Refusal(State.UNREACHABLE, f"no answer within {duration(limit_s)}", refusal.hint)
+        return ending, refusal
+
+    async def _do(
+        self,
+        nodes: NodeSet,
+        work: Callable[[str, _Give], Awaitable[list[Result]]],
+        blank: Callable[[str, Refusal], list[Result]],
+        argv: tuple[str, ...],
+        *,
+        limit_s: float,
+        bytes_in: int,
+        stop: asyncio.Event | None = None,
+    ) -> list[Result]:
+        """Work on every node that is usable; `blank` makes the results of the others."""
+        at, started = now_utc(), time.monotonic()
+        make_room(min(self._fanout, len(nodes)))
+        slots = Slots(self._fanout)
+        refusals: Mapping[str, Refusal] = {}
+        outcomes: dict[str, list[Result]] = {}
+
+        async def in_slot(node: str) -> list[Result]:
+            give = await slots.take()
+            try:
+                return await work(node, give)
+            finally:
+                give()
+
+        try:
+            refusals = await self._backend.ready(nodes)
+            if not (stop and refusals):  # a group that must be whole is not begun without a member
+                usable = NodeSet(n for n in nodes if n not in refusals)
+                await each(usable, in_slot, outcomes, stop=stop, watch=self._watch)
+        finally:
+            default = Refusal(State.CANCELLED, "not started")
+            ended = (outcomes.get(node) or blank(node, refusals.get(node, default)) for node in nodes)
+            self.last = [result for results in ended for result in results]
+            if self._recorder:
+                ms = round((time.monotonic() - started) * 1000)
+                self._recorder(
+                    record(self._backend.name, argv, nodes, self.last, at=at, ms=ms, limit_s=limit_s, bytes_in=bytes_in)
+                )
+        return self.last
+
+
+def _command(command: Command | Sequence[str]) -> Command:
+    return command if isinstance(command, Command) else Command(argv=tuple(command))
+
+
+def _run_job(command: Command, node: str, envs: list[dict[str, str]], keep_bytes: int) -> dict[str, Any]:
+    """A command as the node-side program reads it."""
+    base = {**command.env, "FAIRLEAD_NODE": node}
+    return {
+        "do": "run",
+        "argv": command.argv,
+        "cwd": command.cwd,
+        "env": [{**base, **env} for env in envs],
+        "stdin_bytes": len(command.stdin),
+        "keep_bytes": keep_bytes,
+    }
+
+
+def _rank_env(group: int, local: int, per_node: int, num_nodes: int) -> dict[str, str]:
+    """A rank's place in its group, under the names torchrun gives."""
+    return {
+        "RANK": str(group * per_node + local),
+        "LOCAL_RANK": str(local),
+        "WORLD_SIZE": str(per_node * num_nodes),
+        "LOCAL_WORLD_SIZE": str(per_node),
+        "GROUP_RANK": str(group),
+    }
+
+
+def _blank(node: str, why: Refusal, rank: int | None = None, local_rank: int | None = None) -> Result:
+    """The result of something that was never started."""
+    return Result(node=node, state=why.state, error=why.error, hint=why.hint, rank=rank, local_rank=local_rank)
+
+
+def _one_blank(node: str, why: Refusal) -> list[Result]:
+    return [_blank(node, why)]

@@ -1,0 +1,121 @@
+"""The sync face: the same calls, each run to its end in the caller's thread. No event loop is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from fairlead.base.nodeset import NodeSet
+from fairlead.cluster.protocol import (
+    DEFAULT_KEEP_BYTES,
+    AsyncCluster,
+    Command,
+    Interrupted,
+    OnLine,
+    Result,
+    State,
+)
+
+T = TypeVar("T")
+
+
+class Cluster:
+    """Nodes to run things on. Use it in a `with`; see AsyncCluster for what each call promises.
+
+    Ctrl-C during a call stops what it started, then raises Interrupted; a second one does not wait for the nodes.
+    """
+
+    def __init__(self, inner: AsyncCluster) -> None:
+        self.aio = inner
+        """The same cluster for callers that run an event loop of their own."""
+        self._runner = asyncio.Runner()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give back what the backend holds."""
+        try:
+            self._runner.run(self.aio.close())
+        finally:
+            self._runner.close()
+
+    def run(
+        self,
+        nodes: NodeSet | str,
+        command: Command | Sequence[str],
+        *,
+        limit_s: float,
+        on_line: OnLine | None = None,
+        keep_bytes: int = DEFAULT_KEEP_BYTES,
+    ) -> list[Result]:
+        """The same command on every node."""
+        return self._wait(self.aio.run(nodes, command, limit_s=limit_s, on_line=on_line, keep_bytes=keep_bytes))
+
+    def run_each(
+        self,
+        commands: Mapping[str, Command],
+        *,
+        limit_s: float,
+        on_line: OnLine | None = None,
+        keep_bytes: int = DEFAULT_KEEP_BYTES,
+    ) -> list[Result]:
+        """Each node its own command, at the same time."""
+        return self._wait(self.aio.run_each(commands, limit_s=limit_s, on_line=on_line, keep_bytes=keep_bytes))
+
+    def run_ranks(
+        self,
+        nodes: NodeSet | str,
+        command: Command | Sequence[str],
+        *,
+        per_node: int,
+        limit_s: float,
+        on_line: OnLine | None = None,
+        keep_bytes: int = DEFAULT_KEEP_BYTES,
+        stop_on_failure: bool = True,
+    ) -> list[Result]:
+        """`per_node` copies on every node; one result a rank, in rank order."""
+        return self._wait(
+            self.aio.run_ranks(
+                nodes,
+                command,
+                per_node=per_node,
+                limit_s=limit_s,
+                on_line=on_line,
+                keep_bytes=keep_bytes,
+                stop_on_failure=stop_on_failure,
+            )
+        )
+
+    def push(
+        self, nodes: NodeSet | str, source: Path, target: str, *, limit_s: float, mode: int = 0o644
+    ) -> list[Result]:
+        """Copy one local file to the same path on every node."""
+        return self._wait(self.aio.push(nodes, source, target, limit_s=limit_s, mode=mode))
+
+    def fetch(self, nodes: NodeSet | str, source: str, into: Path, *, limit_s: float, max_bytes: int) -> list[Result]:
+        """Copy one file from every node to `into/<node>/<name>`."""
+        return self._wait(self.aio.fetch(nodes, source, into, limit_s=limit_s, max_bytes=max_bytes))
+
+    def _wait(self, call: Coroutine[Any, Any, T]) -> T:
+        try:
+            return self._runner.run(call)
+        except KeyboardInterrupt:
+            results = self.aio.last
+            raise Interrupted(interrupt_text(results), results) from None
+
+
+def interrupt_text(results: Iterable[Result]) -> str:
+    """What an interrupt stopped, and where, folded by what became of it."""
+    groups: dict[str, list[str]] = {}
+    for result in results:
+        if result.state is State.CANCELLED:
+            groups.setdefault(result.error, []).append(result.node)
+    said = [f"{what} on {(nodes := NodeSet(members))} ({len(nodes)})" for what, members in groups.items()]
+    return "; ".join(["interrupted", *said])

@@ -1,0 +1,416 @@
+"""The program fairlead runs on a node: one file, standard library, Python 3.9; piped there, gone with the connection.
+
+It runs commands, receives a file or sends one. It knows nothing of how it was reached and imports nothing of fairlead.
+The asking side imports it too, for what both ends must agree on: the frames, and what is kept of an output.
+
+Three rules make it a guard. It adopts everything its commands start (PR_SET_CHILD_SUBREAPER), also what double-forks.
+It stops that whole tree when its own standard input ends, for then whoever asked is gone. And it enforces the time
+limit itself, for a lost network ends nothing.
+
+Input:  one line of JSON (the job), the bytes the job announces, then nothing until the end of file.
+Output: MAGIC, then frames: kind, rank, length (FRAME), payload.
+    H   here: the program runs
+    o e a piece of standard output, standard error
+    O E its last part, sent at the end where the middle was left out
+    d   a piece of a file
+    x   one rank or copy has ended: JSON
+    z   all have ended; nothing follows
+"""
+
+# pathlib would cost 8 ms a node
+# ruff: noqa: PTH103, PTH104, PTH108, PTH115, PTH118, PTH123, PTH208
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, BinaryIO
+
+MAGIC = b"\x00fairlead/1\n"
+FRAME = struct.Struct(">cHI")
+CHUNK = 1 << 16
+GRACE_S = 0.4
+"""Between SIGTERM and SIGKILL."""
+DRAIN_S = 0.5
+"""How long an ended command's output may still trickle in, where something out of reach holds its pipe open."""
+GIVE_UP_S = 2.0
+"""After SIGKILL: what has not ended by then sleeps in the kernel."""
+MAX_LIMIT_S = 10**6
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+class Kept:
+    """At most `keep` bytes of a stream: its first half as it comes, its last half at the end."""
+
+    def __init__(self, keep: int) -> None:
+        self.half = keep // 2
+        self.head_size = self.num_bytes = 0
+        self.rest = bytearray()
+
+    def feed(self, data: bytes) -> bytes:
+        """Take more of the stream; returns the part of it that belongs to the head."""
+        self.num_bytes += len(data)
+        head = data[: self.half - self.head_size]
+        self.head_size += len(head)
+        self.rest += data[len(head) :]
+        if len(self.rest) > 2 * self.half:  # seldom: every cut copies
+            self.tail()
+        return head
+
+    def tail(self) -> bytes:
+        """The last half, as far as it lies behind the head."""
+        del self.rest[: max(0, len(self.rest) - self.half)]
+        return bytes(self.rest)
+
+
+def descendants(root: int) -> list[int]:
+    """Every live process below `root`, by the parents that /proc names; none where /proc is another world's."""
+    children: dict[int, list[int]] = {}
+    try:
+        if os.readlink("/proc/self") != str(os.getpid()):
+            return []
+        names = os.listdir("/proc")
+    except OSError:
+        return []
+    for name in names:
+        if name.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
+                state, parent = file.read().rpartition(b")")[2].split()[:2]
+                if state not in (b"Z", b"X"):
+                    children.setdefault(int(parent), []).append(int(name))
+    found: list[int] = []
+    queue = [root]
+    while queue:
+        below = children.get(queue.pop(), [])
+        found += below
+        queue += below
+    return found
+
+
+def signal_all(pids: list[int], number: int) -> None:
+    """Send a signal to each; who is gone already or not ours does not matter."""
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            os.kill(pid, number)
+
+
+def kill_below(root: int) -> None:
+    """SIGKILL for everything below a process, again until nothing new appears."""
+    deadline = time.monotonic() + GIVE_UP_S
+    while time.monotonic() < deadline:
+        below = descendants(root)
+        if not below:
+            return
+        signal_all(below, signal.SIGKILL)
+        time.sleep(0.005)
+
+
+def prctl(option: int, value: int) -> None:
+    """Set one attribute of this process; a Python built without ctypes goes without."""
+    with contextlib.suppress(Exception):
+        import ctypes
+
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+class Out:
+    """Frames to standard output, from any thread."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.lock = threading.Lock()
+        self.lost: Callable[[], object] = lambda: None
+        """Called when nobody reads any more."""
+
+    def send(self, kind: bytes, payload: bytes = b"", rank: int = 0) -> None:
+        """One frame, whole; blocks while the reader is slow."""
+        data = memoryview(FRAME.pack(kind, rank, len(payload)) + payload)
+        try:
+            with self.lock:
+                while data:
+                    data = data[os.write(self.fd, data) :]
+        except OSError:
+            self.lost()
+
+    def end(self, rank: int = 0, **how: object) -> None:
+        """How one rank or copy ended."""
+        self.send(b"x", json.dumps(how).encode(), rank)
+
+
+class Rank:
+    """One started command and what is kept of its output."""
+
+    def __init__(self, number: int, process: subprocess.Popen[bytes], keep_bytes: int) -> None:
+        self.number, self.process = number, process
+        self.kept = {b"o": Kept(keep_bytes), b"e": Kept(keep_bytes)}
+        self.pumps: list[threading.Thread] = []
+
+
+class Run:
+    """Commands in sessions of their own, watched until the last has ended or they are told to stop."""
+
+    def __init__(self, job: dict[str, Any], stdin: BinaryIO, out: Out) -> None:
+        self.job, self.stdin, self.out = job, stdin, out
+        self.started = time.monotonic()
+        self.stopped = ""
+        self.lock = threading.Lock()
+        self.alive: dict[int, Rank] = {}
+
+    def main(self) -> None:
+        """Start everything, wait for everything."""
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
+        self.out.lost = lambda: spawn(self.stop, "disconnected")
+        for asked in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(asked, lambda *_: spawn(self.stop, "signal"))
+        payload = self.stdin.read(self.job["stdin_bytes"])
+        if len(payload) < self.job["stdin_bytes"]:
+            return
+        for number, env in enumerate(self.job["env"]):
+            self.start(number, env, has_input=bool(payload))
+        for rank in self.alive.values():  # threads only now: no process is forked beside a running thread
+            self.attend(rank, payload)
+        spawn(self.watch_input)
+        spawn(self.watch_clock)
+        finishing = []
+        while self.alive:
+            # adopted orphans end here too; an ended rank keeps its process group's number until it is reaped
+            pid = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT).si_pid  # type: ignore[union-attr]
+            ended = self.alive.get(pid)
+            if ended:
+                with contextlib.suppress(OSError):
+                    os.killpg(pid, signal.SIGKILL)
+                del self.alive[pid]
+            status = os.waitpid(pid, 0)[1]
+            if ended:
+                finishing.append(spawn(self.finish, ended, status, self.stopped, not self.alive))
+        for thread in finishing:
+            thread.join()
+
+    def start(self, number: int, env: dict[str, str], *, has_input: bool) -> None:
+        """Start one rank, or tell why it cannot be."""
+        argv, cwd = self.job["argv"], self.job["cwd"] or None
+        try:
+            process = subprocess.Popen(
+                argv,
+                stdin=subprocess.PIPE if has_input else subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=dict(os.environ, **env),
+                cwd=cwd,
+                start_new_session=True,
+                preexec_fn=die_with_parent,  # noqa: PLW1509
+            )
+        except (OSError, ValueError, subprocess.SubprocessError) as exc:
+            self.out.end(number, **could_not_start(exc, argv[0], cwd))
+        else:
+            self.alive[process.pid] = Rank(number, process, self.job["keep_bytes"])
+
+    def attend(self, rank: Rank, payload: bytes) -> None:
+        """Read what a rank writes, write what it reads."""
+        process = rank.process
+        for kind, stream in ((b"o", process.stdout), (b"e", process.stderr)):
+            assert stream is not None
+            rank.pumps.append(spawn(self.pump, rank, kind, stream.fileno()))
+        if process.stdin:
+            spawn(feed, process.stdin, payload)
+
+    def pump(self, rank: Rank, kind: bytes, fd: int) -> None:
+        """Pass one stream on, no faster than it is taken."""
+        while True:
+            data = os.read(fd, CHUNK)
+            if not data:
+                return
+            head = rank.kept[kind].feed(data)
+            if head:
+                self.out.send(kind, head, rank.number)
+
+    def finish(self, rank: Rank, status: int, stopped: str, is_last: bool) -> None:  # noqa: FBT001
+        """Stop what an ended rank left behind, send the rest of its output, tell how it ended."""
+        took_s = time.monotonic() - self.started
+        if is_last:
+            kill_below(os.getpid())
+        deadline = time.monotonic() + DRAIN_S
+        for pump in rank.pumps:
+            pump.join(max(0.0, deadline - time.monotonic()))
+        for kind, kept in rank.kept.items():
+            tail = kept.tail()
+            if tail:
+                self.out.send(kind.upper(), tail, rank.number)
+        self.out.end(
+            rank.number,
+            rc=os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status),
+            stopped=stopped,
+            took_s=round(took_s, 6),
+            out=rank.kept[b"o"].num_bytes,
+            err=rank.kept[b"e"].num_bytes,
+        )
+
+    def watch_input(self) -> None:
+        """Wait for whoever asked to go away."""
+        self.stdin.read(1)
+        self.stop("disconnected")
+
+    def watch_clock(self) -> None:
+        """Wait for the limit."""
+        time.sleep(min(self.job["limit_s"], MAX_LIMIT_S))
+        self.stop("limit")
+
+    def stop(self, why: str) -> None:
+        """Stop every process below this one: ask, wait, kill, give up. The first reason is the one told."""
+        with self.lock:
+            if self.stopped:
+                return
+            self.stopped = why
+        me = os.getpid()
+        below = sorted({*descendants(me), *self.alive})
+        signal_all(below, signal.SIGTERM)
+        signal_all(below, signal.SIGCONT)
+        deadline = time.monotonic() + GRACE_S
+        while time.monotonic() < deadline and (self.alive or descendants(me)):
+            time.sleep(0.02)
+        for pid in list(self.alive):  # where /proc told nothing, these groups are all we know
+            with contextlib.suppress(OSError):
+                os.killpg(pid, signal.SIGKILL)
+        kill_below(me)
+        time.sleep(GIVE_UP_S)
+        os._exit(1)
+
+
+def spawn(target: Callable[..., object], *args: object) -> threading.Thread:
+    """A thread that does not keep the program alive."""
+    thread = threading.Thread(target=target, args=args, daemon=True)
+    thread.start()
+    return thread
+
+
+def die_with_parent() -> None:
+    """In a new child: end when the guard is killed."""
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def could_not_start(exc: Exception, program: str, cwd: str | None) -> dict[str, object]:
+    """Status and sentence, the status as a shell gives it."""
+    if isinstance(exc, OSError) and cwd and exc.filename == cwd:
+        return {"rc": 126, "error": f"cannot start in {cwd}: {exc.strerror}"}
+    if isinstance(exc, FileNotFoundError):
+        return {"rc": 127, "error": f"there is no program `{program}`"}
+    return {"rc": 126, "error": f"cannot run `{program}`: {getattr(exc, 'strerror', None) or exc}"}
+
+
+def feed(pipe: BinaryIO, payload: bytes) -> None:
+    """Give a command its standard input; one that does not want it all is no fault."""
+    with contextlib.suppress(OSError):
+        pipe.write(payload)
+    with contextlib.suppress(OSError):
+        pipe.close()
+
+
+def receive(job: dict[str, Any], stdin: BinaryIO) -> None:
+    """Write the file that follows: beside its place, checked, flushed, renamed. Leaves all of it or nothing."""
+    import fcntl
+    import hashlib
+
+    folder, name = os.path.split(job["target"])
+    os.makedirs(folder, exist_ok=True)
+    prefix = f".{name}.fairlead-"
+    for leftover in os.listdir(folder):  # of a copy that was killed; one that lives holds its lock
+        if leftover.startswith(prefix):
+            with contextlib.suppress(OSError), open(os.path.join(folder, leftover), "rb") as old:
+                fcntl.flock(old, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.unlink(old.name)
+    temporary = os.path.join(folder, f"{prefix}{os.getpid()}-{time.time_ns()}")
+    with open(temporary, "xb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            digest = hashlib.sha256()
+            left = job["size"]
+            while left:
+                data = stdin.read(min(left, 1 << 20))
+                if not data:
+                    break
+                digest.update(data)
+                file.write(data)
+                left -= len(data)
+            if stdin.read(64).decode() != digest.hexdigest():
+                raise EOFError("it did not arrive whole")  # noqa: TRY301
+            file.flush()
+            os.fchmod(file.fileno(), job["mode"])
+            os.fsync(file.fileno())
+            os.rename(temporary, job["target"])
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+
+
+def send(job: dict[str, Any], out: Out) -> str:
+    """Send one regular file; returns its digest."""
+    import hashlib
+    import stat
+
+    # O_NONBLOCK: a FIFO without a writer would hold open() up
+    with open(os.open(job["source"], os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        kind = os.fstat(file.fileno()).st_mode
+        if not stat.S_ISREG(kind):
+            raise ValueError("a folder" if stat.S_ISDIR(kind) else "not a regular file")
+        digest = hashlib.sha256()
+        num_bytes = 0
+        while True:
+            data = file.read(1 << 18)
+            if not data:
+                return digest.hexdigest()
+            num_bytes += len(data)
+            if num_bytes > job["max_bytes"]:
+                raise ValueError(f"larger than the {job['max_bytes']} bytes allowed")
+            digest.update(data)
+            out.send(b"d", data)
+
+
+def copy(job: dict[str, Any], stdin: BinaryIO, out: Out) -> None:
+    """Receive or send within the time limit; a fault becomes a sentence."""
+    out.lost = lambda: os._exit(1)
+
+    def late(*_: object) -> None:
+        raise TimeoutError
+
+    signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, min(job["limit_s"], MAX_LIMIT_S))
+    try:
+        if job["do"] == "receive":
+            receive(job, stdin)
+            out.end(rc=0)
+        else:
+            out.end(rc=0, sha256=send(job, out))
+    except TimeoutError:
+        out.end(rc=1, stopped="limit")
+    except (OSError, EOFError, ValueError) as exc:
+        path = job.get("target") or job.get("source")
+        out.end(rc=1, error=f"{path}: {getattr(exc, 'strerror', None) or exc}")
+
+
+def main(stdin: BinaryIO) -> None:
+    """Do the one job that standard input names."""
+    line = stdin.readline()
+    if not line.endswith(b"\n"):
+        sys.exit(1)
+    job = json.loads(line)
+    os.write(1, MAGIC)
+    out = Out(1)
+    out.send(b"H")
+    if job["do"] == "run":
+        Run(job, stdin, out).main()
+    else:
+        copy(job, stdin, out)
+    out.send(b"z")
+    os._exit(0)  # threads may sleep in a read that never returns

@@ -1,0 +1,218 @@
+"""One conversation with one node: start the wrapped program, send it a job, hear it out, and end it whatever happens.
+
+Knows the frames and the clock. What a job means, and how many go on at once, is the engine's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import json
+from collections.abc import AsyncIterable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Any
+
+from fairlead.cluster.backend import Backend
+from fairlead.cluster.child import Child
+from fairlead.cluster.onnode import CHUNK, FRAME, GRACE_S, MAGIC
+from fairlead.errors import ClusterError, MissingTool
+
+STOP_S = GRACE_S + 0.4
+"""From asking a node to stop until the connection itself is cut."""
+_LAST_WORDS_S = 0.5
+_NOISE_BYTES = 1 << 14
+_MAX_FRAME = 1 << 20
+_BOOT = (
+    "import sys;f=sys.stdin.buffer;"
+    'sys.version_info<(3,9) and sys.exit("fairlead needs Python 3.9 or newer, this is "+sys.version.split()[0]);'
+    "exec(f.read(int(f.readline())))"
+)
+"""One line without a character that some login shell would read as its own."""
+
+OnFrame = Callable[[bytes, int, bytes], None]
+
+
+@functools.cache
+def program() -> bytes:
+    """What is piped to a node before the job: the length of the program, and the program."""
+    source = resources.files("fairlead.cluster").joinpath("onnode.py").read_bytes() + b"\nmain(f)\n"
+    return b"%d\n%s" % (len(source), source)
+
+
+def boot(python: str) -> list[str]:
+    """The command that starts the program on a node: isolated from the user's Python settings there."""
+    return [python, "-I", "-S", "-c", _BOOT, "fairlead"]
+
+
+class Frames:
+    """Bytes in, frames out. What a login script prints before the first frame is kept as noise."""
+
+    def __init__(self) -> None:
+        self.noise = b""
+        self._buffer = bytearray()
+        self._synced = False
+
+    def feed(self, data: bytes) -> Iterator[tuple[bytes, int, bytes]]:
+        """The frames that `data` completes: (kind, rank, payload). Raises ValueError where it cannot be a frame."""
+        self._buffer += data
+        if not self._synced:
+            before, magic, after = bytes(self._buffer).partition(MAGIC)
+            if not magic:
+                self.noise = before[-_NOISE_BYTES:]
+                del self._buffer[:-_NOISE_BYTES]
+                return
+            self.noise, self._buffer, self._synced = before[-_NOISE_BYTES:], bytearray(after), True
+        start = 0
+        while len(self._buffer) - start >= FRAME.size:
+            kind, rank, length = FRAME.unpack_from(self._buffer, start)
+            if length > _MAX_FRAME or not kind.isalpha():
+                raise ValueError("something on the way changes the bytes that pass")
+            end = start + FRAME.size + length
+            if len(self._buffer) < end:
+                break
+            yield kind, rank, bytes(self._buffer[start + FRAME.size : end])
+            start = end
+        del self._buffer[:start]
+
+
+@dataclass
+class Ending:
+    """How a conversation went."""
+
+    here: bool = False
+    """The program spoke: the node was reached."""
+    whole: bool = False
+    """It said that all has ended."""
+    cut: str = ""
+    """`limit` or `cancelled` where this side ended it."""
+    rc: int | None = None
+    """Exit status of the wrapped command."""
+    said: str = ""
+    """What the way itself printed: ssh's complaints, a login script's noise."""
+    limit_s: float = 0.0
+    duration_s: float = 0.0
+
+
+@dataclass
+class Talk:
+    """One conversation. `held` returns at its end, also when cancelled: the ending then says so."""
+
+    backend: Backend
+    node: str
+    python: str
+    on_frame: OnFrame
+    on_here: Callable[[], None] = lambda: None
+    ending: Ending = field(default_factory=Ending)
+
+    async def hold(self, job: Mapping[str, Any], body: AsyncIterable[bytes] | None, limit_s: float) -> Ending:
+        """Do the job within the limit. Raises MissingTool or ClusterError where the way itself cannot be started."""
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        child = self._start()
+        frames, complaints = Frames(), bytearray()
+        # the node's own limit is for the case that nobody is left to enforce this one
+        job = {**job, "limit_s": limit_s + STOP_S}
+        sending = asyncio.create_task(_send(child, job, body))
+        hearing = asyncio.create_task(_hear(child, complaints))
+        try:
+            try:
+                async with asyncio.timeout_at(started + limit_s):
+                    await self._listen(child, frames)
+                    if not self.ending.here:
+                        await asyncio.wait([hearing], timeout=_LAST_WORDS_S)
+                    self.ending.rc = await child.wait(_LAST_WORDS_S)
+            except TimeoutError:
+                self.ending.cut = "" if self.ending.whole else "limit"
+            except asyncio.CancelledError:
+                _stay()
+                self.ending.cut = "cancelled"
+            if self.ending.cut:
+                await self._stop(child, frames)
+        except asyncio.CancelledError:
+            _stay()
+        finally:
+            sending.cancel()
+            hearing.cancel()
+            child.close()
+        if sending.done() and not sending.cancelled() and (fault := sending.exception()):
+            raise fault
+        said = frames.noise + b"\n" + complaints
+        self.ending.said = said.decode("utf-8", "backslashreplace").strip()
+        self.ending.limit_s = limit_s
+        self.ending.duration_s = loop.time() - started
+        return self.ending
+
+    def _start(self) -> Child:
+        argv = self.backend.wrap(self.node, boot(self.python))
+        try:
+            return Child(argv, self.backend.environ())
+        except FileNotFoundError as exc:
+            raise MissingTool(
+                "cluster/no-tool",
+                f"there is no program `{argv[0]}` on this machine, and {self.backend.name} needs it",
+                hint="fairlead doctor",
+            ) from exc
+        except OSError as exc:
+            raise ClusterError(
+                "cluster/no-process",
+                f"cannot start `{argv[0]}` on this machine: {exc.strerror}",
+                hint="ulimit -u -n, or a smaller fan-out",
+            ) from exc
+
+    async def _listen(self, child: Child, frames: Frames) -> None:
+        """Until the program says that all has ended, or nothing comes any more."""
+        while not self.ending.whole:
+            data = await child.read(child.stdout)
+            if not data:
+                return
+            for kind, rank, payload in frames.feed(data):
+                if kind == b"H":
+                    self.ending.here = True
+                    self.on_here()
+                elif kind == b"z":
+                    self.ending.whole = True
+                else:
+                    self.on_frame(kind, rank, payload)
+
+    async def _stop(self, child: Child, frames: Frames) -> None:
+        """End the program's input, which tells it to stop everything, and hear what it has to say about it."""
+        child.end_input()
+        if self.ending.here:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(STOP_S):
+                    await self._listen(child, frames)
+
+
+async def _send(child: Child, job: Mapping[str, Any], body: AsyncIterable[bytes] | None) -> None:
+    """The program, the job, what the job announces; then the pipe stays open, which says that we are here."""
+    try:
+        await child.write(program() + json.dumps(job).encode() + b"\n")
+        if body is not None:
+            async for data in body:
+                await child.write(data)
+    except BrokenPipeError:
+        pass  # the other end is gone, and what it said tells why
+    except Exception:
+        child.end_input()  # half a file: the node must not wait for the rest
+        raise
+
+
+async def _hear(child: Child, complaints: bytearray) -> None:
+    while data := await child.read(child.stderr):
+        complaints += data
+        del complaints[:-_NOISE_BYTES]
+
+
+def _stay() -> None:
+    """This task swallowed its cancellation, as its result is wanted: undo the count, or later timeouts misread it."""
+    task = asyncio.current_task()
+    assert task is not None
+    task.uncancel()
+
+
+async def pieces(data: bytes) -> AsyncIterable[bytes]:
+    """Bytes in memory as a body."""
+    for start in range(0, len(data), CHUNK):
+        yield data[start : start + CHUNK]
