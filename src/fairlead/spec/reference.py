@@ -1,0 +1,217 @@
+"""The reference pages of the cluster file and of the VM sizes, as Markdown made from the model and the data.
+
+python -m fairlead.spec.reference [FOLDER]      writes them (docs/reference); a test holds them fresh
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec import NODEFAULT, inspect
+
+from fairlead.base.files import write_atomic
+from fairlead.spec.contract import SITE_FACTS, Contract
+from fairlead.spec.decode import type_of
+from fairlead.spec.docs import sentences
+from fairlead.spec.load import preset_names, preset_text
+from fairlead.spec.model import Spec
+from fairlead.spec.resolve import OVERRIDES
+from fairlead.spec.vmsize import EXPECTED, FACTS, Expected, Source, VmSize, sizes, storage
+from fairlead.spec.write import toml_value
+
+_MADE = "<!-- made by `python -m fairlead.spec.reference`; do not edit -->"
+
+_CLUSTER_FILE = """\
+One TOML file, `cluster.toml`, says what the cluster is meant to be. `fairlead init` writes one, `fairlead check`
+validates it. It is looked for at `-f FILE`, then at `$FAIRLEAD_SPEC`, then at `./cluster.toml`. Unknown keys are
+refused, every problem is told at once with its line, and the file holds no secret."""
+
+_VM_SIZES = """\
+Checks compare nodes with these facts. Where a cell is empty no source says anything, and nothing is concluded from it.
+Numbers in brackets are the sources below. A site overrides a fact with [`[[expect]]`](cluster-file.md#expect)."""
+
+
+def pages() -> dict[str, str]:
+    """File name -> Markdown."""
+    return {"cluster-file.md": cluster_file(), "vm-sizes.md": vm_sizes()}
+
+
+def cluster_file() -> str:
+    """Every table and key of the cluster file."""
+    kind = type_of(Spec)
+    assert isinstance(kind, inspect.StructType)
+    top = [f for f in kind.fields if not _inner(f.type)]
+    out = [
+        _MADE,
+        "# The cluster file",
+        _CLUSTER_FILE,
+        _markdown(["key", "type", "default", "meaning"], _rows(top, sentences(Spec).fields)),
+    ]
+    for field in kind.fields:
+        inner = _inner(field.type)
+        if inner is None:
+            continue
+        said, name = sentences(inner.cls), field.encode_name
+        is_list = isinstance(field.type, inspect.VarTupleType)
+        out += [f"## `[[{name}]]`" if is_list else f"## `[{name}]`", said.whole]
+        out.append(_markdown(["key", "type", "default", "meaning"], _rows(inner.fields, said.fields)))
+    out += ["## Flags and variables", "For one run these win over the file: the flag first, then the variable."]
+    out.append(
+        _markdown(
+            ["key", "flag", "variable"],
+            ((f"`{'.'.join(o.path)}`", f"`{o.flag}`", f"`{o.variable}`") for o in OVERRIDES),
+        )
+    )
+    out += ["## Facts `[[expect]]` may set", "What a VM size has is in [VM sizes](vm-sizes.md); a site can add:"]
+    fields = sentences(Contract).fields
+    out.append(_markdown(["fact", "meaning"], ((f"`{f}`", fields[f]) for f in SITE_FACTS)))
+    out += ["## Presets", "`fairlead init --preset NAME` starts from one of these."]
+    rows = ((f"`{n}`", preset_text(n).splitlines()[0].removeprefix("# ")) for n in preset_names())
+    out.append(_markdown(["preset", "what it is"], rows))
+    return "\n\n".join(out) + "\n"
+
+
+def vm_sizes() -> str:
+    """Every VM size with its facts, the quantities it should reach, the storage tiers, and every source."""
+    numbers: dict[str, int] = {}
+
+    def mark(source: Source | None) -> str:
+        return f"[{numbers.setdefault(_cite(source), len(numbers) + 1)}]" if source else ""
+
+    out = [
+        _MADE,
+        "# VM sizes and storage",
+        _VM_SIZES,
+    ]
+    for family in dict.fromkeys(s.family for s in sizes().values()):
+        members = [s for s in sizes().values() if s.family == family]
+        out += [f"## {family}", _markdown(["size", "facts"], ((_names(s), _facts(s, mark)) for s in members))]
+        limits = [
+            (f"`{s.name}`", f"`{q}`", _limit(e), EXPECTED[q][0], e.note, mark(s.source(q)))
+            for s in members
+            for q, e in s.expected.items()
+        ]
+        if limits:
+            out.append(_markdown(["size", "quantity", "limits", "unit", "measured how", "source"], limits))
+    meanings = sentences(VmSize).fields
+    out += ["## Facts", _markdown(["fact", "meaning"], ((f"`{f}`", meanings[f]) for f in FACTS))]
+    out += ["## Quantities"]
+    out.append(_markdown(["quantity", "unit", "meaning"], ((f"`{q}`", u, text) for q, (u, text) in EXPECTED.items())))
+    tiers = (
+        (t.name, t.kind, _plain(t.mbs_per_tib), _plain(t.max_mbs), _plain(t.max_iops), _span(t), t.note, mark(t.source))
+        for t in storage()
+    )
+    header = ["tier", "kind", "MB/s per TiB", "most MB/s", "most IOPS", "TiB", "note", "source"]
+    out += ["## Storage", _markdown(header, tiers)]
+    out += ["## Sources", "\n".join(f"{number}. {text}" for text, number in numbers.items())]
+    return "\n\n".join(out) + "\n"
+
+
+def _rows(fields: Iterable[inspect.Field], said: dict[str, str] | Any) -> Iterator[tuple[str, ...]]:
+    for field in fields:
+        if field.required:
+            default = "required"
+        elif field.default in (None, NODEFAULT):
+            default = ""
+        else:
+            default = f"`{toml_value(field.default)}`"
+        yield f"`{field.encode_name}`", _type(field.type), default, said[field.name]
+
+
+def _type(kind: inspect.Type) -> str:
+    """A type in words, with its bounds."""
+    if isinstance(kind, inspect.Metadata):
+        described = (kind.extra_json_schema or {}).get("description")
+        return str(described) if described else _type(kind.type)
+    if isinstance(kind, inspect.UnionType):
+        return _type(kind.types[0])
+    if isinstance(kind, inspect.LiteralType):
+        return " or ".join(f'"{v}"' for v in kind.values)
+    if isinstance(kind, inspect.VarTupleType):
+        return f"list: {_type(kind.item_type)}"
+    if isinstance(kind, inspect.IntType | inspect.FloatType):
+        word = "whole number" if isinstance(kind, inspect.IntType) else "number"
+        low = f"{kind.ge}" if kind.ge is not None else f"more than {kind.gt}" if kind.gt is not None else ""
+        return f"{word}, {low} to {kind.le}" if low and kind.le is not None else word
+    names: dict[type, str] = {
+        inspect.StrType: "text",
+        inspect.BoolType: "true or false",
+        inspect.DateType: "date",
+        inspect.CustomType: "node set",
+    }
+    return names.get(type(kind), "any value")
+
+
+def _inner(kind: inspect.Type) -> inspect.StructType | None:
+    inner = kind.item_type if isinstance(kind, inspect.VarTupleType) else kind
+    return inner if isinstance(inner, inspect.StructType) else None
+
+
+def _names(size: VmSize) -> str:
+    return "<br>".join(f"`{n}`" for n in (size.name, *size.aliases))
+
+
+def _facts(size: VmSize, mark: Any) -> str:
+    """The facts of a size, those of one source together."""
+    groups: dict[str, list[str]] = {}
+    for fact in FACTS:
+        value = getattr(size, fact)
+        if value is not None and value not in ("", ()) and (fact != "gpu_share" or value != "1"):
+            groups.setdefault(mark(size.source(fact)), []).append(f"{fact} {_value(value)}")
+    text = "; ".join(", ".join(words) + f" {number}" for number, words in groups.items())
+    return "; ".join(p for p in (text, size.note) if p)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple):
+        return "/".join(_plain(v) for v in value)
+    return _plain(value)
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}" if value < 1e6 else f"{value:.0f}"
+    return "" if value is None else str(value)
+
+
+def _limit(expected: Expected) -> str:
+    words = (
+        ("typical", expected.typical),
+        ("warn below", expected.warn_below),
+        ("fail below", expected.fail_below),
+        ("fail above", expected.fail_above),
+    )
+    return ", ".join(f"{word} {value:g}" for word, value in words if value is not None)
+
+
+def _span(tier: Any) -> str:
+    if tier.max_tib is None:
+        return ""
+    low = f"{tier.min_tib:g} to " if tier.min_tib else "to "
+    return f"{low}{tier.max_tib:g}" + (f", in steps of {tier.step_tib:g}" if tier.step_tib else "")
+
+
+def _cite(source: Source) -> str:
+    where = source.where if source.where.startswith("http") else f"`{source.where}`"
+    return f"{source.name}; {where}; {source.date}; {source.confidence}"
+
+
+def _markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [list(header), ["---"] * len(header), *([c.replace("|", "\\|") for c in row] for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Write the pages."""
+    folder = Path(arguments[0] if arguments else "docs/reference")
+    for name, text in pages().items():
+        write_atomic(folder / name, text)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,99 @@
+"""From a path to TOML text, and from text to a tree: every way this can fail is one sentence with its place.
+
+Knows files, encodings and TOML syntax; must not know what the keys mean.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from fairlead.errors import Problem, SpecError
+
+MAX_BYTES = 1 << 20
+"""A cluster file of thousands of pools is still far smaller; something larger is not a file somebody wrote."""
+
+_SECRET = r"(?:password|passwd|passphrase|secret|token|sas|key|apikey|credentials?|connectionstring)"
+SECRET_NAME = re.compile(rf"(?:.*[_-])?{_SECRET}(?:[_-].*)?\Z", re.IGNORECASE)
+"""Names of keys whose values never belong into a file: `password`, `sas_token`, `account-key`, ..."""
+
+_SECRET_VALUE = re.compile(
+    r"-----BEGIN [A-Z ]*PRIVATE KEY|[?&]sig=[A-Za-z0-9%+/=]{16,}|AccountKey=|\bgh[pousr]_[A-Za-z0-9]{20,}"
+)
+_SECRET_IN_LINE = re.compile(
+    rf"((?:^|[\s{{,.\"'])(?:[\w-]*[_-])?{_SECRET}(?:[_-][\w-]*)?[\"']?\s*=\s*).+", re.IGNORECASE
+)
+_POSITION = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)\Z")
+
+
+def read_text(path: Path, *, what: str = "file", hint: str = "") -> str:
+    """The text of a file. Raises SpecError: `spec/missing-file`, `-/unreadable`, `-/too-large`, `-/not-text`."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise whole_file("spec/missing-file", f"there is no {what} {path}", path, hint) from None
+    except IsADirectoryError:
+        raise whole_file("spec/unreadable", f"{path} is a directory, not a {what}", path, hint) from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise whole_file("spec/unreadable", f"cannot read {path}: {reason}", path, hint) from None
+    if len(raw) > MAX_BYTES:
+        raise whole_file("spec/too-large", f"{path} is larger than {MAX_BYTES >> 20} MiB", path, hint)
+    return decode_bytes(raw, file=str(path))
+
+
+def decode_bytes(raw: bytes, *, file: str) -> str:
+    """UTF-8 bytes as text, without a byte order mark. Raises SpecError (`spec/not-text`) with the line."""
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        message = f"byte 0x{raw[error.start]:02x} is not UTF-8 text"
+        raise SpecError(
+            [Problem("spec/not-text", message, file, line)], hint="save the file as UTF-8 text in TOML"
+        ) from None
+
+
+def parse(text: str, *, file: str) -> dict[str, Any]:
+    """The tree tomllib builds. Raises SpecError (`spec/syntax`) with line and caret."""
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        problem = Problem("spec/syntax", "brackets are nested too deeply", file)
+    except ValueError as error:  # TOMLDecodeError, and numbers beyond what Python reads
+        problem = _syntax(str(error), text, file)
+    raise SpecError([problem])
+
+
+def whole_file(code: str, message: str, file: Path | str, hint: str = "") -> SpecError:
+    """A problem that no line can be named for."""
+    return SpecError([Problem(code, message, str(file))], hint=hint)
+
+
+def printable(line: str) -> str:
+    """A line of a file as it may be shown: no control characters, no secret, columns kept."""
+    shown = "".join(c if c.isprintable() else " " if c == "\t" else "\N{REPLACEMENT CHARACTER}" for c in line)
+    if holds_secret(shown):
+        return ""
+    return _SECRET_IN_LINE.sub(r"\1***", shown)
+
+
+def holds_secret(value: str) -> bool:
+    """Whether a text is, or holds, a private key, a signed URL or an access token."""
+    return _SECRET_VALUE.search(value) is not None
+
+
+def _syntax(message: str, text: str, file: str) -> Problem:
+    lines = text.split("\n")
+    found = _POSITION.search(message)
+    if found and found[1]:
+        line, column = int(found[1]), int(found[2])
+    else:
+        line, column = (len(lines), len(lines[-1]) + 1) if found else (0, 0)
+    why = _POSITION.sub("", message) if found else "a number is too large"
+    why = "".join(c if c.isprintable() else " " for c in why)
+    source = printable(lines[line - 1].rstrip("\r")) if line else ""
+    return Problem("spec/syntax", f"not TOML: {why[:1].lower()}{why[1:]}", file, line, column, 1, source)
