@@ -22,6 +22,10 @@ class Backend(abc.ABC):
     def wrap(self, node: str, argv: Sequence[str]) -> list[str]:
         """The local command that runs `argv` on the node."""
 
+    def wrap_contained(self, node: str, argv: Sequence[str]) -> list[str]:
+        """The same, inside the container image the cluster file names; where it names none, `wrap`."""
+        return self.wrap(node, argv)
+
     def environ(self) -> Mapping[str, str] | None:
         """The environment of the local command; None for this process's own."""
         return None

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from fairlead.cluster.onnode import descendants, signal_all
 
@@ -97,6 +98,40 @@ class Child:
                     remove(fd)
         if fd not in self._open:
             raise BrokenPipeError
+
+
+class Captured(NamedTuple):
+    """What a short local command said; `rc` is None where it ran into its limit or could not be started."""
+
+    rc: int | None
+    out: str
+    err: str
+
+
+async def capture(argv: Sequence[str], *, limit_s: float, env: Mapping[str, str] | None = None) -> Captured:
+    """Run a short local command to its end."""
+    try:
+        child = Child(argv, env)
+    except OSError as exc:
+        return Captured(None, "", f"cannot start `{argv[0]}`: {exc.strerror}")
+    heard: dict[int, bytearray] = {child.stdout: bytearray(), child.stderr: bytearray()}
+
+    async def hear(fd: int) -> None:
+        while data := await child.read(fd):
+            heard[fd] += data
+
+    rc = None
+    try:
+        child.end_input()
+        async with asyncio.timeout(limit_s):
+            await asyncio.gather(*(hear(fd) for fd in heard))
+            rc = await child.wait(limit_s)
+    except TimeoutError:
+        heard[child.stderr] += f"no answer from `{argv[0]}` within {limit_s:g} s".encode()
+    finally:
+        child.close()
+    out, err = (bytes(said).decode("utf-8", "backslashreplace").strip() for said in heard.values())
+    return Captured(rc, out, err)
 
 
 def _settle(ready: asyncio.Future[None]) -> None:

@@ -81,7 +81,9 @@ class Engine:
             command = commands[node]
             gathered = Gathered(node, keep_bytes=keep_bytes, on_line=on_line)
             job = _run_job(command, node, [{}], _NO_BOUND if on_line else keep_bytes)
-            ending, refusal = await self._talk(node, job, pieces(command.stdin), gathered.on_frame, limit_s)
+            ending, refusal = await self._talk(
+                node, job, pieces(command.stdin), gathered.on_frame, limit_s, in_container=command.in_container
+            )
             return [gathered.result(ending, refusal)]
 
         argv, num_bytes = commands[nodes[0]].argv, sum(len(c.stdin) for c in commands.values())
@@ -118,7 +120,9 @@ class Engine:
             envs = [_rank_env(group, local, per_node, len(found)) for local in range(per_node)]
             job = _run_job(one, node, envs, _NO_BOUND if on_line else keep_bytes)
             # the whole group lives at once: a slot is for reaching a node, not for the life of its ranks
-            ending, refusal = await self._talk(node, job, pieces(one.stdin), on_frame, limit_s, on_here=give)
+            ending, refusal = await self._talk(
+                node, job, pieces(one.stdin), on_frame, limit_s, on_here=give, in_container=one.in_container
+            )
             if stop and not ending.whole:
                 stop.set()
             return [rank.result(ending, refusal) for rank in ranks]
@@ -184,9 +188,10 @@ class Engine:
         limit_s: float,
         *,
         on_here: Callable[[], None] = lambda: None,
+        in_container: bool = False,
     ) -> tuple[Ending, Refusal | None]:
         """One conversation; where the program never spoke, also why."""
-        talk = Talk(self._backend, node, self._python_of(node), on_frame, on_here)
+        talk = Talk(self._backend, node, self._python_of(node), on_frame, on_here, in_container)
         ending = await talk.hold(job, body, limit_s)
         if ending.here:
             return ending, None

@@ -8,7 +8,7 @@ It stops that whole tree when its own standard input ends, for then whoever aske
 limit itself, for a lost network ends nothing.
 
 Input:  one line of JSON (the job), the bytes the job announces, then nothing until the end of file.
-Output: MAGIC, then frames: kind, rank, length (FRAME), payload.
+Output: MAGIC, then frames: kind, rank, length (FRAME), payload, END.
     H   here: the program runs
     o e a piece of standard output, standard error
     O E its last part, sent at the end where the middle was left out
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 MAGIC = b"\x00fairlead/1\n"
 FRAME = struct.Struct(">cHI")
+END = b"\n"
+"""srun passes on whole lines only, so every frame ends one."""
 CHUNK = 1 << 16
 GRACE_S = 0.4
 """Between SIGTERM and SIGKILL."""
@@ -135,7 +137,7 @@ class Out:
 
     def send(self, kind: bytes, payload: bytes = b"", rank: int = 0) -> None:
         """One frame, whole; blocks while the reader is slow."""
-        data = memoryview(FRAME.pack(kind, rank, len(payload)) + payload)
+        data = memoryview(FRAME.pack(kind, rank, len(payload)) + payload + END)
         try:
             with self.lock:
                 while data:

@@ -78,6 +78,8 @@ class Command:
     """Laid over the node's own environment. FAIRLEAD_NODE is always set to the node's name."""
     cwd: str = ""
     """On the node; empty means where the backend lands."""
+    in_container: bool = False
+    """Inside the container image the cluster file names, where it names one."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "argv", tuple(self.argv))

@@ -16,7 +16,7 @@ from typing import Any
 
 from fairlead.cluster.backend import Backend
 from fairlead.cluster.child import Child
-from fairlead.cluster.onnode import CHUNK, FRAME, GRACE_S, MAGIC
+from fairlead.cluster.onnode import CHUNK, END, FRAME, GRACE_S, MAGIC
 from fairlead.errors import ClusterError, MissingTool
 
 STOP_S = GRACE_S + 0.4
@@ -46,6 +46,10 @@ def boot(python: str) -> list[str]:
     return [python, "-I", "-S", "-c", _BOOT, "fairlead"]
 
 
+class Garbled(Exception):
+    """What arrives cannot be what the program sent."""
+
+
 class Frames:
     """Bytes in, frames out. What a login script prints before the first frame is kept as noise."""
 
@@ -55,7 +59,7 @@ class Frames:
         self._synced = False
 
     def feed(self, data: bytes) -> Iterator[tuple[bytes, int, bytes]]:
-        """The frames that `data` completes: (kind, rank, payload). Raises ValueError where it cannot be a frame."""
+        """The frames that `data` completes: (kind, rank, payload). Raises Garbled."""
         self._buffer += data
         if not self._synced:
             before, magic, after = bytes(self._buffer).partition(MAGIC)
@@ -67,13 +71,13 @@ class Frames:
         start = 0
         while len(self._buffer) - start >= FRAME.size:
             kind, rank, length = FRAME.unpack_from(self._buffer, start)
-            if length > _MAX_FRAME or not kind.isalpha():
-                raise ValueError("something on the way changes the bytes that pass")
             end = start + FRAME.size + length
-            if len(self._buffer) < end:
+            if length > _MAX_FRAME or not kind.isalpha() or self._buffer[end : end + 1] not in (b"", END):
+                raise Garbled
+            if len(self._buffer) <= end:
                 break
             yield kind, rank, bytes(self._buffer[start + FRAME.size : end])
-            start = end
+            start = end + 1
         del self._buffer[:start]
 
 
@@ -104,6 +108,7 @@ class Talk:
     python: str
     on_frame: OnFrame
     on_here: Callable[[], None] = lambda: None
+    in_container: bool = False
     ending: Ending = field(default_factory=Ending)
 
     async def hold(self, job: Mapping[str, Any], body: AsyncIterable[bytes] | None, limit_s: float) -> Ending:
@@ -123,6 +128,8 @@ class Talk:
                     if not self.ending.here:
                         await asyncio.wait([hearing], timeout=_LAST_WORDS_S)
                     self.ending.rc = await child.wait(_LAST_WORDS_S)
+            except Garbled:
+                complaints += b"\nsomething on the way changes the bytes that pass"
             except TimeoutError:
                 self.ending.cut = "" if self.ending.whole else "limit"
             except asyncio.CancelledError:
@@ -145,7 +152,8 @@ class Talk:
         return self.ending
 
     def _start(self) -> Child:
-        argv = self.backend.wrap(self.node, boot(self.python))
+        wrap = self.backend.wrap_contained if self.in_container else self.backend.wrap
+        argv = wrap(self.node, boot(self.python))
         try:
             return Child(argv, self.backend.environ())
         except FileNotFoundError as exc:
@@ -180,7 +188,7 @@ class Talk:
         """End the program's input, which tells it to stop everything, and hear what it has to say about it."""
         child.end_input()
         if self.ending.here:
-            with contextlib.suppress(TimeoutError):
+            with contextlib.suppress(TimeoutError, Garbled):
                 async with asyncio.timeout(STOP_S):
                     await self._listen(child, frames)
 
