@@ -1,18 +1,19 @@
 """Where every word of MRC state stands: the register map that the law reads and writes.
 
-All state is one flat sequence of signed 64-bit integers, called `m` (memory) throughout. A *row* is a run of words in it and
-is named by the address of its first word; three kinds of row exist:
+All state is one flat sequence of signed 64-bit integers, called `m` (memory) throughout. A *row* is a run of words in
+it and is named by the address of its first word; three kinds of row exist:
 
     profile    constants shared by many queue pairs: sizes, timers, congestion-control gains        P_*
     requestor  the sending half of a queue pair                                                   TX_*
     responder  the receiving half of a queue pair                                                 RX_*
 
-Requestor and responder rows begin with the same few words (E_*, the endpoint), so that port and probe handling is one piece
-of law for both. The halves are separate rows because in a simulator they live at different hosts and run in different threads.
+Requestor and responder rows begin with the same few words (E_*, the endpoint), so that port and probe handling is one
+piece of law for both. The halves are separate rows because in a simulator they live at different hosts and run in
+different threads.
 
-One array and integer addresses, instead of one array per field, for three reasons: a handler touches two to six cache lines
-of one row and not sixty; numba passes one array without reference counting; and plain Python runs the very same source over
-a `memoryview`, whose items are Python integers.
+One array and integer addresses, instead of one array per field, for three reasons: a handler touches two to six cache
+lines of one row and not sixty; numba passes one array without reference counting; and plain Python runs the very same
+source over a `memoryview`, whose items are Python integers.
 
 Bitmaps use 32 bits of each word, so that no operation ever meets the sign bit and numba and Python agree without care.
 Ring positions are PSN & (ring size - 1). This file knows positions only: no rule, no numpy.
@@ -20,13 +21,23 @@ Ring positions are PSN & (ring size - 1). This file knows positions only: no rul
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Protocol
+
+
+class Words(Protocol):
+    """A flat run of signed 64-bit integers: a list, a memoryview of format "q", or an int64 array under numba."""
+
+    def __getitem__(self, index: int, /) -> int:
+        """The word at an address."""
+
+    def __setitem__(self, index: int, value: int, /) -> None:
+        """Write a word."""
+
 
 FOREVER: Final = 1 << 62  # a deadline that never comes
-WORD_BITS: Final = 32
 LINE_WORDS: Final = 8  # one 64-byte cache line
 
-# --- profile ---------------------------------------------------------------------------------------------------------------
+# --- profile ------------------------------------------------------------------------------------------------
 (
     # packets and windows
     P_MTU,  # payload bytes of a full packet
@@ -96,20 +107,20 @@ LINE_WORDS: Final = 8  # one 64-byte cache line
     NUM_PROFILE_FIELDS,
 ) = range(60)
 
-# --- endpoint: the first words of requestor and responder rows ---------------------------------------------------------------
+# --- endpoint: the first words of requestor and responder rows ----------------------------------------------
 (
     E_PROFILE,  # address of the profile
     E_PORTS,  # bit = plane whose local port is up
     E_PEER_PORTS,  # bit = plane whose port at the peer is up, as the peer last said
     E_RANDOM,  # state of the random stream, 32 bits, never 0
     E_PLANE,  # plane used last
-    E_STATUS_AT,  # when to (re)send a Port Status Update; FOREVER: nothing to say
-    E_STATUS_ID,  # probe id of the update awaiting its answer
+    E_STATUS_AT,  # when to send the Port Status Update again; FOREVER: it is answered
+    E_STATUS,  # id of the last update << 1 | it is to be sent now
     E_ERROR,  # ERROR_*; 0 while the queue pair lives
     NUM_ENDPOINT_FIELDS,
 ) = range(9)
 
-# --- requestor ---------------------------------------------------------------------------------------------------------------
+# --- requestor ----------------------------------------------------------------------------------------------
 (
     # window of PSNs [una, next)
     TX_UNA,  # oldest PSN not acknowledged
@@ -152,9 +163,10 @@ LINE_WORDS: Final = 8  # one 64-byte cache line
     TX_PROBE_ID,
     TX_PROBE_SENT,
     TX_EVP_AT,
-    TX_EVP_DUE,
-    TX_EVP_SLOT,  # EV being probed; -1: none
+    TX_EVP_STATE,  # EVP_*
+    TX_EVP_SLOT,  # EV probed last
     TX_EVP_ID,
+    TX_REVERSE,  # responder row of the same queue pair, whose reverse EVs data SACKs refresh; -1: none
     # paths
     TX_PLANES_OK,  # bit = plane with an EV in rotation
     TX_EV_ACTIVE,  # EVs in rotation
@@ -173,7 +185,7 @@ LINE_WORDS: Final = 8  # one 64-byte cache line
     TX_NUM_TIMEOUTS,
     TX_NUM_LOST,  # losses inferred from order
     NUM_TX_FIELDS,
-) = range(NUM_ENDPOINT_FIELDS, NUM_ENDPOINT_FIELDS + 56)
+) = range(NUM_ENDPOINT_FIELDS, NUM_ENDPOINT_FIELDS + 57)
 
 # a sent packet, one word: send time (38 bits) | transmissions - 1, at most 3 (2) | bytes (14) | EV slot (8)
 REC_EV_BITS: Final = 8
@@ -196,7 +208,7 @@ PLANE_ACTIVE_SHIFT: Final = 32
 # EV states, four bitmap words for each 32 EVs; none set and not in rotation = a GOOD EV standing by
 EV_ACTIVE, EV_SKIP, EV_BAD, EV_DENIED, NUM_EV_WORDS = range(5)
 
-# --- responder ---------------------------------------------------------------------------------------------------------------
+# --- responder ----------------------------------------------------------------------------------------------
 (
     RX_NEXT,  # lowest PSN not received: cack_psn + 1
     RX_MAX,  # highest PSN received
@@ -222,7 +234,7 @@ EV_ACTIVE, EV_SKIP, EV_BAD, EV_DENIED, NUM_EV_WORDS = range(5)
     NUM_RX_FIELDS,
 ) = range(NUM_ENDPOINT_FIELDS, NUM_ENDPOINT_FIELDS + 21)
 
-# --- blocks that cross between a handler and its driver -----------------------------------------------------------------------
+# --- blocks that cross between a handler and its driver -----------------------------------------------------
 # control packet: SACK or NACK, one cache line
 S_CACK, S_PSN, S_BASE, S_LOW, S_HIGH, S_RCVD, S_INFO, S_ECHO, NUM_SACK_FIELDS = range(9)
 INFO_EV_MASK: Final = 0xFFFF
@@ -248,7 +260,7 @@ INFO_MPR_SHIFT: Final = 51  # 8 bits, unit 128
     NUM_SEND_FIELDS,
 ) = range(9)
 
-# --- codes -------------------------------------------------------------------------------------------------------------------
+# --- codes --------------------------------------------------------------------------------------------------
 # packet flags, in D_FLAGS and in the flags argument of on_data
 F_ECN: Final = 1  # congestion experienced (receive only)
 F_RTX: Final = 2  # BTH.rtx
@@ -275,6 +287,9 @@ DID_FAIL: Final = 32  # the queue pair went to the error state: E_ERROR says why
 # queue pair errors: the four reasons there are, the peer's fatal NACK seen from both sides
 ERROR_NONE, ERROR_RETRY, ERROR_REMOTE, ERROR_WIMM, ERROR_PORTS = range(5)
 
+# the EV probe of a requestor
+EVP_IDLE, EVP_DUE, EVP_WAITING = range(3)
+
 # SETH.m
 M_NONE, M_SKIP_ONCE, M_ALWAYS_SKIP = range(3)
 
@@ -299,4 +314,6 @@ SACK_MRC, SACK_UEC = range(2)
 # states of an EV, as ev_state reports them
 STATE_GOOD, STATE_SKIP, STATE_ASSUMED_BAD, STATE_DENIED, STATE_STANDBY = range(5)
 
-RETRY_EXP_INFINITE: Final = 25
+RETRY_EXP_INFINITE: Final = 25  # mrc.h
+TIMESTAMP_UNIT_NS: Final = 128  # TSETH, CC_STATE
+TIMESTAMP_BITS: Final = 16

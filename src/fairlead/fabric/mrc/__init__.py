@@ -1,0 +1,1 @@
+"""Multipath Reliable Connection (MRC): the protocol, without sockets, clocks, threads or chance."""

@@ -1,0 +1,126 @@
+"""Compiled bodies of the law, by numba; and a cache of them that can never be stale.
+
+`register` makes every plain function of the law callable from compiled code. `kernel` compiles a driver loop that
+calls them. Such a loop takes arrays and begins with `m = words(array)`: the law then runs over a bare pointer. Passed
+as an array, each of the dozens of nested calls would count references up and down, atomically; measured, that costs
+five times the law itself.
+
+numba keys its cache by the source file of the kernel alone, so an edit to a rule in another file would go unnoticed;
+therefore the cache lives in a folder named by a digest of all law sources, the caller's own sources, numba and the
+processor.
+
+This is the one file that imports numba. It does not know what any rule says.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+import numba
+import numba.extending
+from llvmlite import binding
+
+from fairlead.fabric.mrc import bits, congestion, evs, law, layout, paths, responder, sending, timers, window
+
+LAW_MODULES: tuple[ModuleType, ...] = (
+    layout,
+    bits,
+    evs,
+    paths,
+    congestion,
+    window,
+    timers,
+    sending,
+    responder,
+    law,
+)
+KEPT_FOLDERS = 8  # digests whose kernels are kept; older ones are removed
+
+
+def law_sources() -> tuple[Path, ...]:
+    """The files that together are the law."""
+    return tuple(Path(inspect.getfile(module)) for module in LAW_MODULES)
+
+
+def digest(sources: Iterable[Path] = ()) -> str:
+    """Name of the cache folder for kernels made of the law and these further files."""
+    state = hashlib.sha256()
+    for path in (*law_sources(), *sources):
+        state.update(path.name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+    versions = (numba.__version__, sys.version, platform.machine(), binding.get_host_cpu_name())
+    state.update("\0".join(versions).encode())
+    return state.hexdigest()[:24]
+
+
+def cache_folder() -> Path:
+    """Where compiled kernels are kept."""
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "fairlead" / "kernels"
+
+
+def law_functions() -> list[FunctionType]:
+    """Every function of the law."""
+    return [
+        function
+        for module in LAW_MODULES
+        for _, function in inspect.getmembers(module, inspect.isfunction)
+        if function.__module__ == module.__name__
+    ]
+
+
+@numba.extending.intrinsic  # type: ignore[untyped-decorator]
+def words(typing_context: Any, array: Any) -> Any:
+    """In compiled code: a pointer to the words of an int64 array, which the caller keeps alive."""
+
+    def point(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return context.make_array(signature.args[0])(context, builder, args[0]).data
+
+    return numba.types.CPointer(numba.types.int64)(array), point
+
+
+@functools.cache
+def register() -> None:
+    """Let compiled code call the functions of the law. The functions themselves stay plain."""
+    for function in law_functions():
+        numba.extending.register_jitable(error_model="numpy")(function)  # no exceptions: the law divides by no zero
+
+
+def kernel(function: Callable[..., Any], *, sources: Iterable[Path] = (), **options: Any) -> Callable[..., Any]:
+    """Compile a function that calls the law, on its first call, or take it from the cache.
+
+    `sources` are the files, besides the law, that the kernel is made of. Without a writable cache it is compiled in
+    each process.
+    """
+    register()
+    folder = cache_folder() / digest(sources)
+    if not _prepare(folder):
+        return numba.njit(error_model="numpy", **options)(function)  # type: ignore[no-any-return]
+    before = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = str(folder)  # read when the decorator is applied
+    try:
+        return numba.njit(cache=True, error_model="numpy", **options)(function)  # type: ignore[no-any-return]
+    finally:
+        numba.config.CACHE_DIR = before
+
+
+def _prepare(folder: Path) -> bool:
+    """Make the folder and remove the oldest of the others; False if that is not possible."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        os.utime(folder)
+        others = sorted(folder.parent.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
+    except OSError:
+        return False
+    for path in others[KEPT_FOLDERS:]:
+        shutil.rmtree(path, ignore_errors=True)
+    return os.access(folder, os.W_OK)

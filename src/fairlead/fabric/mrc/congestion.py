@@ -1,0 +1,197 @@
+"""Law of congestion control: how the window follows SACKs, NACKs and timeouts.
+
+Two laws, chosen by P_CC_RULE, behind the same four calls: CC_CONSTANT never moves the window; CC_NSCC is the
+network-signal congestion control of the Ultra Ethernet specification (section 3.6.13), on which OCP MRC 1.0 section 8
+builds. Order and constants follow the reference simulator (ultraethernet/uet-htsim, htsim/sim/uec.cpp). One SACK is
+judged by two signals:
+
+    ECN   queueing delay vs target    action
+    no    below                       proportional increase; fast increase after a whole window without queueing
+    no    at or above                 fair increase
+    yes   at or above                 multiplicative decrease
+    yes   below                       nothing: another path will do
+
+Increases gather in TX_INC (bytes^2) and are paid out, divided by the window, once an adjustment period or so many
+bytes. Quick adapt comes first: at the end of a round trip in which little arrived and something was trimmed, lost or
+much delayed, the window becomes what did arrive, and the rest of the old window is ignored.
+
+Arithmetic is in integers. Products stay below 2^62 for windows up to 16 MB and delays up to 2^30 ns. The delay
+average keeps 10 fractional bits; its largest error against real arithmetic is 80/1024 ns (EWMA weight 1/80, each step
+rounds down by < 1 unit).
+"""
+# ruff: noqa: F403, F405, PLR0917 - the law reads the whole register map; handlers take addresses and integers
+
+from __future__ import annotations
+
+from fairlead.fabric.mrc.layout import *
+
+AVG_BITS = 10  # fractional bits of TX_AVG_DELAY
+AVG_DIVISOR = 80  # EWMA weight 0.0125
+FI_SCALE_BITS = 16
+GAMMA_NUM, GAMMA_DEN = 4, 5  # gamma 0.8
+MAX_MD_DIVISOR = 2  # one decrease takes at most half
+
+
+def init_cc(m: Words, tx: int) -> None:
+    """Window and base RTT before anything is known."""
+    p = m[tx + E_PROFILE]
+    m[tx + TX_CWND] = m[p + P_CWND]
+    _set_base_rtt(m, tx, m[p + P_NET_RTT_NS])
+
+
+def observe_rtt(m: Words, tx: int, rtt: int, marked: int) -> int:
+    """Take a round-trip sample from a SACK; the queueing delay it means, in ns."""
+    if rtt < m[tx + TX_BASE_RTT]:
+        _set_base_rtt(m, tx, rtt)
+    delay = rtt - m[tx + TX_BASE_RTT]
+    _average(m, tx, delay, marked)
+    return delay
+
+
+def lower_base_rtt(m: Words, tx: int, rtt: int) -> None:
+    """Take a round-trip sample from a NACK: it can only show that the empty path is shorter than believed."""
+    if rtt < m[tx + TX_BASE_RTT]:
+        _set_base_rtt(m, tx, rtt)
+
+
+def usual_delay(m: Words, tx: int) -> int:
+    """The average queueing delay in ns, for a SACK that carries no sample."""
+    return m[tx + TX_AVG_DELAY] >> AVG_BITS
+
+
+def penalise(m: Words, tx: int, arrived: int, penalty: int) -> None:
+    """rcv_cwnd_pen (0..127): the receiver is short of room; take that share of the newly received bytes off the window.
+
+    Worked vector: 4,096 bytes at penalty 64 take 2,048 off, 75,776 -> 73,728.
+    """
+    if penalty > 0 and m[m[tx + E_PROFILE] + P_CC_RULE] == CC_NSCC:
+        m[tx + TX_CWND] -= arrived * penalty >> 7
+        _bound(m, tx)
+
+
+def restore(m: Words, tx: int) -> None:
+    """restore_cwnd: the receiver has room again."""
+    if m[m[tx + E_PROFILE] + P_CC_RULE] == CC_NSCC:
+        m[tx + TX_CWND] = m[tx + TX_MAX_CWND]
+
+
+def on_arrival(m: Words, tx: int, now: int, arrived: int, delay: int, marked: int) -> None:
+    """A SACK told of `arrived` new bytes, a queueing delay, and whether its packet was ECN-marked."""
+    if m[m[tx + E_PROFILE] + P_CC_RULE] == CC_NSCC:
+        m[tx + TX_ACHIEVED] += arrived
+        m[tx + TX_RECEIVED] += arrived
+        m[tx + TX_QA_IGNORED] += arrived
+        _nscc_on_arrival(m, tx, now, arrived, delay, marked)
+
+
+def on_trim(m: Words, tx: int, now: int, size: int) -> None:
+    """A NACK gave back a packet of `size` bytes."""
+    if m[m[tx + E_PROFILE] + P_CC_RULE] == CC_NSCC:
+        m[tx + TX_QA_IGNORED] += size
+        # a full queue delayed it by about one network RTT
+        _average(m, tx, m[m[tx + E_PROFILE] + P_NET_RTT_NS], 1)
+        m[tx + TX_QA_ARMED] = 1
+        if not _quick_adapt(m, tx, now, 1, 1, 0):
+            m[tx + TX_CWND] -= size
+            _bound(m, tx)
+
+
+def on_timeout(m: Words, tx: int, size: int) -> None:
+    """A packet of `size` bytes ran out of time."""
+    if m[m[tx + E_PROFILE] + P_CC_RULE] == CC_NSCC:
+        m[tx + TX_CWND] = max(m[tx + TX_CWND] - size, m[m[tx + E_PROFILE] + P_MIN_CWND])
+
+
+# --- NSCC ------------------------------------------------------------------------------------------------------
+
+
+def _set_base_rtt(m: Words, tx: int, rtt: int) -> None:
+    """The window may grow to 1.5 bandwidth-delay products."""
+    m[tx + TX_BASE_RTT] = rtt
+    m[tx + TX_MAX_CWND] = rtt * m[m[tx + E_PROFILE] + P_RATE_MBPS] // 8000 * 3 // 2
+
+
+def _average(m: Words, tx: int, delay: int, marked: int) -> None:
+    """Weigh a sample into the delay average; a long unmarked delay counts as a quarter RTT."""
+    sample = delay
+    if not marked and delay > m[m[tx + E_PROFILE] + P_TARGET_NS]:
+        sample = m[tx + TX_BASE_RTT] >> 2
+    m[tx + TX_AVG_DELAY] += ((sample << AVG_BITS) - m[tx + TX_AVG_DELAY]) // AVG_DIVISOR
+
+
+def _bound(m: Words, tx: int) -> None:
+    m[tx + TX_CWND] = max(min(m[tx + TX_CWND], m[tx + TX_MAX_CWND]), m[m[tx + E_PROFILE] + P_MIN_CWND])
+
+
+def _nscc_on_arrival(m: Words, tx: int, now: int, arrived: int, delay: int, marked: int) -> None:
+    p = m[tx + E_PROFILE]
+    if _quick_adapt(m, tx, now, 0, marked, delay):
+        return
+    if delay >= m[p + P_TARGET_NS]:
+        if marked:
+            _decrease(m, tx, now)
+        else:
+            m[tx + TX_INC] += m[p + P_FI] * arrived
+    elif not marked:
+        _increase(m, tx, arrived, delay)
+    _bound(m, tx)
+    if m[tx + TX_RECEIVED] > m[p + P_ADJUST_BYTES] or now - m[tx + TX_LAST_ADJUST] > m[p + P_ADJUST_NS]:
+        m[tx + TX_CWND] += m[tx + TX_INC] // m[tx + TX_CWND]
+        if now - m[tx + TX_LAST_ADJUST] >= m[p + P_ADJUST_NS]:
+            m[tx + TX_CWND] += m[p + P_ETA]
+            m[tx + TX_LAST_ADJUST] = now
+        m[tx + TX_INC] = 0
+        m[tx + TX_RECEIVED] = 0
+        _bound(m, tx)
+
+
+def _increase(m: Words, tx: int, arrived: int, delay: int) -> None:
+    """Proportional to the room below the target; or fast, once a whole window has met no queue."""
+    p = m[tx + E_PROFILE]
+    if delay < m[p + P_FI_DELAY_NS]:
+        m[tx + TX_FI_COUNT] += arrived
+        if m[tx + TX_FI_ON] or m[tx + TX_FI_COUNT] > m[tx + TX_CWND]:
+            m[tx + TX_CWND] += arrived * m[p + P_FI_SCALE] >> FI_SCALE_BITS
+            m[tx + TX_FI_ON] = 1
+            return
+    else:
+        m[tx + TX_FI_COUNT] = 0
+    m[tx + TX_FI_ON] = 0
+    m[tx + TX_INC] += arrived * m[p + P_ALPHA] * (m[p + P_TARGET_NS] - delay) // m[p + P_TARGET_NS]
+
+
+def _decrease(m: Words, tx: int, now: int) -> None:
+    """Cwnd *= max(1 - gamma (avg - target) / avg, 1/2), at most once a base RTT."""
+    m[tx + TX_FI_ON] = 0
+    m[tx + TX_FI_COUNT] = 0
+    excess = usual_delay(m, tx) - m[m[tx + E_PROFILE] + P_TARGET_NS]
+    if excess > 0 and now - m[tx + TX_LAST_DEC] > m[tx + TX_BASE_RTT]:
+        cwnd = m[tx + TX_CWND]
+        cut = cwnd * GAMMA_NUM * excess // (GAMMA_DEN * usual_delay(m, tx))
+        m[tx + TX_CWND] = max(cwnd - min(cut, cwnd // MAX_MD_DIVISOR), m[m[tx + E_PROFILE] + P_MIN_CWND])
+        m[tx + TX_LAST_DEC] = now
+
+
+def _quick_adapt(m: Words, tx: int, now: int, lost: int, marked: int, delay: int) -> int:
+    """1 if this signal is spent: it set the window to what arrived, or it belongs to the window before."""
+    p = m[tx + E_PROFILE]
+    if not m[p + P_QA_ON]:
+        return 0
+    spent = 0
+    if marked and m[tx + TX_QA_IGNORED] < m[tx + TX_QA_IGNORE]:
+        spent = 1
+    elif now > m[tx + TX_QA_END]:
+        bad = lost != 0 or m[tx + TX_QA_ARMED] != 0 or delay > m[p + P_QA_THRESHOLD_NS]
+        little = m[tx + TX_ACHIEVED] < m[tx + TX_MAX_CWND] >> m[p + P_QA_GATE]
+        if m[tx + TX_QA_END] != 0 and bad and little:
+            m[tx + TX_CWND] = max(m[tx + TX_ACHIEVED], m[p + P_MIN_CWND])
+            m[tx + TX_QA_IGNORE] = m[tx + TX_IN_FLIGHT]
+            m[tx + TX_QA_IGNORED] = 0
+            m[tx + TX_QA_ARMED] = 0
+            spent = 1
+        m[tx + TX_ACHIEVED] = 0
+        m[tx + TX_QA_END] = now + m[tx + TX_BASE_RTT] + m[p + P_TARGET_NS]
+    if spent:
+        m[tx + TX_INC] = 0
+        m[tx + TX_RECEIVED] = 0
+    return spent

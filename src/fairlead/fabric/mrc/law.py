@@ -1,0 +1,455 @@
+"""The law of MRC: every event that can befall a queue pair, handled whole, in pure integer arithmetic.
+
+A driver (a simulator's NIC, a socket loop, a test) holds packets and a clock; the law holds every rule and the order
+in which the rules apply. The driver calls one handler per event and obeys the bits that come back:
+
+    requestor   post                   a message to send
+                next_packet            a port is free: what to send on which EV
+                on_sack, on_nack       a control packet came back; on_ack a transport ACK
+                on_timer               TX_DEADLINE has passed
+                on_ev_reply            an EV probe was answered
+    responder   on_data, on_probe      a packet came: place it or not, answer it or not
+                control_slot           the EV for the answer
+                next_control           DO_CONTROL was returned: a probe or a port status to send
+                on_reverse_reply       a reverse EV probe was answered
+    both        on_ports, on_peer_ports, on_status_reply
+
+Handlers return DO_*/DID_* bits or SEND_* codes and write details to a block the driver passes (`out` or `s`, from
+offset `o`; see layout.py). They allocate nothing, raise nothing, and touch one row, its profile and that block. Time
+is `now`, integer nanoseconds from any origin, never falling. Files: bits, evs, paths, congestion, window, timers,
+sending, responder and this one: together "the law sources" that compiled kernels are keyed by.
+
+Citations: [MRC] OCP MRC 1.0, [P1] arXiv 2605.04333, [UEC] ultraethernet/uet-htsim htsim/sim/uec.cpp.
+"""
+# ruff: noqa: F403, F405, PLR0917 - the law reads the whole register map; handlers take addresses and integers
+
+from __future__ import annotations
+
+from fairlead.fabric.mrc import bits, congestion, evs, paths, responder, sending, timers, window
+from fairlead.fabric.mrc.layout import *
+
+# --- setting up ------------------------------------------------------------------------------------------------
+
+
+def _init_endpoint(m: Words, row: int, profile: int, seed: int) -> None:
+    planes = (1 << m[profile + P_PLANES]) - 1
+    m[row + E_PROFILE] = profile
+    m[row + E_PORTS] = planes
+    m[row + E_PEER_PORTS] = planes
+    m[row + E_RANDOM] = bits.scramble(seed)
+    m[row + E_STATUS_AT] = FOREVER
+
+
+def init_tx(m: Words, tx: int, profile: int, seed: int, psn: int) -> None:
+    """Set up a requestor row of zeros; `psn` is the first PSN (sq_psn)."""
+    _init_endpoint(m, tx, profile, seed)
+    m[tx + TX_UNA] = psn
+    m[tx + TX_NEXT] = psn
+    m[tx + TX_POSTED_PSN] = psn
+    m[tx + TX_MPR] = m[profile + P_MPR]
+    m[tx + TX_DEADLINE] = FOREVER
+    m[tx + TX_RTO_AT] = FOREVER
+    m[tx + TX_PROBE_AT] = FOREVER
+    m[tx + TX_EVP_AT] = FOREVER
+    m[tx + TX_REVERSE] = -1
+    m[tx + TX_DELIVERED_AT] = -FOREVER
+    congestion.init_cc(m, tx)
+    evs.init_evs(m, tx)
+
+
+def init_rx(m: Words, rx: int, profile: int, seed: int, psn: int) -> None:
+    """Set up a responder row of zeros; `psn` is the first PSN expected (rq_psn)."""
+    _init_endpoint(m, rx, profile, seed)
+    m[rx + RX_NEXT] = psn
+    m[rx + RX_MAX] = psn - 1
+    m[rx + RX_LOW] = psn
+    m[rx + RX_DEADLINE] = FOREVER
+    for plane in range(m[profile + P_PLANES]):
+        number = bits.random32(m, rx + E_RANDOM) & ((1 << m[profile + P_EV_SHIFT]) - 1)
+        m[rx + m[profile + P_RX_REVERSE] + plane] = plane << m[profile + P_EV_SHIFT] | number
+
+
+# --- requestor: sending ------------------------------------------------------------------------------------------
+
+
+def post(m: Words, tx: int, num_bytes: int, is_imm: int) -> int:
+    """Queue an RDMA Write (is_imm 1: Write-with-Imm) of num_bytes; 0 if the ring is full or the queue pair failed."""
+    if m[tx + E_ERROR]:
+        return 0
+    return window.add_message(m, tx, num_bytes, is_imm)
+
+
+def ready(m: Words, tx: int) -> int:
+    """1 if next_packet would send something, given a free port on an open plane."""
+    if m[tx + E_ERROR]:
+        return 0
+    if m[tx + E_STATUS] & 1 or m[tx + TX_PROBE_DUE] or m[tx + TX_EVP_STATE] == EVP_DUE:
+        return 1
+    return 1 if sending.next_psn(m, tx) >= 0 else 0
+
+
+def next_packet(m: Words, tx: int, now: int, ports: int, out: Words, o: int) -> int:
+    """Choose the next packet for a free port out of the bit set `ports`; its fields go to out[o:] (D_*).
+
+    Control first, then the oldest retransmission, then new data ([MRC]: retransmissions go ahead). SEND_NOTHING
+    leaves the row as it was. The EV is chosen here, at the moment of sending, among the ports that are free.
+    """
+    if m[tx + E_ERROR]:
+        return SEND_NOTHING
+    kind = sending.next_control(m, tx, now, ports, out, o)
+    if kind != SEND_NOTHING:
+        return kind
+    psn = sending.next_psn(m, tx)
+    if psn < 0:
+        return SEND_NOTHING
+    again = psn < m[tx + TX_NEXT]
+    avoid = window.record_ev(m[window.record_address(m, tx, psn)]) if again else -1
+    slot = paths.choose(m, tx, ports, avoid)
+    if slot < 0:
+        return SEND_NOTHING
+    sending.send_data(m, tx, now, psn, slot, out, o)
+    return SEND_DATA
+
+
+# --- requestor: hearing ----------------------------------------------------------------------------------------
+
+
+def on_sack(m: Words, tx: int, now: int, s: Words, o: int) -> int:
+    """A SACK came: its fields are s[o:] (S_*)."""
+    if m[tx + E_ERROR]:
+        return DID_NOTHING
+    m[tx + TX_NUM_SACKS] += 1
+    p = m[tx + E_PROFILE]
+    info = s[o + S_INFO]
+    slot = info & INFO_EV_MASK
+    mark = info >> INFO_M_SHIFT & 3
+    marked = 1 if mark == M_SKIP_ONCE else 0
+    done = m[tx + TX_DONE]
+
+    arrived = _newly_received(m, tx, s[o + S_RCVD])
+    m[tx + TX_IN_FLIGHT] -= arrived
+    congestion.penalise(m, tx, arrived, info >> INFO_PEN_SHIFT & 0x7F)
+    if info & INFO_RESTORE:
+        congestion.restore(m, tx)
+    _set_mpr(m, tx, info >> INFO_MPR_SHIFT & 0xFF)
+
+    sent = _send_time(m, tx, now, s[o + S_PSN], info, s[o + S_ECHO])
+    delay = congestion.usual_delay(m, tx)
+    if sent >= 0:
+        delay = congestion.observe_rtt(m, tx, max(now - sent, 1), marked)
+
+    una = m[tx + TX_UNA]
+    window.acknowledge_below(m, tx, bits.unwrap(s[o + S_CACK], una) + 1)
+    base = bits.unwrap(s[o + S_BASE], una)
+    window.acknowledge_bitmap(m, tx, base, s[o + S_LOW])
+    window.acknowledge_bitmap(m, tx, base + bits.WORD_BITS, s[o + S_HIGH])
+    window.close_gap(m, tx)
+
+    _judge_path(m, tx, now, slot, mark)
+    congestion.on_arrival(m, tx, now, arrived, delay, marked)
+    if sent >= 0 and m[p + P_REORDER_NS] > 0:
+        m[tx + TX_DELIVERED_AT] = max(m[tx + TX_DELIVERED_AT], sent)
+        _infer_loss(m, tx, now, m[tx + TX_DELIVERED_AT] - m[p + P_REORDER_NS])
+    _heard(m, tx, now)
+    return DID_COMPLETE if m[tx + TX_DONE] > done else DID_NOTHING
+
+
+def _newly_received(m: Words, tx: int, rcvd: int) -> int:
+    """Bytes by which rcvd_bytes (24 bits, unit 256) has grown; an older SACK overtaken on its way adds nothing."""
+    units = (rcvd - m[tx + TX_RCVD]) & responder.RCVD_MASK
+    if units > responder.RCVD_MASK >> 1:
+        return 0
+    m[tx + TX_RCVD] = rcvd
+    return units << responder.RCVD_UNIT_SHIFT
+
+
+def _set_mpr(m: Words, tx: int, mpr: int) -> None:
+    """Dynamic MPR (unit 128; 0 when off): the peer's window now, never more than was agreed."""
+    if mpr > 0:
+        m[tx + TX_MPR] = min(mpr << responder.MPR_UNIT_SHIFT, m[m[tx + E_PROFILE] + P_MPR])
+
+
+def _send_time(m: Words, tx: int, now: int, psn: int, info: int, echo: int) -> int:
+    """When the packet that this SACK answers was sent; -1 if that cannot be told.
+
+    The echoed timestamp tells. Without one the record does, if it is sure which of the transmissions arrived: the
+    only one, or the only retransmission, as the echoed rtx bit says ([UEC] validateSendTs).
+    """
+    if info & INFO_PROBE:
+        return m[tx + TX_PROBE_SENT] if psn & timers.ID_MASK == m[tx + TX_PROBE_ID] else -1
+    if echo >= 0:
+        return echo
+    psn = bits.unwrap(psn, m[tx + TX_UNA])
+    if not window.is_in_flight(m, tx, psn):
+        return -1
+    record = m[window.record_address(m, tx, psn)]
+    if window.record_tries(record) != (1 if info & INFO_RTX else 0):
+        return -1
+    return window.sent_at(record, now)
+
+
+def _judge_path(m: Words, tx: int, now: int, slot: int, mark: int) -> None:
+    """The EV a SACK echoes was good, marked, or is to be dropped; a good one also serves the other direction."""
+    if slot >> m[m[tx + E_PROFILE] + P_EV_SHIFT] >= m[m[tx + E_PROFILE] + P_PLANES]:
+        return  # no EV of ours
+    if mark == M_ALWAYS_SKIP:
+        paths.feedback(m, tx, now, slot, PATH_IS_LOSSY)
+        return
+    paths.feedback(m, tx, now, slot, PATH_IS_GOOD if mark == M_NONE else PATH_IS_MARKED)
+    if m[tx + TX_REVERSE] >= 0 and mark == M_NONE:
+        _set_reverse(m, m[tx + TX_REVERSE], now, slot)
+
+
+def _infer_loss(m: Words, tx: int, now: int, before: int) -> None:
+    """A packet still missing that was sent at or before `before` is lost: later ones have arrived (RFC 8985 in time,
+    not order).
+
+    First transmissions stand in the window in the order of their send times, so the search ends at the first one that
+    is young.
+    """
+    psn = window.next_in_flight(m, tx, m[tx + TX_UNA])
+    while psn < m[tx + TX_NEXT]:
+        record = m[window.record_address(m, tx, psn)]
+        if window.sent_at(record, now) <= before:
+            m[tx + TX_NUM_LOST] += 1
+            size = window.mark_lost(m, tx, psn)
+            if not m[m[tx + E_PROFILE] + P_TRIM]:
+                congestion.on_timeout(m, tx, size)  # without trimming a silent loss may be a full queue
+            paths.feedback(m, tx, now, window.record_ev(record), PATH_IS_LOSSY)
+        elif window.record_tries(record) == 0:
+            break
+        psn = window.next_in_flight(m, tx, psn + 1)
+
+
+def on_nack(m: Words, tx: int, now: int, s: Words, o: int) -> int:
+    """A NACK came: the packet goes again, at once if the window allows ([MRC]: on a fresh EV).
+
+    Only TRIMMED speaks against the EV. UNEXP_EVENT is fatal.
+    """
+    if m[tx + E_ERROR]:
+        return DID_NOTHING
+    m[tx + TX_NUM_NACKS] += 1
+    info = s[o + S_INFO]
+    reason = info >> INFO_REASON_SHIFT & 0xFF
+    if reason == NACK_UNEXP_EVENT:
+        return timers.fail(m, tx, ERROR_REMOTE)
+    p = m[tx + E_PROFILE]
+    psn = bits.unwrap(s[o + S_PSN], m[tx + TX_UNA])
+    if not window.is_in_flight(m, tx, psn):
+        return DID_NOTHING
+    record = m[window.record_address(m, tx, psn)]
+    sent = window.sent_at(record, now)
+    if 0 <= s[o + S_ECHO] < sent - TIMESTAMP_UNIT_NS:
+        return DID_NOTHING  # about an earlier transmission; a later one is on its way
+    if m[p + P_RTT_ON_NACK]:
+        congestion.lower_base_rtt(m, tx, max(now - sent, 1))
+    if reason <= NACK_TRIMMED_LASTHOP:
+        congestion.on_trim(m, tx, now, window.record_bytes(record))
+    window.mark_lost(m, tx, psn)
+    slot = window.record_ev(record)
+    if reason == NACK_TRIMMED:
+        paths.feedback(m, tx, now, slot, PATH_IS_TRIMMED)
+    elif reason == NACK_TRIMMED_LASTHOP:
+        marked = info >> INFO_M_SHIFT & 3 != M_NONE
+        paths.feedback(m, tx, now, slot, PATH_IS_MARKED if marked else PATH_IS_GOOD)
+    if psn == m[tx + TX_UNA] and timers.retry(m, tx):
+        return DID_FAIL
+    _heard(m, tx, now)
+    return DID_NOTHING
+
+
+def on_ack(m: Words, tx: int, now: int, msn: int) -> int:
+    """A transport ACK (D1) came: messages up to and including `msn` (24 bits) are complete at the responder."""
+    if m[tx + E_ERROR]:
+        return DID_NOTHING
+    done = m[tx + TX_DONE]
+    last = bits.unwrap(msn, done)
+    if last < done or last >= m[tx + TX_POSTED]:
+        return DID_NOTHING
+    window.acknowledge_below(m, tx, m[window.message_address(m, tx, last) + MSG_END])
+    window.close_gap(m, tx)
+    _heard(m, tx, now)
+    return DID_COMPLETE if m[tx + TX_DONE] > done else DID_NOTHING
+
+
+def _heard(m: Words, tx: int, now: int) -> None:
+    """Set the timers anew after news from the peer."""
+    p = m[tx + E_PROFILE]
+    m[tx + TX_IN_FLIGHT] = max(m[tx + TX_IN_FLIGHT], 0)
+    if m[tx + TX_UNA] == m[tx + TX_NEXT]:
+        m[tx + TX_IN_FLIGHT] = 0
+        m[tx + TX_RTO_AT] = FOREVER
+        m[tx + TX_PROBE_AT] = FOREVER
+        m[tx + TX_PROBE_DUE] = 0
+    else:
+        m[tx + TX_RTO_AT] = min(m[tx + TX_RTO_AT], now + timers.timeout(m, tx))
+        if m[p + P_PROBE_NS] > 0:
+            m[tx + TX_PROBE_AT] = now + m[p + P_PROBE_NS]
+    timers.watch_evs(m, tx, now)
+    timers.set_deadline(m, tx)
+
+
+# --- requestor: time -------------------------------------------------------------------------------------------
+
+
+def on_timer(m: Words, tx: int, now: int) -> int:
+    """TX_DEADLINE has passed. It may have been set for something that happened meanwhile; then it is only moved on."""
+    if m[tx + E_ERROR] or now < m[tx + TX_DEADLINE]:
+        return DID_NOTHING
+    did = DID_NOTHING
+    if now >= m[tx + TX_RTO_AT]:
+        did = timers.expire(m, tx, now)
+    if now >= m[tx + TX_PROBE_AT]:
+        m[tx + TX_PROBE_DUE] = 1
+        m[tx + TX_PROBE_AT] = now + m[m[tx + E_PROFILE] + P_PROBE_RETRY_NS]
+    if now >= m[tx + TX_EVP_AT]:
+        timers.probe_next_ev(m, tx, now)
+    if now >= m[tx + E_STATUS_AT]:
+        m[tx + E_STATUS] |= 1
+        m[tx + E_STATUS_AT] = FOREVER
+    timers.watch_evs(m, tx, now)
+    timers.set_deadline(m, tx)
+    return did
+
+
+def on_ev_reply(m: Words, tx: int, now: int, probe_id: int, mark: int) -> int:
+    """An EV probe came back, marked as SETH.m would say."""
+    if m[tx + TX_EVP_STATE] == EVP_WAITING and probe_id == m[tx + TX_EVP_ID]:
+        m[tx + TX_EVP_STATE] = EVP_IDLE
+        evs.probe_answered(m, tx, m[tx + TX_EVP_SLOT], mark)
+        timers.watch_evs(m, tx, now)
+        timers.set_deadline(m, tx)
+    return DID_NOTHING
+
+
+def probe_mark(flags: int) -> int:
+    """What the far end answers to an EV probe that arrived with these flags; it keeps no state for it."""
+    return M_SKIP_ONCE if flags & F_ECN else M_NONE
+
+
+# --- responder ---------------------------------------------------------------------------------------------------
+
+
+def on_data(
+    m: Words, rx: int, now: int, psn: int, num_bytes: int, flags: int, slot: int, echo: int, s: Words, o: int
+) -> int:
+    """A data packet came: num_bytes of payload (before trimming), F_* flags, the EV it took, and the time it was sent
+    (-1: not said).
+
+    DO_PLACE: its payload is new, write it. DO_SACK, DO_NACK: send s[o:]. DID_COMPLETE: messages up to RX_DONE are
+    whole.
+    """
+    if m[rx + E_ERROR]:
+        return DID_NOTHING
+    did = responder.accept(m, rx, psn, num_bytes, flags, slot, echo, s, o)
+    period = m[m[rx + E_PROFILE] + P_REVERSE_PROBE_NS]
+    if (period > 0 and now >= m[rx + RX_PROBE_AT]) or m[rx + E_STATUS] & 1:
+        did |= DO_CONTROL
+    return did
+
+
+def on_probe(m: Words, rx: int, probe_id: int, flags: int, slot: int, echo: int, s: Words, o: int) -> int:
+    """A reliability probe came: always answered."""
+    if m[rx + E_ERROR]:
+        return DID_NOTHING
+    return responder.write_probe_sack(m, rx, probe_id, flags, slot, echo, s, o)
+
+
+def control_slot(m: Words, rx: int, slot: int, ports: int) -> int:
+    """The EV for the answer to a packet that came on `slot`; -1 when no port of `ports` is open.
+
+    The plane it came by carries the answer too, unless it closed meanwhile. Within the plane: the same EV
+    (REVERSE_ECHO), or the plane's reverse EV, which is known to work in this direction ([P1] 2.4).
+    """
+    p = m[rx + E_PROFILE]
+    usable = evs.open_planes(m, rx) & ports
+    if usable == 0:
+        return -1
+    plane = slot >> m[p + P_EV_SHIFT]
+    if not usable >> plane & 1:
+        plane = evs.next_plane(m, rx, usable)
+        m[rx + E_PLANE] = plane
+    if m[p + P_REVERSE_RULE] == REVERSE_SET:
+        return m[rx + m[p + P_RX_REVERSE] + plane]
+    return plane << m[p + P_EV_SHIFT] | slot & ((1 << m[p + P_EV_SHIFT]) - 1)
+
+
+def next_control(m: Words, rx: int, now: int, ports: int, out: Words, o: int) -> int:
+    """What a responder sends unasked: a Port Status Update, or once per P_REVERSE_PROBE_NS a probe of a random EV."""
+    p = m[rx + E_PROFILE]
+    usable = evs.open_planes(m, rx) & ports
+    if m[rx + E_ERROR] or usable == 0:
+        return SEND_NOTHING
+    plane = evs.next_plane(m, rx, usable)
+    if m[rx + E_STATUS] & 1:
+        m[rx + E_PLANE] = plane
+        kind = sending.send_status(m, rx, now, m[rx + m[p + P_RX_REVERSE] + plane], out, o)
+        m[rx + RX_DEADLINE] = m[rx + E_STATUS_AT]
+        return kind
+    if m[p + P_REVERSE_PROBE_NS] == 0 or now < m[rx + RX_PROBE_AT]:
+        return SEND_NOTHING
+    m[rx + E_PLANE] = plane
+    number = bits.random32(m, rx + E_RANDOM) & ((1 << m[p + P_EV_SHIFT]) - 1)
+    m[rx + RX_PROBE_SLOT] = plane << m[p + P_EV_SHIFT] | number
+    m[rx + RX_PROBE_ID] = (m[rx + RX_PROBE_ID] + 1) & timers.ID_MASK
+    m[rx + RX_PROBE_AT] = now + m[p + P_REVERSE_PROBE_NS]
+    sending.describe(m, rx, m[rx + RX_PROBE_ID], m[rx + RX_PROBE_SLOT], 0, out, o)
+    return SEND_EV_PROBE
+
+
+def on_reverse_reply(m: Words, rx: int, now: int, probe_id: int, mark: int) -> int:
+    """A reverse EV probe came back: an unmarked one makes its EV the plane's reverse EV."""
+    if probe_id == m[rx + RX_PROBE_ID] and mark == M_NONE:
+        _set_reverse(m, rx, now, m[rx + RX_PROBE_SLOT])
+    return DID_NOTHING
+
+
+def _set_reverse(m: Words, rx: int, now: int, slot: int) -> None:
+    p = m[rx + E_PROFILE]
+    m[rx + m[p + P_RX_REVERSE] + (slot >> m[p + P_EV_SHIFT])] = slot
+    m[rx + RX_PROBE_AT] = now + m[p + P_REVERSE_PROBE_NS]
+
+
+# --- ports -------------------------------------------------------------------------------------------------------
+
+
+def on_ports(m: Words, row: int, now: int, up: int, announce: int) -> int:
+    """Local ports changed: bit set of planes that are up. With `announce` the peer is told, until it answers."""
+    up &= (1 << m[m[row + E_PROFILE] + P_PLANES]) - 1
+    changed = up != m[row + E_PORTS]
+    m[row + E_PORTS] = up
+    if evs.open_planes(m, row) == 0:
+        m[row + E_ERROR] = ERROR_PORTS
+        return DID_FAIL
+    if announce and changed:
+        m[row + E_STATUS] = ((m[row + E_STATUS] >> 1) + 1 & timers.ID_MASK) << 1 | 1
+        m[row + E_STATUS_AT] = FOREVER
+        return DO_CONTROL
+    return DID_NOTHING
+
+
+def on_peer_ports(m: Words, row: int, up: int) -> int:
+    """The peer says which of its ports are up."""
+    m[row + E_PEER_PORTS] = up & (1 << m[m[row + E_PROFILE] + P_PLANES]) - 1
+    if evs.open_planes(m, row) == 0:
+        m[row + E_ERROR] = ERROR_PORTS
+        return DID_FAIL
+    return DID_NOTHING
+
+
+def on_status_reply(m: Words, row: int, status_id: int) -> int:
+    """The peer has heard of our ports."""
+    if status_id == m[row + E_STATUS] >> 1 and not m[row + E_STATUS] & 1:
+        m[row + E_STATUS_AT] = FOREVER
+    return DID_NOTHING
+
+
+def on_rx_timer(m: Words, rx: int, now: int) -> int:
+    """RX_DEADLINE has passed: a Port Status Update was not answered."""
+    m[rx + RX_DEADLINE] = FOREVER
+    if now < m[rx + E_STATUS_AT] or m[rx + E_ERROR]:
+        m[rx + RX_DEADLINE] = m[rx + E_STATUS_AT]
+        return DID_NOTHING
+    m[rx + E_STATUS] |= 1
+    m[rx + E_STATUS_AT] = FOREVER
+    return DO_CONTROL

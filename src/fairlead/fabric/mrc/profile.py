@@ -1,0 +1,247 @@
+"""Parameters of queue pairs in the units people use, and their translation to a profile block.
+
+A `Profile` is what several queue pairs share: packet sizes, windows, the EV set, timers, SACK thresholds, congestion
+control. `Profile.mrc()` are the defaults of the protocol, `Profile.uec()` the values under which the reference
+simulator ultraethernet/uet-htsim publishes its results. Scaling of the NSCC constants to the network follows its
+initNsccParams: a network of 100 Gb/s and 12 us is the reference, everything else is measured in its bandwidth-delay
+product.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Self
+
+from fairlead.errors import LocalProtocolError
+from fairlead.fabric.mrc import layout as at
+
+REFERENCE_RTT_NS = 12_000
+REFERENCE_BDP = 150_000  # 100 Gb/s x 12 us, bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """One set of parameters. Times in ns, sizes in bytes; 0 switches a timer off where the comment says so."""
+
+    # packets and windows
+    mtu: int = 4096  # payload of a full packet
+    overhead: int = 96  # added to the payload for congestion accounting: UDP length - payload + 40
+    mpr: int = 1024  # max_psn_range, multiple of 128
+    max_messages: int = 64  # messages posted and not completed, power of two
+    max_wimm: int = 128
+    # paths
+    path_rule: int = at.PATH_MRC
+    planes: int = 8
+    evs_per_plane: int = 32  # power of two
+    evs_active: int = 16  # per plane, in rotation
+    ev_min_active: int = 8  # all planes together
+    ev_probe_ns: int = 100_000  # 0: bad EVs are not probed
+    ev_probe_ok: int = 3
+    ring_size: int = 8  # REPS, mixed: power of two
+    freeze_ns: int = 10_000_000
+    reverse_rule: int = at.REVERSE_SET
+    reverse_probe_ns: int = 12_000  # 0: no reverse probes
+    # loss recovery
+    rto_ns: int = 262_144  # 1.024 us x 2^8
+    retry_linear: int = 7
+    retry_exp: int = at.RETRY_EXP_INFINITE
+    reorder_ns: int = 12_000  # 0: loss is told by NACKs and timeouts only
+    probe_ns: int = 36_000  # 0: no reliability probes
+    probe_retry_ns: int = 60_000
+    trim: bool = True
+    # SACKs
+    sack_bytes: int = 4096
+    sack_floor: int = 1024
+    sack_rule: int = at.SACK_MRC
+    message_ack: bool = True
+    dynamic_mpr: bool = False
+    # congestion control
+    cc_rule: int = at.CC_NSCC
+    whole_packet: bool = False
+    rate_mbps: int = 800_000  # all ports of the NIC
+    network_rtt_ns: int = 12_000
+    target_delay_ns: int = 0  # 0: 3/4 of the network RTT with trimming, all of it without
+    cwnd: int = 0  # initial; 0: the largest, 1.5 bandwidth-delay products
+    qa_gate: int = 3
+    quick_adapt: bool = True
+    rtt_on_nack: bool = True
+
+    def __post_init__(self) -> None:
+        for ok, what in (
+            (1 <= self.mtu <= 16_000 - self.overhead, "mtu + overhead must be 1 to 16,000 bytes"),
+            (self.mpr % 128 == 0 and 128 <= self.mpr <= 32_640, "mpr must be a multiple of 128, at most 255 x 128"),
+            (_is_power(self.max_messages), "max_messages must be a power of two"),
+            (_is_power(self.evs_per_plane), "evs_per_plane must be a power of two"),
+            (_is_power(self.ring_size), "ring_size must be a power of two"),
+            (1 <= self.planes <= 32, "planes must be 1 to 32"),
+            (self.planes * self.evs_per_plane <= 256, "a queue pair holds at most 256 EVs"),
+            (1 <= self.evs_active <= self.evs_per_plane, "evs_active must be 1 to evs_per_plane"),
+            (1 <= self.ev_probe_ok <= 15, "ev_probe_ok must be 1 to 15"),
+            (0 < self.rto_ns <= 1 << 35, "rto_ns must be at most 34 s"),
+            (self.target_ns > 0 and self.network_rtt_ns > 0 and self.rate_mbps > 0, "rate and RTT must be positive"),
+        ):
+            if not ok:
+                raise LocalProtocolError("fabric/bad-profile", what, hint="correct the profile of the queue pair")
+
+    @classmethod
+    def mrc(cls, **changes: object) -> Self:
+        """The protocol's defaults, 8 planes of 100 Gb/s."""
+        return replace(cls(), **changes)  # type: ignore[arg-type]
+
+    @classmethod
+    def uec(cls, **changes: object) -> Self:
+        """The reference simulator's defaults: one plane of 100 Gb/s, packets of 4,150 bytes, SACK every 16 KB."""
+        base = cls(
+            mtu=4086,
+            overhead=64,
+            mpr=1024,
+            max_messages=1,
+            path_rule=at.PATH_MIXED,
+            planes=1,
+            evs_per_plane=64,
+            evs_active=64,
+            ev_probe_ns=0,
+            ring_size=64,
+            reverse_rule=at.REVERSE_ECHO,
+            reverse_probe_ns=0,
+            retry_linear=1 << 30,
+            reorder_ns=0,
+            probe_ns=0,
+            sack_bytes=16_344,  # four packets: the reference counts 64 bytes of header in each towards 16,384
+            sack_floor=0,
+            sack_rule=at.SACK_UEC,
+            message_ack=False,
+            whole_packet=True,
+            rate_mbps=100_000,
+        )
+        return replace(base, **changes)  # type: ignore[arg-type]
+
+    @property
+    def ring(self) -> int:
+        """Positions of the PSN rings."""
+        return 1 << (self.mpr - 1).bit_length()
+
+    @property
+    def num_evs(self) -> int:
+        """EVs of a queue pair."""
+        return self.planes * self.evs_per_plane
+
+    @property
+    def target_ns(self) -> int:
+        """Target queueing delay."""
+        if self.target_delay_ns:
+            return self.target_delay_ns
+        return self.network_rtt_ns * 3 // 4 if self.trim else self.network_rtt_ns
+
+    @property
+    def bdp(self) -> int:
+        """Bandwidth-delay product of the unloaded network, bytes."""
+        return self.network_rtt_ns * self.rate_mbps // 8000
+
+    def tx_areas(self) -> dict[int, int]:
+        """Words of each variable area of a requestor row, by the profile field that holds its offset; in order."""
+        return {
+            at.P_TX_MSGS: self.max_messages * at.NUM_MSG_FIELDS,
+            at.P_TX_PLANES: self.planes,
+            at.P_TX_EVS: -(-self.num_evs // 32) * at.NUM_EV_WORDS,
+            at.P_TX_NIBBLES: -(-self.num_evs // 8),
+            at.P_TX_RING: self.ring_size if self.path_rule in (at.PATH_REPS, at.PATH_MIXED) else 0,
+            at.P_TX_ACKED: self.ring // 32,
+            at.P_TX_LOST: self.ring // 32,
+            at.P_TX_RECORDS: self.ring,
+        }
+
+    def rx_areas(self) -> dict[int, int]:
+        """The same for a responder row."""
+        return {
+            at.P_RX_REVERSE: self.planes,
+            at.P_RX_SEEN: self.ring // 32,
+            at.P_RX_LAST: self.ring // 32,
+            at.P_RX_IMM: self.ring // 32,
+        }
+
+    @property
+    def tx_words(self) -> int:
+        """Length of a requestor row, whole cache lines."""
+        return _lines(at.NUM_TX_FIELDS + sum(self.tx_areas().values()))
+
+    @property
+    def rx_words(self) -> int:
+        """Length of a responder row, whole cache lines."""
+        return _lines(at.NUM_RX_FIELDS + sum(self.rx_areas().values()))
+
+    def words(self) -> list[int]:
+        """The profile block."""
+        block = [0] * at.NUM_PROFILE_FIELDS
+        for field in fields(self):
+            place = _PLACES.get(field.name)
+            if place is not None:
+                block[place] = int(getattr(self, field.name))
+        for first, areas in ((at.NUM_TX_FIELDS, self.tx_areas()), (at.NUM_RX_FIELDS, self.rx_areas())):
+            offset = first
+            for place, num_words in areas.items():
+                block[place] = offset
+                offset += num_words
+        packet = self.mtu + self.overhead
+        target = self.target_ns
+        block[at.P_RING_MASK] = self.ring - 1
+        block[at.P_MSG_MASK] = self.max_messages - 1
+        block[at.P_EV_SHIFT] = self.evs_per_plane.bit_length() - 1
+        block[at.P_CWND] = self.cwnd or self.bdp * 3 // 2
+        block[at.P_MIN_CWND] = packet
+        block[at.P_TARGET_NS] = target
+        # alpha = 4 MSS a b / target, kept as alpha * target; a = BDP / reference BDP, b = target / reference RTT
+        block[at.P_ALPHA] = 4 * self.mtu * self.bdp * target // (REFERENCE_BDP * REFERENCE_RTT_NS)
+        block[at.P_FI] = 5 * self.mtu * self.bdp // REFERENCE_BDP
+        block[at.P_FI_SCALE] = (1 << 14) * self.bdp // REFERENCE_BDP  # 0.25 a in 1/65536
+        block[at.P_FI_DELAY_NS] = 1000
+        block[at.P_ETA] = 15 * self.mtu * self.bdp // (100 * REFERENCE_BDP)
+        block[at.P_QA_THRESHOLD_NS] = 4 * target
+        block[at.P_ADJUST_NS] = self.network_rtt_ns
+        block[at.P_ADJUST_BYTES] = 8 * packet
+        return block
+
+
+_PLACES = {
+    "mtu": at.P_MTU,
+    "overhead": at.P_OVERHEAD,
+    "mpr": at.P_MPR,
+    "max_wimm": at.P_MAX_WIMM,
+    "path_rule": at.P_PATH_RULE,
+    "planes": at.P_PLANES,
+    "evs_active": at.P_EV_ACTIVE,
+    "ev_min_active": at.P_EV_MIN_ACTIVE,
+    "ev_probe_ns": at.P_EV_PROBE_NS,
+    "ev_probe_ok": at.P_EV_PROBE_OK,
+    "ring_size": at.P_RING_SIZE,
+    "freeze_ns": at.P_FREEZE_NS,
+    "reverse_rule": at.P_REVERSE_RULE,
+    "reverse_probe_ns": at.P_REVERSE_PROBE_NS,
+    "rto_ns": at.P_RTO_NS,
+    "retry_linear": at.P_RETRY_LINEAR,
+    "retry_exp": at.P_RETRY_EXP,
+    "reorder_ns": at.P_REORDER_NS,
+    "probe_ns": at.P_PROBE_NS,
+    "probe_retry_ns": at.P_PROBE_RETRY_NS,
+    "trim": at.P_TRIM,
+    "sack_bytes": at.P_SACK_BYTES,
+    "sack_floor": at.P_SACK_FLOOR,
+    "sack_rule": at.P_SACK_RULE,
+    "message_ack": at.P_MESSAGE_ACK,
+    "dynamic_mpr": at.P_DYNAMIC_MPR,
+    "cc_rule": at.P_CC_RULE,
+    "whole_packet": at.P_WHOLE_PACKET,
+    "rate_mbps": at.P_RATE_MBPS,
+    "network_rtt_ns": at.P_NET_RTT_NS,
+    "qa_gate": at.P_QA_GATE,
+    "quick_adapt": at.P_QA_ON,
+    "rtt_on_nack": at.P_RTT_ON_NACK,
+}
+
+
+def _is_power(n: int) -> bool:
+    return n > 0 and n & (n - 1) == 0
+
+
+def _lines(num_words: int) -> int:
+    return -(-num_words // at.LINE_WORDS) * at.LINE_WORDS

@@ -1,0 +1,93 @@
+"""Law of the requestor's time: the local ACK timeout, its retries, and the pace of EV probes."""
+# ruff: noqa: F403, F405 - the law reads the whole register map; handlers take addresses and integers
+
+from __future__ import annotations
+
+from fairlead.fabric.mrc import congestion, evs, paths, window
+from fairlead.fabric.mrc.layout import *
+
+ID_MASK = 0xFFFF  # probe ids are 16 bits on the wire
+BACKOFF_MAX = 20  # doublings of the timeout
+BACKOFF_CAP_NS = 1 << 37  # 137 s: no deadline is further off, and the age of any packet fits its record
+
+
+def set_deadline(m: Words, tx: int) -> None:
+    """Note the earliest timer, the one time a driver has to know."""
+    first = min(m[tx + TX_RTO_AT], m[tx + TX_PROBE_AT])
+    second = min(m[tx + TX_EVP_AT], m[tx + E_STATUS_AT])
+    m[tx + TX_DEADLINE] = min(first, second) if m[tx + E_ERROR] == 0 else FOREVER
+
+
+def timeout(m: Words, tx: int) -> int:
+    """The local ACK timeout: constant in the linear phase of retries, then doubling."""
+    p = m[tx + E_PROFILE]
+    doublings = max(m[tx + TX_RETRIES] - m[p + P_RETRY_LINEAR], 0)
+    return min(m[p + P_RTO_NS] << min(doublings, BACKOFF_MAX), BACKOFF_CAP_NS)
+
+
+def expire(m: Words, tx: int, now: int) -> int:
+    """Every packet in flight for a whole timeout is lost, and so, perhaps, is its path."""
+    limit = timeout(m, tx)
+    earliest = FOREVER
+    expired = 0
+    psn = window.next_in_flight(m, tx, m[tx + TX_UNA])
+    while psn < m[tx + TX_NEXT]:
+        record = m[window.record_address(m, tx, psn)]
+        sent = window.sent_at(record, now)
+        if sent + limit <= now:
+            expired += 1
+            paths.feedback(m, tx, now, window.record_ev(record), PATH_IS_LOSSY)
+            congestion.on_timeout(m, tx, window.mark_lost(m, tx, psn))
+        else:
+            earliest = min(earliest, sent)
+        psn = window.next_in_flight(m, tx, psn + 1)
+    m[tx + TX_NUM_TIMEOUTS] += expired
+    if expired > 0 and retry(m, tx):
+        return DID_FAIL
+    m[tx + TX_RTO_AT] = earliest + timeout(m, tx) if earliest < FOREVER else FOREVER
+    return DID_NOTHING
+
+
+def retry(m: Words, tx: int) -> int:
+    """Count one retry; 1 if that was one too many. The counter is shared by all packets and restarts when una moves
+    ([MRC]).
+
+    A round of timeouts counts once, a NACK only when it names the oldest packet: a trimmed burst is not a dead peer.
+    """
+    p = m[tx + E_PROFILE]
+    m[tx + TX_RETRIES] += 1
+    limit = m[p + P_RETRY_LINEAR] + m[p + P_RETRY_EXP]
+    if m[p + P_RETRY_EXP] >= RETRY_EXP_INFINITE or m[tx + TX_RETRIES] <= limit:
+        return 0
+    fail(m, tx, ERROR_RETRY)
+    return 1
+
+
+def fail(m: Words, tx: int, error: int) -> int:
+    """The queue pair goes to the error state."""
+    m[tx + E_ERROR] = error
+    m[tx + TX_DEADLINE] = FOREVER
+    return DID_FAIL
+
+
+def watch_evs(m: Words, tx: int, now: int) -> None:
+    """Keep the probe timer running while an EV is ASSUMED_BAD."""
+    period = m[m[tx + E_PROFILE] + P_EV_PROBE_NS]
+    if m[tx + TX_EV_BAD] == 0:
+        m[tx + TX_EVP_AT] = FOREVER
+        m[tx + TX_EVP_STATE] = EVP_IDLE
+    elif m[tx + TX_EVP_AT] == FOREVER and period > 0:
+        m[tx + TX_EVP_AT] = now + period
+
+
+def probe_next_ev(m: Words, tx: int, now: int) -> None:
+    """The last probe had a whole period to be answered; go on to the next bad EV."""
+    if m[tx + TX_EVP_STATE] == EVP_WAITING:
+        evs.probe_unanswered(m, tx, m[tx + TX_EVP_SLOT])
+    slot = evs.next_bad(m, tx, m[tx + TX_EVP_SLOT])
+    m[tx + TX_EVP_STATE] = EVP_IDLE
+    if slot >= 0:
+        m[tx + TX_EVP_STATE] = EVP_DUE
+        m[tx + TX_EVP_SLOT] = slot
+        m[tx + TX_EVP_ID] = (m[tx + TX_EVP_ID] + 1) & ID_MASK
+    m[tx + TX_EVP_AT] = now + m[m[tx + E_PROFILE] + P_EV_PROBE_NS]
