@@ -104,6 +104,9 @@ class Access(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     connect_timeout_s: Seconds = 10.0
     """Time limit for reaching a node."""
 
+    ssh_options: tuple[str, ...] = ()
+    """Settings for ssh beyond your ssh configuration, as ssh_config writes them: ["Port=2222", "ControlMaster=auto"]."""
+
 
 class Waiver(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A known fault that shall not close the gate for a while."""
@@ -190,6 +193,18 @@ class Slurm(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     account: str = ""
     """The account to charge; left out, Slurm's default."""
+
+    reservation: str = ""
+    """A reservation to run in."""
+
+    options: tuple[str, ...] = ("--exclusive", "--mem=0")
+    """More sbatch options for the job that holds the nodes. The default asks for whole nodes, with all their memory."""
+
+    time_limit_min: Annotated[int, Meta(ge=1, le=43_200)] = 60
+    """How long that job may hold its nodes, in minutes; fairlead cancels it when it is done with them."""
+
+    pending_s: Seconds = 60.0
+    """How long to wait for that job to start."""
 
     container: str = ""
     """A container image for ranks: a path or a URL, as the runtime takes it."""
