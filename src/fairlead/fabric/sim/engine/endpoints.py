@@ -1,0 +1,269 @@
+"""Carrying packets and times between the protocol law and the ports of a NIC.
+
+Which flow sends what, on which path and when, what an arrival means and what is answered: all that is the law's business
+(`fairlead.fabric.mrc.law`), called here and nowhere else in the engine.
+
+Knows: the calls of the law and what a record must carry for them. Must not know: any rule of the protocol.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairlead.fabric.mrc import law
+from fairlead.fabric.mrc.layout import (
+    D_BYTES,
+    D_EV,
+    D_FLAGS,
+    D_OFFSET,
+    D_PLANE,
+    D_PSN,
+    DID_COMPLETE,
+    DO_CONTROL,
+    DO_NACK,
+    DO_PLACE,
+    DO_SACK,
+    RX_DEADLINE,
+    RX_DONE,
+    SEND_DATA,
+    SEND_NOTHING,
+    SEND_PORT_STATUS,
+    SEND_PROBE,
+    TX_DEADLINE,
+    TX_DONE,
+)
+from fairlead.fabric.sim.engine import layout as at
+from fairlead.fabric.sim.engine import wire, work
+from fairlead.fabric.sim.engine.jit import engine, table, vector
+from fairlead.fabric.sim.engine.line import join_line, leave_line, rx_address, tx_address
+
+ROW_IS_RX = 1 << 32  # in the first body word of probes and status: the row that asked is a responder
+
+
+@engine
+def watch(nic: Any, deadline_ns: int) -> None:
+    """The NIC must look at its flows when this deadline of the law comes."""
+    nic[at.NC_TIMER] = min(nic[at.NC_TIMER], deadline_ns * 1000 if deadline_ns < at.NEVER // 1000 else at.NEVER)
+
+
+# --- arrivals ---------------------------------------------------------------------------------------------------------
+
+
+@engine
+def receive(w: Any, thread: int, nic: Any, r: int, now: int) -> None:
+    """A packet reached its NIC."""
+    store = vector(w, at.T_STORE)
+    kind = (store[r + at.META] >> at.KIND_SHIFT) & at.KIND_MASK
+    row = store[r + at.ROWS] & 0xFFFFFFFF
+    if kind == at.KIND_DATA:
+        _receive_data(w, thread, nic, r, row, now)
+    elif kind == at.KIND_SACK or kind == at.KIND_NACK or kind == at.KIND_ACK:
+        m, tx = vector(w, at.T_MEMORY), tx_address(w, row)
+        if kind == at.KIND_SACK:
+            did = law.on_sack(m, tx, now // 1000, store, r + at.BODY)
+        elif kind == at.KIND_NACK:
+            did = law.on_nack(m, tx, now // 1000, store, r + at.BODY)
+        else:
+            did = law.on_ack(m, tx, now // 1000, store[r + at.BODY])
+        watch(nic, m[tx + TX_DEADLINE])
+        if did & DID_COMPLETE:
+            work.sent(w, thread, nic, row, m[tx + TX_DONE], now)
+        join_line(w, nic, row)
+    else:
+        _receive_probe(w, thread, nic, r, row, kind, now)
+
+
+@engine
+def _receive_data(w: Any, thread: int, nic: Any, r: int, row: int, now: int) -> None:
+    m, store = vector(w, at.T_MEMORY), vector(w, at.T_STORE)
+    block = table(w, at.T_BLOCKS, at.BLOCK_COLUMNS)[thread]
+    rx = rx_address(w, row)
+    body, meta = store[r + at.BODY], store[r + at.META]
+    slot, payload = (body >> at.BODY_SLOT_SHIFT) & 0xFF, body >> at.BODY_PAYLOAD_SHIFT
+    flags = (meta >> at.FLAGS_SHIFT) & at.FLAGS_MASK
+    did = law.on_data(m, rx, now // 1000, body & 0xFFFFFFFF, payload, flags, slot, store[r + at.BODY + 1], block, 0)
+    if did & DO_PLACE:
+        _count_placed(w, thread, row, (meta >> at.IN_PORT_SHIFT) % w[at.W_PLANES], payload, now)
+    if did & (DO_SACK | DO_NACK):
+        _answer(w, thread, nic, row, rx, slot, at.KIND_SACK if did & DO_SACK else at.KIND_NACK, block, now)
+    if did & DID_COMPLETE:
+        work.placed(w, nic, row, m[rx + RX_DONE], now)
+        if w[at.W_MESSAGE_ACK]:
+            block[0] = m[rx + RX_DONE] - 1
+            _answer(w, thread, nic, row, rx, slot, at.KIND_ACK, block, now)
+    if did & DO_CONTROL:
+        _send_responder_control(w, thread, nic, row, rx, now)
+
+
+@engine
+def _count_placed(w: Any, thread: int, receiver: int, plane: int, payload: int, now: int) -> None:
+    """Goodput: payload bytes placed, by plane and time."""
+    table(w, at.T_RECEIVERS, at.RECEIVER_COLUMNS)[receiver, at.RC_BYTES] += payload
+    row = (now // w[at.W_BIN]) % w[at.W_BINS]
+    table(w, at.T_GOODPUT, w[at.W_BINS])[thread * w[at.W_PLANES] + plane, row] += payload
+
+
+@engine
+def _answer(w: Any, thread: int, nic: Any, row: int, rx: int, slot: int, kind: int, block: Any, now: int) -> None:
+    """Send a control packet from a responder to its requestor."""
+    back = law.control_slot(vector(w, at.T_MEMORY), rx, slot, nic[at.NC_PORTS])
+    if back >= 0:
+        _to_requestor(w, thread, nic, row, back, kind, block, now)
+
+
+@engine
+def _to_requestor(w: Any, thread: int, nic: Any, row: int, slot: int, kind: int, body: Any, now: int) -> None:
+    receiver = table(w, at.T_RECEIVERS, at.RECEIVER_COLUMNS)[row]
+    flow = receiver[at.RC_FLOW]
+    back = flow | wire.REVERSE
+    route = receiver[at.RC_ROUTE] | wire.path_of(w, back, receiver[at.RC_STRIDE], slot) << at.ROUTE_PATH_SHIFT
+    meta = w[at.W_ACK_BYTES] | kind << at.KIND_SHIFT
+    wire.send_control(
+        w, thread, nic, slot >> w[at.W_EV_SHIFT], now, meta, route, flow | back << at.ROWS_FLOW_SHIFT, body
+    )
+
+
+# --- probes and port status ---------------------------------------------------------------------------------------------
+
+
+@engine
+def _receive_probe(w: Any, thread: int, nic: Any, r: int, row: int, kind: int, now: int) -> None:
+    """Reliability probes, EV probes, port status, and the answers to them."""
+    m, store = vector(w, at.T_MEMORY), vector(w, at.T_STORE)
+    block = table(w, at.T_BLOCKS, at.BLOCK_COLUMNS)[thread]
+    number, slot, value = store[r + at.BODY] & 0xFFFFFFFF, store[r + at.BODY + 1], store[r + at.BODY + 2]
+    from_rx = store[r + at.BODY] & ROW_IS_RX
+    flags = (store[r + at.META] >> at.FLAGS_SHIFT) & at.FLAGS_MASK
+    now_ns = now // 1000
+    if kind == at.KIND_PROBE:
+        rx = rx_address(w, row)
+        if law.on_probe(m, rx, number, flags, slot, store[r + at.BODY + 3], block, 0):
+            _answer(w, thread, nic, row, rx, slot, at.KIND_SACK, block, now)
+    elif kind == at.KIND_EV_PROBE or kind == at.KIND_STATUS:
+        block[0], block[1], block[2] = store[r + at.BODY], slot, law.probe_mark(flags)
+        reply = at.KIND_EV_REPLY
+        if kind == at.KIND_STATUS:
+            law.on_peer_ports(m, tx_address(w, row) if from_rx else rx_address(w, row), value)
+            reply = at.KIND_STATUS_REPLY
+        if from_rx:
+            _to_responder(w, thread, nic, row, slot, reply, block, now)
+            join_line(w, nic, row)
+        else:
+            _to_requestor(w, thread, nic, row, slot, reply, block, now)
+    elif from_rx:
+        rx = rx_address(w, row)
+        if kind == at.KIND_EV_REPLY:
+            law.on_reverse_reply(m, rx, now_ns, number, value)
+        else:
+            law.on_status_reply(m, rx, number)
+    else:
+        tx = tx_address(w, row)
+        if kind == at.KIND_EV_REPLY:
+            law.on_ev_reply(m, tx, now_ns, number, value)
+        else:
+            law.on_status_reply(m, tx, number)
+        watch(nic, m[tx + TX_DEADLINE])
+        join_line(w, nic, row)
+
+
+@engine
+def _to_responder(w: Any, thread: int, nic: Any, flow: int, slot: int, kind: int, body: Any, now: int) -> None:
+    row = table(w, at.T_FLOWS, at.FLOW_COLUMNS)[flow]
+    route = row[at.FL_ROUTE] | wire.path_of(w, flow, row[at.FL_STRIDE], slot) << at.ROUTE_PATH_SHIFT
+    meta = w[at.W_ACK_BYTES] | kind << at.KIND_SHIFT
+    rows = row[at.FL_RECEIVER] | flow << at.ROWS_FLOW_SHIFT
+    wire.send_control(w, thread, nic, slot >> w[at.W_EV_SHIFT], now, meta, route, rows, body)
+
+
+@engine
+def _send_responder_control(w: Any, thread: int, nic: Any, row: int, rx: int, now: int) -> None:
+    """A responder wants to send of its own accord: reverse EV probes, port status."""
+    m = vector(w, at.T_MEMORY)
+    out = table(w, at.T_BLOCKS, at.BLOCK_COLUMNS)[thread, 16:]
+    kind = law.next_control(m, rx, now // 1000, nic[at.NC_PORTS], out, 0)
+    while kind != SEND_NOTHING:
+        out[8], out[9], out[10] = out[D_PSN] | ROW_IS_RX, out[D_EV], out[D_OFFSET]
+        what = at.KIND_STATUS if kind == SEND_PORT_STATUS else at.KIND_EV_PROBE
+        _to_requestor(w, thread, nic, row, out[D_EV], what, out[8:], now)
+        kind = law.next_control(m, rx, now // 1000, nic[at.NC_PORTS], out, 0)
+    deadline = m[rx + RX_DEADLINE]
+    nic[at.NC_RX_TIMER] = min(nic[at.NC_RX_TIMER], deadline * 1000 if deadline < at.NEVER // 1000 else at.NEVER)
+
+
+# --- sending ----------------------------------------------------------------------------------------------------------
+
+
+@engine
+def send(w: Any, thread: int, nic: Any, now: int) -> None:
+    """Offer the idle ports to the flows in line, one packet each, until no port or no taker is left."""
+    ports = wire.free_ports(w, nic, now)
+    tries = nic[at.NC_READY]
+    while ports and tries > 0:
+        flow = leave_line(w, nic)
+        plane = _send_one(w, thread, nic, flow, ports, now)
+        if plane >= 0:
+            ports &= ~(1 << plane)
+            tries = nic[at.NC_READY] + 1
+        else:
+            tries -= 1
+        join_line(w, nic, flow)
+
+
+@engine
+def _send_one(w: Any, thread: int, nic: Any, flow: int, ports: int, now: int) -> int:
+    """Let a flow send one packet; the plane it took, or -1."""
+    m, tx = vector(w, at.T_MEMORY), tx_address(w, flow)
+    out = table(w, at.T_BLOCKS, at.BLOCK_COLUMNS)[thread]
+    kind = law.next_packet(m, tx, now // 1000, ports, out, 0)
+    watch(nic, m[tx + TX_DEADLINE])
+    if kind == SEND_NOTHING:
+        return -1
+    plane, slot = out[D_PLANE], out[D_EV]
+    row = table(w, at.T_FLOWS, at.FLOW_COLUMNS)[flow]
+    route = row[at.FL_ROUTE] | wire.path_of(w, flow, row[at.FL_STRIDE], slot) << at.ROUTE_PATH_SHIFT
+    rows = row[at.FL_RECEIVER] | flow << at.ROWS_FLOW_SHIFT
+    echo = now // 1000 if w[at.W_ECHO] else -1
+    if kind == SEND_DATA:
+        meta = (out[D_BYTES] + w[at.W_OVERHEAD]) | at.KIND_DATA << at.KIND_SHIFT | out[D_FLAGS] << at.FLAGS_SHIFT
+        body = out[D_PSN] | slot << at.BODY_SLOT_SHIFT | out[D_BYTES] << at.BODY_PAYLOAD_SHIFT
+        r = wire.transmit(w, thread, nic, plane, now, meta, route, rows)
+        if r >= 0:
+            store = vector(w, at.T_STORE)
+            store[r + at.BODY], store[r + at.BODY + 1] = body, echo
+        return plane
+    what = at.KIND_EV_PROBE
+    if kind == SEND_PROBE:
+        what = at.KIND_PROBE
+    elif kind == SEND_PORT_STATUS:
+        what = at.KIND_STATUS
+    r = wire.transmit(w, thread, nic, plane, now, w[at.W_ACK_BYTES] | what << at.KIND_SHIFT, route, rows)
+    if r >= 0:
+        store = vector(w, at.T_STORE)
+        store[r + at.BODY], store[r + at.BODY + 1] = out[D_PSN], slot
+        store[r + at.BODY + 2], store[r + at.BODY + 3] = out[D_OFFSET], echo
+    return plane
+
+
+# --- time -------------------------------------------------------------------------------------------------------------
+
+
+@engine
+def run_timers(w: Any, thread: int, nic: Any, now: int) -> None:
+    """Some deadline of the law has come: let each flow that is due act, and find the next one."""
+    m, now_ns = vector(w, at.T_MEMORY), now // 1000
+    if nic[at.NC_TIMER] <= now:
+        nic[at.NC_TIMER] = at.NEVER
+        for flow in range(nic[at.NC_FLOW0], nic[at.NC_FLOW0] + nic[at.NC_FLOWS]):
+            tx = tx_address(w, flow)
+            if m[tx + TX_DEADLINE] <= now_ns:
+                law.on_timer(m, tx, now_ns)
+                join_line(w, nic, flow)
+            watch(nic, m[tx + TX_DEADLINE])
+    if nic[at.NC_RX_TIMER] <= now:
+        nic[at.NC_RX_TIMER] = at.NEVER
+        for row in range(nic[at.NC_RECEIVER0], nic[at.NC_RECEIVER0] + nic[at.NC_RECEIVERS]):
+            rx = rx_address(w, row)
+            if m[rx + RX_DEADLINE] <= now_ns and law.on_rx_timer(m, rx, now_ns) & DO_CONTROL:
+                _send_responder_control(w, thread, nic, row, rx, now)
+            deadline = m[rx + RX_DEADLINE]
+            nic[at.NC_RX_TIMER] = min(nic[at.NC_RX_TIMER], deadline * 1000 if deadline < at.NEVER // 1000 else at.NEVER)

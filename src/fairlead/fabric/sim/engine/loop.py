@@ -1,0 +1,79 @@
+"""The loop over windows of time: the engine's theory of operation, and its one kernel.
+
+Time is cut into windows no longer than the shortest link. What a node sends in a window reaches the next node in a later
+one, so within a window nodes do not depend on each other: each may be swept alone, in any order, by any thread. A sweep
+takes everything that arrives at the node in the window, brings it in order of (time, port it came by), and plays it
+against the node's own events. The result is the one a global event list would give, whatever the number of threads:
+
+    for each window:
+        for each node with arrivals or something due:        (half of the nodes for each of two threads)
+            sort its arrivals; play ports or NICs; write what leaves to the streams of the next nodes
+        meet
+
+Memory is walked node by node: the few dozen KiB of a switch stay in cache while its window is played, and packets pass
+between nodes through streams that are written and read in order. At 131,072 NICs the memory system decides, not
+arithmetic: a global event list visits four million queues in random order, a sweep visits each once a window, in order.
+
+Knows: windows and nodes. Must not know: what happens inside one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairlead.fabric.sim.engine import layout as at
+from fairlead.fabric.sim.engine.jit import engine, table, vector32
+from fairlead.fabric.sim.engine.nics import sweep_group
+from fairlead.fabric.sim.engine.streams import stream_of
+from fairlead.fabric.sim.engine.switches import sweep_switch
+
+
+@engine
+def _has_arrivals(w: Any, number: int, start: int) -> bool:
+    streams = table(w, at.T_STREAMS, at.STREAM_COLUMNS)
+    for writer in range(w[at.W_THREADS]):
+        if streams[stream_of(w, number, start, writer), at.STREAM_COUNT] > 0:
+            return True
+    return False
+
+
+@engine
+def sweep(w: Any, thread: int, start: int) -> None:
+    """Play one window for the nodes of one thread."""
+    end = start + w[at.W_WINDOW]
+    nodes = table(w, at.T_NODES, at.NODE_COLUMNS)
+    order = vector32(w, at.T_ORDER)
+    mine = table(w, at.T_THREADS, at.THREAD_COLUMNS)[thread]
+    wake = at.NEVER
+    for k in range(mine[at.TH_FIRST_NODE], mine[at.TH_LAST_NODE]):
+        number = order[k]
+        node = nodes[number]
+        if node[at.ND_WAKE] < end or _has_arrivals(w, number, start):
+            if node[at.ND_KIND] == at.NODE_GROUP:
+                mine[at.TH_ARRIVALS] += sweep_group(w, thread, number, start, end)
+            else:
+                mine[at.TH_ARRIVALS] += sweep_switch(w, thread, number, start, end)
+        wake = min(wake, node[at.ND_WAKE])
+    mine[at.TH_WAKE] = wake
+
+
+def play(w: Any, thread: int, start: int, until: int, num_windows: int) -> int:
+    """Play up to `num_windows` windows from `start`; returns when the next one begins, or NEVER if nothing is left.
+
+    With several threads each plays one window a call. A thread that plays alone skips windows in which nothing happens.
+    """
+    window = w[at.W_WINDOW]
+    for _ in range(num_windows):
+        if start >= until:
+            break
+        sweep(w, thread, start)
+        start += window
+        if w[at.W_THREADS] == 1:
+            mine = table(w, at.T_THREADS, at.THREAD_COLUMNS)[0]
+            if mine[at.TH_DONE] >= w[at.W_MESSAGES] or mine[at.TH_OVERFLOW] > 0:
+                break
+            if mine[at.TH_IN_FLIGHT] == 0:
+                if mine[at.TH_WAKE] == at.NEVER:
+                    return at.NEVER
+                start = max(start, mine[at.TH_WAKE] // window * window)
+    return start

@@ -1,0 +1,247 @@
+"""The tables of one run: how large each is, where it stands, and the world vector that ties them together.
+
+Knows: sizes, and how a workload and a shape become rows. Must not know: what happens when the run plays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairlead.fabric.mrc.profile import Profile
+from fairlead.fabric.mrc.state import State, allocate, num_words
+from fairlead.fabric.sim.engine import layout as at
+from fairlead.fabric.sim.engine.rows import WorkRows, work_rows
+from fairlead.fabric.sim.shape import Shape
+from fairlead.fabric.sim.workload import Workload
+
+Table = NDArray[np.int64] | NDArray[np.int32]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Queues:
+    """Rules of the switch queues. Sizes in bytes."""
+
+    data_limit: int
+    control_limit: int
+    ecn_low: int
+    ecn_high: int
+    ecn_last_hop: bool = True
+    trim: bool = True
+    trim_bytes: int = 64
+    xoff: int = 0
+    xon: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How a run is played; none of it changes what happens in the fabric, except seed and hashing."""
+
+    seed: int = 1
+    threads: int = 1
+    hashed: bool = False
+    """Switches choose uplinks by hash; otherwise the packet names its uplink (SRv6)."""
+    wire_overhead: int = 64
+    ack_bytes: int = 64
+    bin_ps: int = 1_000_000
+    num_bins: int = 4096
+
+
+@dataclass
+class World:
+    """One run in memory."""
+
+    w: NDArray[np.int64]
+    tables: dict[str, Table]
+    shape: Shape
+    workload: Workload
+    profile: Profile
+    state: State
+    rows: WorkRows
+
+
+def _min_wire_ps(shape: Shape, queues: Queues, options: Options) -> int:
+    smallest = min(queues.trim_bytes, options.ack_bytes)
+    fastest = min(t.fs_per_byte for t in shape.tiers)
+    return max(1, smallest * fastest // 1000)
+
+
+def window_ps(shape: Shape) -> int:
+    """The length of a window."""
+    return shape.shortest_link_ps
+
+
+def packets_in_flight(workload: Workload, profile: Profile) -> int:
+    """How many packets can be under way at once: a window of each flow, and a control packet for each."""
+    sizes = np.zeros(workload.num_flows, dtype=np.int64)
+    np.add.at(sizes, workload.flow, -(-workload.size // profile.mtu))
+    return int(np.minimum(sizes, profile.mpr).sum()) * 2 + 4 * workload.num_flows
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Rows of each table whose size is a matter of judgement."""
+
+    slots: int
+    chunks: int
+    places: int
+    scratch_room: int
+
+    @classmethod
+    def of(cls, shape: Shape, workload: Workload, profile: Profile, queues: Queues, options: Options) -> Sizes:
+        """Room for the worst that can happen; pages are taken from the system only when used."""
+        window = window_ps(shape)
+        slots = 1 << int(-(-shape.longest_link_ps // window) + 1 + _slow_windows(shape, profile, options)).bit_length()
+        packets = packets_in_flight(workload, profile)
+        open_chunks = shape.num_nodes * 3 * options.threads
+        per_port = window // _min_wire_ps(shape, queues, options) + 2
+        in_ports = max(shape.t0_radix, shape.t1_radix, shape.core_radix, shape.hosts * shape.planes)
+        return cls(
+            slots=slots,
+            chunks=packets // at.CHUNK + open_chunks + 64,
+            places=min(packets, shape.num_ports * (queues.data_limit // 512 + queues.control_limit // 64 + 4)) + 1024,
+            scratch_room=min(in_ports * per_port, packets) + 1,
+        )
+
+
+def _slow_windows(shape: Shape, profile: Profile, options: Options) -> int:
+    """Windows that a full packet takes to leave a NIC: it is put on the wire when it begins to leave."""
+    packet = (profile.mtu + options.wire_overhead) * shape.tiers[0].fs_per_byte // 1000
+    return -(-packet // window_ps(shape))
+
+
+def estimate_bytes(
+    shape: Shape, workload: Workload, profile: Profile, queues: Queues, options: Options
+) -> dict[str, int]:
+    """Bytes of each kind of table, before anything is allocated."""
+    s = Sizes.of(shape, workload, profile, queues, options)
+    return {
+        "switches and ports": shape.num_ports * (4 * (at.PORT_COLUMNS + at.COUNT_COLUMNS) + 8) + shape.num_nodes * 64,
+        "packets on the wire": s.chunks * (at.CHUNK * at.RECORD_WORDS * 8 + 4 + 4 * options.threads)
+        + shape.num_nodes * s.slots * options.threads * 8 * at.STREAM_COLUMNS,
+        "packets in queues": s.places * (at.RECORD_WORDS * 8 + 4 * at.LINK_COLUMNS + 4 * options.threads),
+        "queue pairs": 8 * num_words([profile], workload.num_flows, workload.num_flows)
+        + workload.num_flows * 8 * (at.FLOW_COLUMNS + at.RECEIVER_COLUMNS),
+        "messages": workload.num_messages * 8 * at.MESSAGE_COLUMNS + len(workload.edges) * 4,
+        "the rest": shape.num_nics * 8 * at.NIC_COLUMNS
+        + options.threads * (8 * at.SCRATCH_ROWS * s.scratch_room + 8 * shape.planes * options.num_bins),
+    }
+
+
+def build(shape: Shape, workload: Workload, profile: Profile, queues: Queues, options: Options) -> World:
+    """Allocate and fill every table of a run."""
+    workload.check()
+    s = Sizes.of(shape, workload, profile, queues, options)
+    state = allocate([profile], workload.num_flows, workload.num_flows)
+    rows = work_rows(shape, workload, options.seed)
+    threads = options.threads
+    tables: dict[str, Table] = {
+        "threads": _thread_rows(threads, s, shape.num_nodes),
+        "nodes": shape.nodes.copy(),
+        "order": np.concatenate([np.arange(t, shape.num_nodes, threads, dtype=np.int32) for t in range(threads)]),
+        "ports": _port_rows(shape),
+        "counts": np.zeros((shape.num_ports, at.COUNT_COLUMNS), dtype=np.int32),
+        "until": np.zeros(shape.num_ports, dtype=np.int64),
+        "streams": np.zeros((shape.num_nodes * s.slots * threads, at.STREAM_COLUMNS), dtype=np.int64),
+        "store": np.empty(s.chunks * at.CHUNK * at.RECORD_WORDS, dtype=np.int64),
+        "chain": np.empty(s.chunks, dtype=np.int32),
+        "chunk_free": np.empty(s.chunks * threads, dtype=np.int32),
+        "pool": np.empty(s.places * at.RECORD_WORDS, dtype=np.int64),
+        "links": np.empty((s.places, at.LINK_COLUMNS), dtype=np.int32),
+        "pool_free": np.empty(s.places * threads, dtype=np.int32),
+        "nics": rows.nics,
+        "flows": rows.flows,
+        "receivers": rows.receivers,
+        "messages": rows.messages,
+        "successors": rows.successors,
+        "memory": state.m,
+        "blocks": np.zeros((threads, at.BLOCK_COLUMNS), dtype=np.int64),
+        "scratch": np.empty((threads * at.SCRATCH_ROWS, s.scratch_room), dtype=np.int64),
+        "goodput": np.zeros((threads * shape.planes, options.num_bins), dtype=np.int64),
+        "ev_loss": np.zeros(max(1, shape.planes * shape.up0), dtype=np.int64),
+        "roce": np.zeros(16, dtype=np.int64),
+    }
+    nodes = tables["nodes"]
+    nodes[:, at.ND_SALT] = np.random.default_rng(options.seed).integers(0, 1 << 40, len(nodes))
+    nodes[shape.num_switches :, at.ND_WAKE] = rows.nics[:, at.NC_WAKE].reshape(shape.t0, shape.hosts).min(axis=1)
+    w = _world_vector(shape, workload, profile, queues, options, state, s)
+    for i, name in enumerate(at.TABLES):
+        array = tables[name]
+        w[at.NUM_SCALARS + 2 * i] = array.ctypes.data
+        w[at.NUM_SCALARS + 2 * i + 1] = len(array)
+    return World(w, tables, shape, workload, profile, state, rows)
+
+
+def _thread_rows(threads: int, s: Sizes, num_nodes: int) -> Table:
+    """Each thread begins with its share of fresh chunks and places, and of the nodes."""
+    rows = np.zeros((threads, at.THREAD_COLUMNS), dtype=np.int64)
+    first = 0
+    for t in range(threads):
+        rows[t, at.TH_CHUNK_STACK], rows[t, at.TH_POOL_STACK] = t * s.chunks, t * s.places
+        rows[t, at.TH_CHUNK_FRESH], rows[t, at.TH_CHUNK_END] = s.chunks * t // threads, s.chunks * (t + 1) // threads
+        rows[t, at.TH_POOL_FRESH], rows[t, at.TH_POOL_END] = s.places * t // threads, s.places * (t + 1) // threads
+        num = len(range(t, num_nodes, threads))
+        rows[t, at.TH_FIRST_NODE], rows[t, at.TH_LAST_NODE] = first, first + num
+        first += num
+    return rows
+
+
+def _port_rows(shape: Shape) -> Table:
+    ports = np.zeros((shape.num_ports, at.PORT_COLUMNS), dtype=np.int32)
+    for column in (at.PT_DATA_HEAD, at.PT_DATA_TAIL, at.PT_CONTROL_HEAD, at.PT_CONTROL_TAIL, at.PT_SERVING):
+        ports[:, column] = -1
+    shape.wire(ports)
+    return ports
+
+
+def _world_vector(
+    shape: Shape, workload: Workload, profile: Profile, queues: Queues, options: Options, state: State, s: Sizes
+) -> NDArray[np.int64]:
+    w = np.zeros(at.WORLD_WORDS, dtype=np.int64)
+    shift = profile.evs_per_plane.bit_length() - 1
+    values = {
+        at.W_THREADS: options.threads,
+        at.W_WINDOW: window_ps(shape),
+        at.W_SLOTS: s.slots,
+        at.W_SEED: options.seed * 1_000_003,
+        at.W_TIERS: shape.num_tiers,
+        at.W_PLANES: shape.planes,
+        at.W_T0: shape.t0,
+        at.W_HOSTS: shape.hosts,
+        at.W_UP0: shape.up0,
+        at.W_UP1: shape.up1,
+        at.W_BUNDLE1: shape.bundle1,
+        at.W_BUNDLE2: shape.bundle2,
+        at.W_POD_T0: shape.pod_t0,
+        at.W_GROUP0: shape.num_switches,
+        at.W_HASHED: options.hashed,
+        at.W_DATA_LIMIT: queues.data_limit,
+        at.W_CONTROL_LIMIT: queues.control_limit,
+        at.W_ECN_LOW: queues.ecn_low,
+        at.W_ECN_HIGH: queues.ecn_high,
+        at.W_ECN_LAST_HOP: queues.ecn_last_hop,
+        at.W_TRIM: queues.trim,
+        at.W_TRIM_BYTES: queues.trim_bytes,
+        at.W_XOFF: queues.xoff,
+        at.W_XON: queues.xon,
+        at.W_TX_BASE: state.tx_base,
+        at.W_TX_STRIDE: state.tx_stride,
+        at.W_RX_BASE: state.rx_base,
+        at.W_RX_STRIDE: state.rx_stride,
+        at.W_EV_SHIFT: shift,
+        at.W_EV_MASK: (1 << shift) - 1,
+        at.W_OVERHEAD: options.wire_overhead,
+        at.W_ACK_BYTES: options.ack_bytes,
+        at.W_MESSAGE_ACK: profile.message_ack,
+        at.W_ECHO: profile.reorder_ns > 0,
+        at.W_EVS: profile.evs_per_plane,
+        at.W_BIN: options.bin_ps,
+        at.W_BINS: options.num_bins,
+        at.W_MESSAGES: workload.num_messages,
+        at.W_SCRATCH_ROOM: s.scratch_room,
+    }
+    for place, value in values.items():
+        w[place] = int(value)
+    return w

@@ -1,0 +1,230 @@
+"""An output queue of a switch: two classes, marking, trimming, pause.
+
+A port serves its control class first, then data, one packet at a time. A data packet that finds the queue full is
+trimmed to its header and joins the control class (or is dropped where trimming is off); with even odds it is not the
+arriving packet that loses its payload but the last one in the queue, so that no flow is favoured by phase. A data
+packet is marked when it leaves and the bytes left behind it stand above the low threshold: with certainty above the
+high one, in proportion between. These are the rules of the reference simulator's composite queue, with thresholds as
+UEC 1.0 advises (0.2 and 0.8 of the bandwidth-delay product). A packet counts against its queue until its last bit left.
+
+Waiting packets stand in a pool shared by all ports and are linked by index.
+
+Knows: one port at a time. Must not know: where a packet goes next, nor any protocol.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairlead.fabric.mrc.layout import F_ECN, F_LAST_HOP, F_TRIMMED
+from fairlead.fabric.sim.engine import layout as at
+from fairlead.fabric.sim.engine.jit import engine, table, table32, vector, vector32
+
+
+@engine
+def mix(a: int, b: int) -> int:
+    """A 62-bit number that depends on every bit of both (splitmix64 finaliser)."""
+    x = a * -7046029254386353131 + b
+    x = (x ^ ((x >> 30) & 0x3FFFFFFFF)) * -4658895280553007687
+    x = (x ^ ((x >> 27) & 0x1FFFFFFFFF)) * -7723592293110705685
+    return (x ^ ((x >> 31) & 0x1FFFFFFFF)) & 0x3FFFFFFFFFFFFFFF
+
+
+@engine
+def new_place(w: Any, thread: int) -> int:
+    """A free place in the pool, or -1."""
+    mine = table(w, at.T_THREADS, at.THREAD_COLUMNS)[thread]
+    if mine[at.TH_POOL_FREE] > 0:
+        mine[at.TH_POOL_FREE] -= 1
+        return vector32(w, at.T_POOL_FREE)[mine[at.TH_POOL_STACK] + mine[at.TH_POOL_FREE]]
+    if mine[at.TH_POOL_FRESH] < mine[at.TH_POOL_END]:
+        mine[at.TH_POOL_FRESH] += 1
+        return mine[at.TH_POOL_FRESH] - 1
+    mine[at.TH_OVERFLOW] += 1
+    return -1
+
+
+@engine
+def free_place(w: Any, thread: int, place: int) -> None:
+    """Give a place back."""
+    mine = table(w, at.T_THREADS, at.THREAD_COLUMNS)[thread]
+    vector32(w, at.T_POOL_FREE)[mine[at.TH_POOL_STACK] + mine[at.TH_POOL_FREE]] = place
+    mine[at.TH_POOL_FREE] += 1
+
+
+@engine
+def is_control(meta: int) -> bool:
+    """Whether a packet rides in the control class: control packets, and data trimmed to its header."""
+    kind = (meta >> at.KIND_SHIFT) & at.KIND_MASK
+    is_data = kind == at.KIND_DATA or kind == at.KIND_ROCE_DATA or kind == at.KIND_PROBE
+    return not is_data or ((meta >> at.FLAGS_SHIFT) & F_TRIMMED) != 0
+
+
+@engine
+def scaled(port: Any, limit: int) -> int:
+    """A threshold of the tier, in proportion on a port slower than its tier."""
+    percent = port[at.PT_STATE] >> at.PORT_SCALE_SHIFT
+    return limit if percent == 0 else limit * percent // 100
+
+
+@engine
+def push(w: Any, port: Any, place: int, size: int, control: bool) -> None:
+    """Queue a packet that stands in the pool."""
+    links = table32(w, at.T_LINKS, at.LINK_COLUMNS)
+    head, bytes_at = (at.PT_CONTROL_HEAD, at.PT_CONTROL_BYTES) if control else (at.PT_DATA_HEAD, at.PT_DATA_BYTES)
+    tail = port[head + 1]
+    links[place, at.LINK_NEXT] = -1
+    links[place, at.LINK_PREVIOUS] = tail
+    if tail < 0:
+        port[head] = place
+    else:
+        links[tail, at.LINK_NEXT] = place
+    port[head + 1] = place
+    port[bytes_at] += size
+
+
+@engine
+def pop(w: Any, port: Any, head: int) -> int:
+    """Take the first packet of a class out of its queue; its bytes still count."""
+    links = table32(w, at.T_LINKS, at.LINK_COLUMNS)
+    place = port[head]
+    following = links[place, at.LINK_NEXT]
+    port[head] = following
+    if following < 0:
+        port[head + 1] = -1
+    else:
+        links[following, at.LINK_PREVIOUS] = -1
+    return place
+
+
+@engine
+def trim(w: Any, meta: int, last_hop: bool) -> int:
+    """META of a packet cut down to its header."""
+    flags = (F_TRIMMED | F_LAST_HOP if last_hop else F_TRIMMED) << at.FLAGS_SHIFT
+    return (meta & ~at.SIZE_MASK) | w[at.W_TRIM_BYTES] | flags
+
+
+@engine
+def enqueue(w: Any, thread: int, port: Any, number: int, place: int, last_hop: bool, chance: int) -> bool:
+    """A packet in the pool reaches an output queue; False if it was dropped (and its place freed).
+
+    `chance` is a random number of this arrival.
+    """
+    pool = vector(w, at.T_POOL)
+    meta = pool[place * at.RECORD_WORDS + at.META]
+    size = meta & at.SIZE_MASK
+    if is_control(meta):
+        return _enqueue_control(w, thread, port, number, place, size)
+    limit = scaled(port, w[at.W_DATA_LIMIT])
+    if port[at.PT_DATA_BYTES] + size > limit:
+        _count(w, number, at.CN_TRIMS if w[at.W_TRIM] else at.CN_DROPS)
+        last = port[at.PT_DATA_TAIL]
+        if chance & 1 and last >= 0:
+            _cut_last(w, thread, port, number, last, last_hop)
+        elif w[at.W_TRIM]:
+            pool[place * at.RECORD_WORDS + at.META] = trim(w, meta, last_hop)
+            return _enqueue_control(w, thread, port, number, place, w[at.W_TRIM_BYTES])
+        else:
+            free_place(w, thread, place)
+            return False
+    push(w, port, place, size, False)
+    port[at.PT_MAX_DATA] = max(port[at.PT_MAX_DATA], port[at.PT_DATA_BYTES])
+    return True
+
+
+@engine
+def _cut_last(w: Any, thread: int, port: Any, number: int, last: int, last_hop: bool) -> None:
+    """The last packet of the data queue gives way: trimmed, or dropped where trimming is off."""
+    pool, links = vector(w, at.T_POOL), table32(w, at.T_LINKS, at.LINK_COLUMNS)
+    before = links[last, at.LINK_PREVIOUS]
+    port[at.PT_DATA_TAIL] = before
+    if before < 0:
+        port[at.PT_DATA_HEAD] = -1
+    else:
+        links[before, at.LINK_NEXT] = -1
+    meta = pool[last * at.RECORD_WORDS + at.META]
+    port[at.PT_DATA_BYTES] -= meta & at.SIZE_MASK
+    if w[at.W_TRIM]:
+        pool[last * at.RECORD_WORDS + at.META] = trim(w, meta, last_hop)
+        _enqueue_control(w, thread, port, number, last, w[at.W_TRIM_BYTES])
+    else:
+        free_place(w, thread, last)
+
+
+@engine
+def _enqueue_control(w: Any, thread: int, port: Any, number: int, place: int, size: int) -> bool:
+    if port[at.PT_CONTROL_BYTES] + size > scaled(port, w[at.W_CONTROL_LIMIT]):
+        _count(w, number, at.CN_DROPS)
+        free_place(w, thread, place)
+        return False
+    push(w, port, place, size, True)
+    return True
+
+
+@engine
+def start_service(w: Any, port: Any, number: int, now: int) -> None:
+    """Begin to send the next packet of an idle port, if one may go."""
+    if port[at.PT_CONTROL_HEAD] >= 0:
+        place = pop(w, port, at.PT_CONTROL_HEAD)
+        port[at.PT_STATE] |= at.PORT_SERVES_CONTROL
+    elif port[at.PT_DATA_HEAD] >= 0 and not port[at.PT_STATE] & at.PORT_PAUSED:
+        place = pop(w, port, at.PT_DATA_HEAD)
+        port[at.PT_STATE] &= ~at.PORT_SERVES_CONTROL
+    else:
+        return
+    port[at.PT_SERVING] = place
+    size = vector(w, at.T_POOL)[place * at.RECORD_WORDS + at.META] & at.SIZE_MASK
+    vector(w, at.T_UNTIL)[number] = now + size * port[at.PT_FS_PER_BYTE] // 1000
+
+
+@engine
+def finish_service(w: Any, port: Any, number: int, last_hop: bool, now: int) -> int:
+    """The last bit of a packet left: account for it and mark it. Returns its place; the port is then idle."""
+    pool = vector(w, at.T_POOL)
+    place = port[at.PT_SERVING]
+    meta_at = place * at.RECORD_WORDS + at.META
+    size = pool[meta_at] & at.SIZE_MASK
+    port[at.PT_SERVING] = -1
+    port[at.PT_SENT] += 1
+    if port[at.PT_STATE] & at.PORT_SERVES_CONTROL:
+        port[at.PT_CONTROL_BYTES] -= size
+        return place
+    port[at.PT_DATA_BYTES] -= size
+    if not last_hop or w[at.W_ECN_LAST_HOP]:
+        low, high = scaled(port, w[at.W_ECN_LOW]), scaled(port, w[at.W_ECN_HIGH])
+        left = port[at.PT_DATA_BYTES]
+        if left > low and (left > high or _drawn(w, number, now) * (high - low) < (left - low) << 30):
+            pool[meta_at] |= F_ECN << at.FLAGS_SHIFT
+            _count(w, number, at.CN_MARKS)
+    return place
+
+
+@engine
+def _drawn(w: Any, number: int, now: int) -> int:
+    """30 random bits for what happens at a port at a time."""
+    return mix(w[at.W_SEED] + number, now) >> 32
+
+
+@engine
+def _count(w: Any, number: int, what: int) -> None:
+    table32(w, at.T_COUNTS, at.COUNT_COLUMNS)[number, what] += 1
+
+
+@engine
+def lost(w: Any, port: Any, number: int, now: int) -> bool:
+    """Whether a packet that leaves this port never arrives: its link loses packets at random."""
+    if port[at.PT_LOSS] == 0:
+        return False
+    if (mix(w[at.W_SEED] - number, now) >> 30) * 1000000 >= port[at.PT_LOSS] << 32:
+        return False
+    _count(w, number, at.CN_LOST)
+    return True
+
+
+@engine
+def copy_record(source: Any, r: int, target: Any, t: int) -> None:
+    """Copy a record; data records are shorter than control records."""
+    kind = (source[r + at.META] >> at.KIND_SHIFT) & at.KIND_MASK
+    num = at.DATA_WORDS if kind == at.KIND_DATA or kind == at.KIND_ROCE_DATA else at.RECORD_WORDS
+    for i in range(num):
+        target[t + i] = source[r + i]

@@ -1,0 +1,47 @@
+"""Which port a switch sends a packet on by: computed from the shape and the packet, never looked up.
+
+    two tiers     ports of a T0: its NICs, then its uplinks; of a T1: its T0s
+    three tiers   ports of an aggregation switch (T1): the T0s of its pod, then its uplinks; of a core: the pods
+
+Between a T0 and a T1, and between a T1 and a core, `bundle` parallel links may stand side by side.
+
+Knows: the order of ports (shape.py builds the links in that order). Must not know: queues, faults, protocols.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairlead.fabric.sim.engine import layout as at
+from fairlead.fabric.sim.engine.jit import engine
+from fairlead.fabric.sim.engine.queues import mix
+
+
+@engine
+def egress(w: Any, node: Any, route: int, rows: int) -> int:
+    """The port, counted within its node, by which a switch sends a packet on."""
+    to_t0 = route & 0xFFFF
+    if node[at.ND_KIND] == at.NODE_T0:
+        if to_t0 == node[at.ND_INDEX]:
+            return (route >> at.ROUTE_PORT_SHIFT) & 0xFFFF
+        return w[at.W_HOSTS] + _choice(w, node, route, rows, w[at.W_UP0])
+    pod = route >> at.ROUTE_POD_SHIFT
+    if node[at.ND_KIND] == at.NODE_CORE:
+        return pod * w[at.W_BUNDLE2] + _choice(w, node, route, rows, w[at.W_BUNDLE2])
+    pod_t0, bundle = w[at.W_POD_T0], w[at.W_BUNDLE1]
+    if pod == node[at.ND_POD]:
+        return (to_t0 - pod * pod_t0) * bundle + _choice(w, node, route, rows, bundle)
+    return pod_t0 * bundle + _choice(w, node, route, rows, w[at.W_UP1])
+
+
+@engine
+def _choice(w: Any, node: Any, route: int, rows: int, num: int) -> int:
+    """One of `num` equal ports: by hash of flow and entropy, salted by switch so that tiers do not choose alike; or the
+    one the packet names.
+    """
+    if num == 1:
+        return 0
+    path = (route >> at.ROUTE_PATH_SHIFT) & 0xFFFF
+    if not w[at.W_HASHED]:
+        return path
+    return ((mix(node[at.ND_SALT] + (rows >> at.ROWS_FLOW_SHIFT), path) >> 30) * num) >> 32

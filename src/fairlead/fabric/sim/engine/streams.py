@@ -1,0 +1,88 @@
+"""Records on the wire: what a node will receive, kept by receiving node and by window.
+
+A stream holds the records that reach one node within one window, written by one thread. It is a chain of chunks, so
+memory follows the number of packets that are really on the wire, and both writing and reading walk memory in order. Each
+thread takes chunks from its own store of free ones: first those it freed last (still in cache), then fresh ones.
+
+Knows: chunks, chains and free lists. Must not know: what a record says.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairlead.fabric.sim.engine import layout as at
+from fairlead.fabric.sim.engine.jit import engine, table, vector32
+
+
+@engine
+def stream_of(w: Any, node: int, time: int, thread: int) -> int:
+    """The stream in which `thread` writes what reaches `node` in the window of `time`."""
+    slot = (time // w[at.W_WINDOW]) & (w[at.W_SLOTS] - 1)
+    return (node * w[at.W_SLOTS] + slot) * w[at.W_THREADS] + thread
+
+
+@engine
+def new_record(w: Any, thread: int, node: int, time: int) -> int:
+    """Room for one more record for `node`: its first word in the store, or -1 if the store is full."""
+    stream = table(w, at.T_STREAMS, at.STREAM_COLUMNS)[stream_of(w, node, time, thread)]
+    count = stream[at.STREAM_COUNT]
+    if count & (at.CHUNK - 1) == 0:
+        chunk = _take_chunk(w, thread)
+        if chunk < 0:
+            return -1
+        if count == 0:
+            stream[at.STREAM_HEAD] = chunk
+        else:
+            vector32(w, at.T_CHAIN)[stream[at.STREAM_TAIL]] = chunk
+        stream[at.STREAM_TAIL] = chunk
+    stream[at.STREAM_COUNT] = count + 1
+    table(w, at.T_THREADS, at.THREAD_COLUMNS)[thread, at.TH_IN_FLIGHT] += 1
+    return (stream[at.STREAM_TAIL] * at.CHUNK + (count & (at.CHUNK - 1))) * at.RECORD_WORDS
+
+
+@engine
+def release(w: Any, thread: int, index: int) -> None:
+    """Empty a stream that was read; its chunks go to the thread that read it."""
+    stream = table(w, at.T_STREAMS, at.STREAM_COLUMNS)[index]
+    chain, free = vector32(w, at.T_CHAIN), vector32(w, at.T_CHUNK_FREE)
+    mine = table(w, at.T_THREADS, at.THREAD_COLUMNS)[thread]
+    left = (stream[at.STREAM_COUNT] + at.CHUNK - 1) // at.CHUNK
+    chunk = stream[at.STREAM_HEAD]
+    top = mine[at.TH_CHUNK_STACK] + mine[at.TH_CHUNKS_FREE]
+    for i in range(left):
+        free[top + i] = chunk
+        chunk = chain[chunk]
+    mine[at.TH_CHUNKS_FREE] += left
+    mine[at.TH_IN_FLIGHT] -= stream[at.STREAM_COUNT]
+    stream[at.STREAM_COUNT] = 0
+
+
+@engine
+def _take_chunk(w: Any, thread: int) -> int:
+    mine = table(w, at.T_THREADS, at.THREAD_COLUMNS)[thread]
+    if mine[at.TH_CHUNKS_FREE] > 0:
+        mine[at.TH_CHUNKS_FREE] -= 1
+        return vector32(w, at.T_CHUNK_FREE)[mine[at.TH_CHUNK_STACK] + mine[at.TH_CHUNKS_FREE]]
+    if mine[at.TH_CHUNK_FRESH] < mine[at.TH_CHUNK_END]:
+        mine[at.TH_CHUNK_FRESH] += 1
+        return mine[at.TH_CHUNK_FRESH] - 1
+    mine[at.TH_OVERFLOW] += 1
+    return -1
+
+
+@engine
+def read_stream(w: Any, index: int, places: Any, num: int) -> int:
+    """Write the first word of every record of a stream to `places[num:]`; returns the new `num`."""
+    stream = table(w, at.T_STREAMS, at.STREAM_COLUMNS)[index]
+    chain = vector32(w, at.T_CHAIN)
+    left, chunk = stream[at.STREAM_COUNT], stream[at.STREAM_HEAD]
+    while left > 0:
+        first = chunk * at.CHUNK * at.RECORD_WORDS
+        for i in range(min(left, at.CHUNK)):
+            places[num + i] = first + i * at.RECORD_WORDS
+        num += min(left, at.CHUNK)
+        left -= at.CHUNK
+        if left > 0:
+            chunk = chain[chunk]
+    return num

@@ -1,0 +1,144 @@
+"""One switch through one window: arrivals in order of time, queues, departures to the next node.
+
+Packets that reach different ports of a switch do not touch each other, so each port is played on its own: its arrivals,
+sorted by (time, port they came in by), are merged with its own departures. That is the order a global event list would
+give, and it walks memory port by port.
+
+Knows: a switch and its window. Must not know: the state of other nodes, or protocols.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairlead.fabric.sim.engine import layout as at
+from fairlead.fabric.sim.engine.jit import engine, table, table32, vector
+from fairlead.fabric.sim.engine.queues import (
+    copy_record,
+    enqueue,
+    finish_service,
+    free_place,
+    lost,
+    mix,
+    new_place,
+    start_service,
+)
+from fairlead.fabric.sim.engine.routing import egress
+from fairlead.fabric.sim.engine.sorting import group, sort_slice
+from fairlead.fabric.sim.engine.streams import new_record, read_stream, release, stream_of
+
+
+@engine
+def sweep_switch(w: Any, thread: int, number: int, start: int, end: int) -> int:
+    """Play switch `number` from `start` to `end`, one window. Returns how many packets arrived."""
+    node = table(w, at.T_NODES, at.NODE_COLUMNS)[number]
+    scratch = table(w, at.T_SCRATCH, w[at.W_SCRATCH_ROOM])[thread * at.SCRATCH_ROWS : (thread + 1) * at.SCRATCH_ROWS]
+    num = _gather(w, number, node, scratch, start)
+    ports, until = table32(w, at.T_PORTS, at.PORT_COLUMNS), vector(w, at.T_UNTIL)
+    starts, first_port = scratch[at.SC_STARTS], node[at.ND_PORT0]
+    wake = at.NEVER
+    for local in range(node[at.ND_PORTS]):
+        port = ports[first_port + local]
+        if starts[local] == starts[local + 1] and port[at.PT_SERVING] < 0:
+            continue
+        _play_port(w, thread, node, first_port + local, local, scratch, start, end)
+        if port[at.PT_SERVING] >= 0:
+            wake = min(wake, until[first_port + local])
+    node[at.ND_WAKE] = wake
+    for writer in range(w[at.W_THREADS]):
+        release(w, thread, stream_of(w, number, start, writer))
+    return num
+
+
+@engine
+def _gather(w: Any, number: int, node: Any, scratch: Any, start: int) -> int:
+    """Read what arrives in this window and group it by the port it will leave by."""
+    store = vector(w, at.T_STORE)
+    keys, values, buckets, starts = (
+        scratch[at.SC_KEYS],
+        scratch[at.SC_VALUES],
+        scratch[at.SC_BUCKETS],
+        scratch[at.SC_STARTS],
+    )
+    for local in range(node[at.ND_PORTS] + 1):
+        starts[local] = 0
+    num = 0
+    for writer in range(w[at.W_THREADS]):
+        num = read_stream(w, stream_of(w, number, start, writer), values, num)
+    for i in range(num):
+        r = values[i]
+        bucket = egress(w, node, store[r + at.ROUTE], store[r + at.ROWS])
+        keys[i] = (store[r + at.TIME] - start) << at.KEY_TIME_SHIFT | store[r + at.META] >> at.IN_PORT_SHIFT
+        buckets[i] = bucket
+        starts[bucket + 1] += 1
+    group(
+        buckets, starts, node[at.ND_PORTS], keys, values, scratch[at.SC_SORTED_KEYS], scratch[at.SC_SORTED_VALUES], num
+    )
+    return num
+
+
+@engine
+def _play_port(w: Any, thread: int, node: Any, number: int, local: int, scratch: Any, start: int, end: int) -> None:
+    """Merge the arrivals of one port with its departures, in order of time; at equal times it departs first."""
+    port = table32(w, at.T_PORTS, at.PORT_COLUMNS)[number]
+    until = vector(w, at.T_UNTIL)
+    keys, values = scratch[at.SC_SORTED_KEYS], scratch[at.SC_SORTED_VALUES]
+    i, last = scratch[at.SC_STARTS, local], scratch[at.SC_STARTS, local + 1]
+    sort_slice(keys, values, i, last)
+    last_hop = node[at.ND_KIND] == at.NODE_T0 and local < w[at.W_HOSTS]
+    while True:
+        arrives = start + (keys[i] >> at.KEY_TIME_SHIFT) if i < last else at.NEVER
+        leaves = until[number] if port[at.PT_SERVING] >= 0 else at.NEVER
+        if leaves <= arrives:
+            if leaves >= end:
+                return
+            place = finish_service(w, port, number, last_hop, leaves)
+            send_on(w, thread, port, number, vector(w, at.T_POOL), place * at.RECORD_WORDS, leaves)
+            free_place(w, thread, place)
+            start_service(w, port, number, leaves)
+        else:
+            i += 1
+            following = start + (keys[i] >> at.KEY_TIME_SHIFT) if i < last else end
+            _arrive(w, thread, node, port, number, values[i - 1], last_hop, arrives, min(following, end))
+
+
+@engine
+def _arrive(
+    w: Any, thread: int, node: Any, port: Any, number: int, r: int, last_hop: bool, now: int, horizon: int
+) -> None:
+    """A packet reaches its output port; nothing else happens to the port before `horizon`."""
+    store = vector(w, at.T_STORE)
+    in_port = node[at.ND_PORT0] + (store[r + at.META] >> at.IN_PORT_SHIFT)
+    state = port[at.PT_STATE] | table32(w, at.T_PORTS, at.PORT_COLUMNS)[in_port, at.PT_STATE]
+    if state & at.PORT_DOWN:
+        table32(w, at.T_COUNTS, at.COUNT_COLUMNS)[number, at.CN_DROPS] += 1
+        return
+    if port[at.PT_SERVING] < 0 and not state & at.PORT_PAUSED:
+        leaves = now + (store[r + at.META] & at.SIZE_MASK) * port[at.PT_FS_PER_BYTE] // 1000
+        if leaves < horizon:
+            # an idle port that is idle again before anything else can happen: the packet need not wait in the pool
+            port[at.PT_SENT] += 1
+            send_on(w, thread, port, number, store, r, leaves)
+            return
+    place = new_place(w, thread)
+    if place < 0:
+        return
+    copy_record(store, r, vector(w, at.T_POOL), place * at.RECORD_WORDS)
+    if enqueue(w, thread, port, number, place, last_hop, mix(w[at.W_SEED] ^ number, store[r + at.META] ^ now)):
+        if port[at.PT_SERVING] < 0:
+            start_service(w, port, number, now)
+
+
+@engine
+def send_on(w: Any, thread: int, port: Any, number: int, source: Any, r: int, now: int) -> None:
+    """Put a packet on the link of a port; it is with the far node when the link's latency has passed."""
+    if lost(w, port, number, now):
+        return
+    arrives = now + port[at.PT_LATENCY]
+    out = new_record(w, thread, port[at.PT_FAR_NODE], arrives)
+    if out < 0:
+        return
+    store = vector(w, at.T_STORE)
+    copy_record(source, r, store, out)
+    store[out + at.TIME] = arrives
+    store[out + at.META] = (source[r + at.META] & at.BELOW_IN_PORT) | port[at.PT_FAR_PORT] << at.IN_PORT_SHIFT

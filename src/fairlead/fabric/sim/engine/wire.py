@@ -1,0 +1,116 @@
+"""How a NIC puts packets on its ports: records of each kind, the path an entropy value means, control packets that wait.
+
+Knows: records and the ports of one NIC. Must not know: why a packet is sent.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairlead.fabric.mrc.layout import NUM_SACK_FIELDS
+from fairlead.fabric.sim.engine import layout as at
+from fairlead.fabric.sim.engine.jit import engine, table32, vector
+from fairlead.fabric.sim.engine.queues import free_place, lost, mix, new_place, pop, push
+from fairlead.fabric.sim.engine.streams import new_record
+
+REVERSE = 1 << 30  # added to a flow number on the way back, so that both directions are hashed on their own
+
+
+@engine
+def free_ports(w: Any, nic: Any, now: int) -> int:
+    """The ports that are up and idle, as a set of planes."""
+    until = vector(w, at.T_UNTIL)
+    ports = 0
+    for plane in range(w[at.W_PLANES]):
+        if until[nic[at.NC_PORT0] + plane] <= now:
+            ports |= 1 << plane
+    return ports & nic[at.NC_PORTS]
+
+
+@engine
+def path_of(w: Any, flow: int, stride: int, slot: int) -> int:
+    """The path an entropy value takes: an uplink of the T0, or the entropy itself where switches hash.
+
+    The values of a flow in one plane are spread over distinct uplinks, from an offset of its own in each plane.
+    """
+    if w[at.W_HASHED]:
+        return slot
+    plane, number = slot >> w[at.W_EV_SHIFT], slot & w[at.W_EV_MASK]
+    offset = mix(w[at.W_SEED] + flow, plane) >> 30
+    return ((offset * w[at.W_UP0] >> 32) + number * stride) % w[at.W_UP0]
+
+
+@engine
+def transmit(w: Any, thread: int, nic: Any, plane: int, now: int, meta: int, route: int, rows: int) -> int:
+    """Send a packet on an idle port. Returns where its record stands, for the body; -1 if it is lost on the way."""
+    number = nic[at.NC_PORT0] + plane
+    port = table32(w, at.T_PORTS, at.PORT_COLUMNS)[number]
+    leaves = now + (meta & at.SIZE_MASK) * port[at.PT_FS_PER_BYTE] // 1000
+    vector(w, at.T_UNTIL)[number] = leaves
+    port[at.PT_SENT] += 1
+    if lost(w, port, number, leaves) or (nic[at.NC_EV_LOSS] > 0 and _lost_on_path(w, nic, plane, route, leaves)):
+        return -1
+    arrives = leaves + port[at.PT_LATENCY]
+    r = new_record(w, thread, port[at.PT_FAR_NODE], arrives)
+    if r < 0:
+        return -1
+    store = vector(w, at.T_STORE)
+    store[r + at.TIME] = arrives
+    store[r + at.META] = (meta & at.BELOW_IN_PORT) | port[at.PT_FAR_PORT] << at.IN_PORT_SHIFT
+    store[r + at.ROUTE] = route
+    store[r + at.ROWS] = rows
+    return r
+
+
+@engine
+def _lost_on_path(w: Any, nic: Any, plane: int, route: int, now: int) -> bool:
+    """Whether the packet takes a path of the corrupted set and is lost there."""
+    path = (route >> at.ROUTE_PATH_SHIFT) & 0xFFFF
+    if w[at.W_HASHED] or not vector(w, at.T_EV_LOSS)[plane * w[at.W_UP0] + path]:
+        return False
+    return (mix(w[at.W_SEED] ^ nic[at.NC_PORT0], now + plane) >> 30) * 1000000 < nic[at.NC_EV_LOSS] << 32
+
+
+@engine
+def send_control(
+    w: Any, thread: int, nic: Any, plane: int, now: int, meta: int, route: int, rows: int, body: Any
+) -> None:
+    """Send a control packet on a port, or let it wait there; `body` holds its words."""
+    number = nic[at.NC_PORT0] + plane
+    port = table32(w, at.T_PORTS, at.PORT_COLUMNS)[number]
+    if port[at.PT_CONTROL_HEAD] < 0 and vector(w, at.T_UNTIL)[number] <= now:
+        r = transmit(w, thread, nic, plane, now, meta, route, rows)
+        store = vector(w, at.T_STORE)
+        if r >= 0:
+            for i in range(NUM_SACK_FIELDS):
+                store[r + at.BODY + i] = body[i]
+        return
+    place = new_place(w, thread)
+    if place < 0:
+        return
+    pool, r = vector(w, at.T_POOL), place * at.RECORD_WORDS
+    pool[r + at.META], pool[r + at.ROUTE], pool[r + at.ROWS] = meta, route, rows
+    for i in range(NUM_SACK_FIELDS):
+        pool[r + at.BODY + i] = body[i]
+    push(w, port, place, meta & at.SIZE_MASK, True)
+    nic[at.NC_CONTROL] += 1
+
+
+@engine
+def send_waiting_control(w: Any, thread: int, nic: Any, now: int) -> None:
+    """Let the first waiting control packet of each idle port go."""
+    ports, until = table32(w, at.T_PORTS, at.PORT_COLUMNS), vector(w, at.T_UNTIL)
+    pool, store = vector(w, at.T_POOL), vector(w, at.T_STORE)
+    for plane in range(w[at.W_PLANES]):
+        port = ports[nic[at.NC_PORT0] + plane]
+        if port[at.PT_CONTROL_HEAD] < 0 or until[nic[at.NC_PORT0] + plane] > now:
+            continue
+        place = pop(w, port, at.PT_CONTROL_HEAD)
+        nic[at.NC_CONTROL] -= 1
+        p = place * at.RECORD_WORDS
+        port[at.PT_CONTROL_BYTES] -= pool[p + at.META] & at.SIZE_MASK
+        r = transmit(w, thread, nic, plane, now, pool[p + at.META], pool[p + at.ROUTE], pool[p + at.ROWS])
+        if r >= 0:
+            for i in range(at.BODY, at.RECORD_WORDS):
+                store[r + i] = pool[p + i]
+        free_place(w, thread, place)
