@@ -118,7 +118,7 @@ def furnish(host: dict[str, Any]) -> None:
     shares = [(path, os.open(path, os.O_PATH)) for path in host["shares"] if _is_hidden(path)]
     files = hosttree.captured(host["facts"]) if host["facts"] else hosttree.generated(host["shows"])
     sc.mount("fairlead", _STAGE, "tmpfs", flags=sc.MS_NOSUID, data=f"mode=755,size={host['scratch_mib']}m")
-    tree = _write_tree(files | host["files"])
+    tree = _write_tree({**files, **host["files"]}, host["private"])
     for name, mode in PRIVATE:
         (_STAGE / name).mkdir(parents=True, exist_ok=True)
         (_STAGE / name).chmod(mode)
@@ -145,17 +145,23 @@ def _is_hidden(path: str) -> bool:
     return any(Path(path).is_relative_to(f"/{name}") for name, _ in PRIVATE)
 
 
-def _write_tree(files: hosttree.Tree) -> Path:
-    """Put the host's facts and its own files below the stage, which are the upper sides of the overlays."""
+def _write_tree(files: hosttree.Tree, private: Sequence[str]) -> Path:
+    """Put the host's facts and its own files below the stage, which are the upper sides of the overlays.
+
+    A path that ends in a slash is a directory.
+    """
     tree = _STAGE / "upper"
     for path, content in files.items():
-        place = tree / path if not path.startswith("run/") else _STAGE / path
-        place.parent.mkdir(parents=True, exist_ok=True)
+        backed = any(path.startswith(f"{name}/") for name, _ in PRIVATE)
+        place = (_STAGE if backed else tree) / path
+        (place if path.endswith("/") else place.parent).mkdir(parents=True, exist_ok=True)
+        if path.endswith("/"):
+            continue
         if isinstance(content, str) and content.startswith(hosttree.LINK):
             place.symlink_to(content.removeprefix(hosttree.LINK))
-        else:
-            place.write_bytes(content.encode() if isinstance(content, str) else content)
-            place.chmod(0o755 if path.startswith("usr/local/bin/") else 0o644)
+            continue
+        place.write_bytes(content.encode() if isinstance(content, str) else content)
+        place.chmod(0o600 if path in private else 0o755 if path.startswith(f"{hosttree.BIN}/") else 0o644)
     return tree
 
 

@@ -149,6 +149,7 @@ def _build(shape: LabShape) -> LabState:
     roots = cgroups.choose(shape.name, privileged=privileged, found=found, own=Path("/proc/self/cgroup").read_text())
     state = describe(shape, roots, is_rootless=not privileged)
     store.write(state)
+    services.prepare(shape, store.folder(shape.name))
     cgroups.create(roots, [h.name for h in state.hosts])
 
     # a fresh interpreter: forking this one would copy its threads' locks and its memory into every host
@@ -174,7 +175,7 @@ def _build(shape: LabShape) -> LabState:
             keeper=Process(**report["keeper"]),
             hosts=tuple(msgspec.structs.replace(h, anchor=anchors[h.name]) for h in state.hosts),
         )
-        state = services.start(shape, state, folder=store.folder(shape.name))
+        state = services.start(shape, state)
         store.write(state)
         keeper.stdin.write("commit\n")
         keeper.stdin.flush()
@@ -329,8 +330,8 @@ def host_plan(shape: LabShape, state: LabState, host: HostState) -> dict[str, An
         "shows": what,
         "facts": facts,
         "devices": hosttree.device_names(what),
-        "files": {"etc/hosts": etc_hosts(state, host), "etc/hostname": f"{host.name}\n"}
-        | services.files(shape, state, host),
+        "files": {"etc/hosts": etc_hosts(state, host), "etc/hostname": f"{host.name}\n"} | services.files(shape, state),
+        "private": services.private(shape),
         "shares": _shares(),
     }
 

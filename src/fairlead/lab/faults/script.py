@@ -1,0 +1,134 @@
+"""A timeline of faults: a text file, checked whole, then played.
+
+Knows: the file's form and the clock. Must not know: what a fault does.
+
+    # seconds   what
+    0           silent-drop p2/n3
+    2.5         loss p*/n1 percent=5 side=up
+    5           heal silent-drop p2/n3
+    10          heal all
+
+Times count from the start of the script and may not run backwards. Faults in force at the end stay in force; when the
+script is interrupted, those it injected are healed.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from fairlead.base.suggest import did_you_mean
+from fairlead.errors import LabError, Problem, SpecError, UsageError
+from fairlead.lab import store
+from fairlead.lab.faults import apply, catalog
+from fairlead.lab.shape import LabShape
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One line: at a time, inject (kind, target, settings) or heal (`which`)."""
+
+    at_s: float
+    line: int
+    text: str
+    kind: str = ""
+    target: str = ""
+    settings: tuple[tuple[str, str], ...] = ()
+    which: str = ""
+
+
+def read(path: Path, shape: LabShape) -> list[Step]:
+    """The steps of a file. Raises SpecError with every line that cannot be played on this shape."""
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError("lab/bad-script", f"cannot read {path}: {error}", hint="fairlead lab fault --kinds") from error
+    return parse(text, shape, str(path))
+
+
+def parse(text: str, shape: LabShape, file: str = "script") -> list[Step]:
+    """The steps of a text; see `read`."""
+    steps: list[Step] = []
+    problems: list[Problem] = []
+    for number, source in enumerate(text.splitlines(), 1):
+        try:
+            words = shlex.split(source, comments=True)
+            if not words:
+                continue
+            step = _step(words, number, source.strip())
+            if steps and step.at_s < steps[-1].at_s:
+                raise UsageError("lab/bad-script", f"{step.at_s:g} s is before {steps[-1].at_s:g} s, the line above")
+            if step.kind:
+                kind = catalog.kind_of(step.kind)
+                catalog.targets_of(kind, step.target, shape)
+                catalog.settings_of(kind, dict(step.settings))
+            steps.append(step)
+        except (UsageError, LabError, ValueError) as error:
+            problems.append(
+                Problem("lab/bad-script", str(error), file, line=number, column=1, length=len(source), source=source)
+            )
+    if problems:
+        raise SpecError(problems, hint="fairlead lab fault --kinds")
+    return steps
+
+
+def _step(words: list[str], number: int, text: str) -> Step:
+    try:
+        at_s = float(words[0].removesuffix("s"))
+    except ValueError:
+        raise UsageError("lab/bad-script", f"`{words[0]}` is not a time in seconds") from None
+    match words[1:]:
+        case ["heal", *which] if which:
+            return Step(at_s, number, text, which=" ".join(which))
+        case [kind, target, *rest] if kind != "heal":
+            return Step(at_s, number, text, kind, target, settings=tuple(pairs(rest).items()))
+        case _:
+            raise UsageError(
+                "lab/bad-script", "a line is `SECONDS KIND TARGET [NAME=VALUE ...]` or `SECONDS heal WHICH`"
+            )
+
+
+def pairs(words: list[str]) -> dict[str, str]:
+    """`NAME=VALUE` words as a mapping. Raises UsageError `lab/bad-setting`."""
+    out = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals:
+            raise UsageError(
+                "lab/bad-setting", f"`{word}` is not NAME=VALUE; {did_you_mean(word, ['percent=1', 'side=up'])}"
+            )
+        out[name] = value
+    return out
+
+
+def play(
+    name: str, steps: list[Step], said: Callable[[str], None], *, sleep: Callable[[float], None] = time.sleep
+) -> None:
+    """Play steps on a running lab, saying each as it takes effect."""
+    start = time.monotonic()
+    ours: list[int] = []
+    try:
+        for step in steps:
+            sleep(max(0.0, start + step.at_s - time.monotonic()))
+            if step.which:
+                apply.heal(name, step.which)
+            else:
+                ours.append(apply.inject(name, step.kind, step.target, dict(step.settings)).id)
+            said(f"{time.monotonic() - start:8.3f} s  {' '.join(step.text.split()[1:])}")
+    except KeyboardInterrupt:
+        in_force = {f.id for f in store.running(name).faults}
+        for fault in ours:
+            if fault in in_force:
+                apply.heal(name, str(fault))
+        raise
+
+
+def play_file(name: str, path: Path, said: Callable[[str], None]) -> None:
+    """Check a file against a running lab, then play it."""
+    state = store.running(name)
+    play(name, read(path, msgspec.convert(state.shape, LabShape)), said)

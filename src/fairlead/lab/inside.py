@@ -1,0 +1,149 @@
+"""Doing things in a lab that stands: lines for a namespace, a host's files, a host's first process.
+
+Knows: how to reach each part of a running lab from outside. Must not know: why; faults and services decide that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fairlead.cluster.enter import into_host, into_keeper, into_netns
+from fairlead.errors import LabError
+from fairlead.lab import cgroups
+from fairlead.lab.store import is_alive
+from fairlead.records.labstate import HostState, LabState, Process
+
+LIMIT_S = 60.0
+
+
+def say(state: LabState, netns: str, tool: Sequence[str], lines: Sequence[str]) -> None:
+    """Feed lines to a tool in a namespace of the lab. Raises LabError with what it answered."""
+    if not lines:
+        return
+    done = subprocess.run(
+        into_netns(state, netns, tool),
+        input="\n".join(lines) + "\n",
+        text=True,
+        capture_output=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    if done.returncode:
+        raise LabError(
+            "lab/refused",
+            f"{' '.join(tool)} in {netns} answered: {' '.join(done.stderr.split())}",
+            hint=f"fairlead lab status --name {state.name}",
+        )
+
+
+def ask(state: LabState, netns: str, argv: Sequence[str]) -> str:
+    """What a command prints in a namespace of the lab; empty where it fails."""
+    done = subprocess.run(into_netns(state, netns, argv), capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    return done.stdout if done.returncode == 0 else ""
+
+
+def run_on(state: LabState, host: HostState, argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """A command on a host."""
+    return subprocess.run(
+        into_host(state, host, argv),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+
+
+def host_path(host: HostState, path: str) -> Path:
+    """A file of a host as this process reaches it; `path` without a leading slash."""
+    assert host.anchor is not None
+    return Path(f"/proc/{host.anchor.pid}/root", path)
+
+
+def processes_of(host: HostState) -> list[int]:
+    """Every process in a host's PID namespace, by the machine's numbers."""
+    if host.anchor is None:
+        return []
+    with contextlib.suppress(OSError):
+        mine = Path(f"/proc/{host.anchor.pid}/ns/pid").readlink()
+        return [pid for pid in _all_pids() if _pid_namespace(pid) == mine]
+    return []
+
+
+def _all_pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _pid_namespace(pid: int) -> Path | None:
+    try:
+        return Path(f"/proc/{pid}/ns/pid").readlink()
+    except OSError:
+        return None
+
+
+def freeze(host: HostState, *, frozen: bool) -> None:
+    """Stop or continue a host: by its cgroup, or process by process where it has none."""
+    if cgroups.freeze(host.cgroups, frozen=frozen):
+        return
+    done: set[int] = set()
+    while fresh := set(processes_of(host)) - done:  # what forked while we were at it comes next
+        for pid in fresh:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP if frozen else signal.SIGCONT)
+        done |= fresh
+
+
+def kill(host: HostState) -> None:
+    """End every process of a host. The first one of its PID namespace takes all others with it."""
+    cgroups.freeze(host.cgroups, frozen=False)
+    if host.anchor and is_alive(host.anchor):
+        handle = os.pidfd_open(host.anchor.pid)
+        try:
+            os.kill(host.anchor.pid, signal.SIGKILL)
+            # readable once the kernel is done with the whole namespace
+            with contextlib.suppress(TimeoutError):
+                _wait_readable(handle, 30.0)
+        finally:
+            os.close(handle)
+    cgroups.kill(host.cgroups)
+
+
+def _wait_readable(fd: int, limit_s: float) -> None:
+    import select
+
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    poll.poll(limit_s * 1000)
+
+
+def boot(state: LabState, plan: dict[str, Any]) -> Process:
+    """Start the first process of a host again, beside the others, from the plan it was first made by."""
+    program = "from fairlead.lab.inside import _boot; _boot()"
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(
+        into_keeper(state, [sys.executable, "-P", "-c", program]),
+        input=json.dumps(plan), env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False,
+    )  # fmt: skip
+    answer: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {"error": {"detail": done.stderr}}
+    if "error" in answer:
+        raise LabError(
+            "lab/refused", f"{plan['name']} does not boot: {answer['error']['detail']}", hint="fairlead lab down"
+        )
+    return Process(**answer)
+
+
+def _boot() -> None:
+    """The far side of `boot`: forks the anchor and leaves it to the keeper."""
+    from fairlead.lab import anchor
+
+    plan = json.load(sys.stdin)
+    answer = anchor.await_ready(*anchor.start(plan))
+    sys.stdout.write(json.dumps(answer))
