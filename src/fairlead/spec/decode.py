@@ -148,7 +148,7 @@ class _Walk:
             here = (*path, name)
             if name in raw:
                 given = self.value(raw[name], here, field.type)
-                if not field.required and self.report.is_refused(here):
+                if not field.required and self.report.is_refused_itself(here):
                     continue
                 values[field.name] = given
             elif field.required:

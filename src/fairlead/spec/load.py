@@ -7,7 +7,6 @@ import functools
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from fairlead.spec.text import read_text
 
 DEFAULT_FILE = "cluster.toml"
 _NEXT = "fairlead init"
+_PRESETS = Path(__file__).with_name("presets")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,15 +82,14 @@ def preset(
 
 def preset_names() -> list[str]:
     """What `fairlead init --preset` takes."""
-    folder = resources.files("fairlead.spec").joinpath("presets")
-    return sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml"))
+    return sorted(f.stem for f in _PRESETS.glob("*.toml"))
 
 
 def preset_text(name: str) -> str:
     """A preset as TOML; its first line is a comment that says what it is for."""
     if name not in preset_names():
         raise UsageError("spec/unknown-preset", f"no preset `{name}`; {did_you_mean(name, preset_names())}", hint=_NEXT)
-    return resources.files("fairlead.spec").joinpath("presets", f"{name}.toml").read_text("utf-8")
+    return _PRESETS.joinpath(f"{name}.toml").read_text("utf-8")
 
 
 @functools.cache

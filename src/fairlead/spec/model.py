@@ -105,7 +105,7 @@ class Access(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Time limit for reaching a node."""
 
     ssh_options: tuple[str, ...] = ()
-    """Settings for ssh beyond your ssh configuration, as ssh_config writes them: ["Port=2222", "ControlMaster=auto"]."""
+    """Settings for ssh beyond your ssh configuration, as ssh_config writes them: ["Port=2222"]."""
 
 
 class Waiver(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

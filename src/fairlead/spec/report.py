@@ -77,6 +77,10 @@ class Report:
         """Whether the path, something around it or something inside it was refused."""
         return path in self._around or any(path[:end] in self._refused for end in range(1, len(path) + 1))
 
+    def is_refused_itself(self, path: KeyPath) -> bool:
+        """Whether just this path was refused."""
+        return path in self._refused
+
     def warnings(self) -> tuple[Problem, ...]:
         """What was said but stops nobody."""
         return tuple(self._problems(is_warning=True))

@@ -153,7 +153,7 @@ def _topology(spec: Spec, report: Report) -> None:
     if fabric.t0 is None or fabric.t1 is None:
         return
     where: KeyPath = ("fabric", "t0")
-    needs = [("fabric", k) for k in ("planes", "t1", "hosts_per_t0")] + [("pool",)]
+    needs = [*(("fabric", k) for k in ("planes", "t1", "hosts_per_t0")), *_of_pools(spec, "nodes", "size", "ports")]
     nics = sum(num_nics(spec, p) for p in spec.pools)
     try:
         if fabric.hosts_per_t0 is None:
@@ -188,7 +188,7 @@ def _lab(spec: Spec, report: Report) -> None:
     total = sum(len(p.nodes) for p in spec.pools)
     if total > MAX_LAB_NODES:
         text = f"the lab would need {total} virtual hosts; {MAX_LAB_NODES} is the most"
-        report(("pool", 0, "nodes"), "spec/lab-too-large", text, needs=[_VIA, ("pool",)])
+        report(("pool", 0, "nodes"), "spec/lab-too-large", text, needs=[_VIA, *_of_pools(spec, "nodes")])
     for number, pool in enumerate(spec.pools):
         real = [n for n in pool.nodes if not _HOST_LABEL.match(n)]
         if real:
@@ -223,7 +223,7 @@ def _waivers(spec: Spec, report: Report, today: dt.date) -> None:
             report((*path, "nodes"), "spec/waiver-nodes", "a waiver must name its nodes", hint='"all" for every node')
         elif strangers and not waiver.covers_all:
             text = f"no pool has {strangers} ({len(strangers)})"
-            report((*path, "nodes"), "spec/waiver-nodes", text, needs=[("pool",)])
+            report((*path, "nodes"), "spec/waiver-nodes", text, needs=_of_pools(spec, "nodes"))
         if not waiver.is_active(today):
             text = f"the waiver of {waiver.code} ended on {waiver.expires}; it no longer applies"
             hint = "repair the nodes and remove it, or set a new date"
@@ -237,7 +237,13 @@ def _expects(spec: Spec, report: Report) -> None:
         path = ("expect", number)
         if expect.pool and expect.pool not in pools:
             hint = did_you_mean(expect.pool, pools)
-            report((*path, "pool"), "spec/expect-pool", f"no pool `{expect.pool}`", hint=hint, needs=[("pool",)])
+            report(
+                (*path, "pool"),
+                "spec/expect-pool",
+                f"no pool `{expect.pool}`",
+                hint=hint,
+                needs=_of_pools(spec, "name"),
+            )
         kinds = expectable()
         if expect.fact not in kinds:
             hint = did_you_mean(expect.fact, kinds)
@@ -248,6 +254,11 @@ def _expects(spec: Spec, report: Report) -> None:
         if (expect.fact, expect.pool) in seen:
             report((*path, "fact"), "spec/expect-twice", f"`{expect.fact}` is expected twice")
         seen.add((expect.fact, expect.pool))
+
+
+def _of_pools(spec: Spec, *keys: str) -> list[KeyPath]:
+    """The paths of some keys in every pool."""
+    return [("pool", number, key) for number in range(len(spec.pools)) for key in keys]
 
 
 def _as_list(value: object) -> object:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import functools
 import tomllib
 from collections.abc import Mapping
-from importlib import resources
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
+
+_DATA = Path(__file__).parent
 
 Confidence = Literal["documented", "practice", "announced", "low"]
 """documented: the maker's reference pages; practice: limits or files in use on such machines; announced: told before it
@@ -30,7 +32,7 @@ class Source(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     confidence: Confidence
 
     def __str__(self) -> str:
-        return f"{self.name}, {self.date}"
+        return f"{self.name}, {self.date or self.where}"
 
 
 class Expected(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -162,10 +164,9 @@ FACTS = tuple(
 def sizes() -> dict[str, VmSize]:
     """Every VM size by its own name, family by family."""
     found: dict[str, VmSize] = {}
-    for file in sorted(resources.files("fairlead.spec").joinpath("sizes").iterdir(), key=lambda f: f.name):
-        if file.name.endswith(".toml"):
-            for size in _family(tomllib.loads(file.read_text("utf-8"))):
-                found[size.name] = size
+    for file in sorted(_DATA.joinpath("sizes").glob("*.toml")):
+        for size in _family(tomllib.loads(file.read_text("utf-8"))):
+            found[size.name] = size
     return found
 
 
@@ -177,7 +178,7 @@ def size(name: str) -> VmSize | None:
 @functools.cache
 def storage() -> tuple[Tier, ...]:
     """Every kind of storage."""
-    data = tomllib.loads(resources.files("fairlead.spec").joinpath("storage.toml").read_text("utf-8"))
+    data = tomllib.loads(_DATA.joinpath("storage.toml").read_text("utf-8"))
     return tuple(
         msgspec.convert({**row, "source": data["source"][row["source"]]}, Tier, strict=False) for row in data["tier"]
     )

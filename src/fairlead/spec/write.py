@@ -39,7 +39,7 @@ def write(tree: Mapping[str, Any], *, title: str) -> str:
     blocks = ["\n".join(_comment(_HEAD.format(title=title)))]
     for field in kind.fields:
         name = field.encode_name
-        if via not in _ONLY_VIA.get(name, (via,)):
+        if not is_read(name, via):
             continue
         inner = field.type.item_type if isinstance(field.type, inspect.VarTupleType) else field.type
         if not isinstance(inner, inspect.StructType):
@@ -52,6 +52,11 @@ def write(tree: Mapping[str, Any], *, title: str) -> str:
         else:
             blocks.append("\n".join(_table(f"[{name}]", inner, tree.get(name), explain=True)))
     return "\n\n".join(blocks) + "\n"
+
+
+def is_read(table: str, via: str) -> bool:
+    """Whether a table is read at all with this way of access."""
+    return via in _ONLY_VIA.get(table, (via,))
 
 
 def toml_value(value: Any) -> str:
