@@ -144,6 +144,8 @@ def on_sack(m: Words, tx: int, now: int, s: Words, o: int) -> int:
     window.acknowledge_bitmap(m, tx, base, s[o + S_LOW])
     window.acknowledge_bitmap(m, tx, base + bits.WORD_BITS, s[o + S_HIGH])
     window.close_gap(m, tx)
+    if m[tx + TX_UNA] == m[tx + TX_NEXT]:
+        m[tx + TX_IN_FLIGHT] = 0  # whatever the two ends think a packet counts
 
     _judge_path(m, tx, now, slot, mark)
     congestion.on_arrival(m, tx, now, arrived, delay, marked)
@@ -275,9 +277,7 @@ def on_ack(m: Words, tx: int, now: int, msn: int) -> int:
 def _heard(m: Words, tx: int, now: int) -> None:
     """Set the timers anew after news from the peer."""
     p = m[tx + E_PROFILE]
-    m[tx + TX_IN_FLIGHT] = max(m[tx + TX_IN_FLIGHT], 0)
     if m[tx + TX_UNA] == m[tx + TX_NEXT]:
-        m[tx + TX_IN_FLIGHT] = 0
         m[tx + TX_RTO_AT] = FOREVER
         m[tx + TX_PROBE_AT] = FOREVER
         m[tx + TX_PROBE_DUE] = 0

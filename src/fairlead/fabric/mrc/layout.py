@@ -127,7 +127,7 @@ LINE_WORDS: Final = 8  # one 64-byte cache line
     TX_NEXT,  # next new PSN
     TX_LOST,  # PSNs waiting for retransmission
     TX_LOST_HINT,  # no lost PSN stands below this one
-    TX_IN_FLIGHT,  # bytes believed in the network; may dip below 0 by SACK rounding
+    TX_IN_FLIGHT,  # bytes believed in the network; dips below 0 by up to 255, for rcvd_bytes is rounded up
     TX_CWND,
     TX_DEADLINE,  # earliest time on_timer has work; FOREVER: none
     TX_MPR,  # PSN range the peer accepts now

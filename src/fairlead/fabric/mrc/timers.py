@@ -44,7 +44,11 @@ def expire(m: Words, tx: int, now: int) -> int:
     m[tx + TX_NUM_TIMEOUTS] += expired
     if expired > 0 and retry(m, tx):
         return DID_FAIL
-    m[tx + TX_RTO_AT] = earliest + timeout(m, tx) if earliest < FOREVER else FOREVER
+    if earliest < FOREVER:
+        m[tx + TX_RTO_AT] = earliest + timeout(m, tx)
+    else:
+        m[tx + TX_RTO_AT] = FOREVER
+        m[tx + TX_IN_FLIGHT] = 0  # all that was in flight has arrived or is lost
     return DID_NOTHING
 
 
