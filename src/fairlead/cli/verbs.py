@@ -19,6 +19,7 @@ VERBS = (
     Verb("doctor", "fairlead.cli.doctor:doctor", "Say what this machine can do, and what to install for the rest."),
     Verb("exec", "fairlead.cli.exec:exec_", "Run a command on nodes; equal outputs are folded."),
     Verb("probe", "fairlead.cli.probe:probe", "Read nodes' facts and judge each node by itself."),
+    Verb("lab", "fairlead.cli.lab:app", "A whole cluster inside this machine, with faults on demand."),
     Verb("show", "fairlead.cli.show:show", "List earlier runs, or show one again."),
     Verb("rejudge", "fairlead.cli.show:rejudge", "Judge an earlier run's facts by today's rules."),
     Verb("diff", "fairlead.cli.show:diff", "What changed between two runs."),

@@ -1,22 +1,93 @@
-"""How to enter a lab host, from its record alone: the words to put before a command.
+"""Finding a lab by its record, and the words that put a command inside it.
 
-Knows: LabState and the programs `sh` and `nsenter`. Must not know: how labs are built, or what is run in them.
+Knows: where labs leave their records, who of them is alive, and the programs `sh` and `nsenter`. Must not know: how labs
+are built or changed (`lab/` does, and writes the records), or what is run in them.
+
+    DIR/<name>/state.json    the LabState, always whole
+
+DIR is /run/fairlead/labs for root, otherwise below the user's run-time or state directory; FAIRLEAD_LABS names another.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Sequence
+from pathlib import Path
 
-from fairlead.records.labstate import HostState, LabState
+import msgspec
+
+from fairlead.base.process import start_ticks
+from fairlead.base.suggest import did_you_mean
+from fairlead.errors import LabError
+from fairlead.records.codec import from_json
+from fairlead.records.labstate import HostState, LabState, Process
+
+
+def place() -> Path:
+    """The directory of all labs of this user."""
+    if chosen := os.environ.get("FAIRLEAD_LABS"):
+        return Path(chosen)
+    if os.geteuid() == 0:
+        return Path("/run/fairlead/labs")
+    base = os.environ.get("XDG_RUNTIME_DIR") or os.environ.get("XDG_STATE_HOME")
+    return (Path(base) if base else Path.home() / ".local/state") / "fairlead/labs"
+
+
+def folder(name: str) -> Path:
+    """A lab's own directory."""
+    return place() / name
+
+
+def names() -> list[str]:
+    """Every lab that has a directory."""
+    with contextlib.suppress(FileNotFoundError):
+        return sorted(p.name for p in place().iterdir() if p.is_dir())
+    return []
+
+
+def read(name: str) -> LabState | None:
+    """A lab's record; None where there is none. Raises LabError `lab/bad-record` where it cannot be read."""
+    try:
+        return from_json((folder(name) / "state.json").read_bytes(), LabState)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (msgspec.DecodeError, OSError) as error:
+        raise LabError(
+            "lab/bad-record",
+            f"the record of the lab `{name}` cannot be read: {error}",
+            hint=f"fairlead lab down --name {name}",
+        ) from error
+
+
+def running(name: str) -> LabState:
+    """The record of a lab that stands. Raises LabError `lab/not-up`."""
+    state = read(name)
+    if state is None or not is_up(state):
+        up = [n for n in names() if is_up(read(n))]
+        near = f"; {did_you_mean(name, up)}" if up else ""
+        raise LabError("lab/not-up", f"the lab `{name}` is not up{near}", hint="fairlead lab up")
+    return state
+
+
+def is_up(state: LabState | None) -> bool:
+    """Whether a lab stands."""
+    return state is not None and state.phase == "up" and is_alive(state.keeper)
+
+
+def is_alive(process: Process | None) -> bool:
+    """Whether a process is still the one that was meant."""
+    return process is not None and start_ticks(process.pid) == process.start
+
 
 # the shell joins the host's cgroups first, so that freezing or killing the host takes in what runs there; `0` is itself
 _JOIN = 'while [ "$1" != -- ]; do echo 0 >"$1/cgroup.procs" || exit 125; shift; done; shift; exec "$@"'
 
 
 def into_host(state: LabState, host: HostState, argv: Sequence[str]) -> list[str]:
-    """A command as it runs on a lab host: its cgroups and all its namespaces.
+    """A command as it runs on a lab host: in its cgroups and all its namespaces.
 
-    The host must be alive; check `host.anchor` by pid and start time before.
+    The host must be alive; check `host.anchor` before.
     """
     assert host.anchor is not None, "a dead host cannot be entered"
     words = ["nsenter", "-t", str(host.anchor.pid), *_user(state), "-m", "-u", "-i", "-n", "-p", "--", *argv]
@@ -31,7 +102,7 @@ def into_netns(state: LabState, netns: str, argv: Sequence[str]) -> list[str]:
 
 
 def into_keeper(state: LabState, argv: Sequence[str]) -> list[str]:
-    """A command beside the keeper: in the lab, below no host."""
+    """A command beside the keeper: in the lab, on no host."""
     assert state.keeper is not None
     return ["nsenter", "-t", str(state.keeper.pid), *_user(state), "-m", "-u", "-i", "-n", "-p", "--", *argv]
 

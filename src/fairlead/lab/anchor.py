@@ -24,6 +24,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from fairlead.base.process import start_ticks
 from fairlead.lab import hosttree
 from fairlead.lab import syscalls as sc
 
@@ -89,7 +90,7 @@ def reap_forever() -> NoReturn:
 def _be_the_host(host: dict[str, Any], writer: int) -> NoReturn:
     try:
         pid = int(Path("/proc/self").readlink().name)
-        started = sc.start_ticks(pid)
+        started = start_ticks(pid)
         furnish(host)
     except OSError as error:
         _tell(writer, {"error": {"line": str(error.filename or "furnish"), "detail": error.strerror or str(error)}})

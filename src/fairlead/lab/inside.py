@@ -15,10 +15,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fairlead.base.suggest import did_you_mean
 from fairlead.cluster.enter import into_host, into_keeper, into_netns
 from fairlead.errors import LabError
 from fairlead.lab import cgroups
-from fairlead.lab.store import is_alive
+from fairlead.lab.store import is_alive, running
 from fairlead.records.labstate import HostState, LabState, Process
 
 LIMIT_S = 60.0
@@ -60,6 +61,27 @@ def run_on(state: LabState, host: HostState, argv: Sequence[str]) -> subprocess.
         timeout=LIMIT_S,
         check=False,
     )
+
+
+def words_into(name: str, node: str, argv: Sequence[str]) -> list[str]:
+    """The words that run a command on a host or in a switch of a lab. Raises LabError where there is no such living node.
+
+    The command dies with the process that runs these words.
+    """
+    state = running(name)
+    bound = ["setpriv", "--pdeathsig", "KILL", "--", *argv]
+    switch = next((s for s in state.switches if node in (s.name, s.netns)), None)
+    if switch:
+        return into_netns(state, switch.netns, bound)
+    host = state.host(node)
+    if host is None:
+        known = [*(h.name for h in state.hosts), *(s.name for s in state.switches)]
+        raise LabError(
+            "lab/unknown-node", f"no host or switch `{node}`; {did_you_mean(node, known)}", hint="fairlead lab status"
+        )
+    if not is_alive(host.anchor):
+        raise LabError("lab/node-dead", f"{node} is dead", hint="fairlead lab fault --heal node-dead")
+    return into_host(state, host, bound)
 
 
 def host_path(host: HostState, path: str) -> Path:

@@ -28,6 +28,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from fairlead.base.process import start_ticks
 from fairlead.lab import anchor
 from fairlead.lab import syscalls as sc
 
@@ -195,7 +196,7 @@ def _user_namespace() -> None:
 
 
 def _ticks_of_self() -> int:
-    return sc.start_ticks(int(Path("/proc/self").readlink().name)) or 0
+    return start_ticks(int(Path("/proc/self").readlink().name)) or 0
 
 
 if __name__ == "__main__":

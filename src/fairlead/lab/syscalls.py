@@ -96,19 +96,6 @@ def set_tx_checksum(device: str, *, on: bool) -> None:
         fcntl.ioctl(sock, _SIOCETHTOOL, request)
 
 
-def start_ticks(pid: int) -> int | None:
-    """When a process began, in clock ticks since boot: with the pid, an identity that is never used again. None if gone.
-
-    A zombie counts as gone.
-    """
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    fields = stat[stat.rindex(")") + 2 :].split()
-    return None if fields[0] in "ZX" else int(fields[19])
-
-
 def _check(result: int, what: str) -> None:
     if result != 0:
         errno = ctypes.get_errno()

@@ -32,7 +32,7 @@ from fairlead.errors import LabError, MissingTool, NotPermitted
 from fairlead.lab import cgroups, hosttree, services, store, wiring
 from fairlead.lab.shape import LabShape, check_memory
 from fairlead.lab.syscalls import has_sys_admin
-from fairlead.records.codec import builtins
+from fairlead.records.codec import from_json, to_json
 from fairlead.records.labstate import HostPort, HostState, LabState, LinkEnd, LinkState, Process, SwitchState
 from fairlead.spec import usid
 from fairlead.spec.topology import t0_name, t1_name
@@ -73,9 +73,9 @@ def down(name: str) -> bool:
 
 
 def _same(found: LabState, shape: LabShape) -> LabState:
-    if found.shape == builtins(shape):
-        return found
     built = msgspec.convert(found.shape, LabShape)
+    if built == shape:
+        return found
     differing = [n for n in shape.__struct_fields__ if getattr(built, n) != getattr(shape, n)]
     raise LabError(
         "lab/other-shape",
@@ -264,7 +264,7 @@ def describe(shape: LabShape, roots: Sequence[Path], *, is_rootless: bool) -> La
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         uid=os.geteuid(),
         is_rootless=is_rootless,
-        shape=builtins(shape),
+        shape=from_json(to_json(shape), dict),
         cgroup_roots=tuple(map(str, roots)),
         hosts=tuple(hosts),
         switches=tuple(_switches(shape)),

@@ -55,18 +55,15 @@ def parse(text: str, shape: LabShape, file: str = "script") -> list[Step]:
     """The steps of a text; see `read`."""
     steps: list[Step] = []
     problems: list[Problem] = []
+    latest = 0.0
     for number, source in enumerate(text.splitlines(), 1):
         try:
             words = shlex.split(source, comments=True)
             if not words:
                 continue
             step = _step(words, number, source.strip())
-            if steps and step.at_s < steps[-1].at_s:
-                raise UsageError("lab/bad-script", f"{step.at_s:g} s is before {steps[-1].at_s:g} s, the line above")
-            if step.kind:
-                kind = catalog.kind_of(step.kind)
-                catalog.targets_of(kind, step.target, shape)
-                catalog.settings_of(kind, dict(step.settings))
+            before, latest = latest, max(latest, step.at_s)
+            _check(step, shape, before)
             steps.append(step)
         except (UsageError, LabError, ValueError) as error:
             problems.append(
@@ -75,6 +72,15 @@ def parse(text: str, shape: LabShape, file: str = "script") -> list[Step]:
     if problems:
         raise SpecError(problems, hint="fairlead lab fault --kinds")
     return steps
+
+
+def _check(step: Step, shape: LabShape, before_s: float) -> None:
+    if step.at_s < before_s:
+        raise UsageError("lab/bad-script", f"{step.at_s:g} s is before {before_s:g} s, the latest line above")
+    if step.kind:
+        kind = catalog.kind_of(step.kind)
+        catalog.targets_of(kind, step.target, shape)
+        catalog.settings_of(kind, dict(step.settings))
 
 
 def _step(words: list[str], number: int, text: str) -> Step:

@@ -1,0 +1,242 @@
+"""`fairlead lab`: a whole cluster inside this machine, entered, broken and mended at will."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from fairlead.base.table import table
+from fairlead.base.units import duration, size
+from fairlead.cli.common import Common, SpecFile
+from fairlead.cli.output import Answer, session
+from fairlead.errors import UsageError
+
+app = App(
+    name="lab",
+    help="A whole cluster inside this machine: hosts, a multi-plane SRv6 fabric, faults on demand.",
+    help_format="plaintext",
+    result_action="return_value",
+)
+
+Flag = Annotated[bool, Parameter(negative=())]
+Name = Annotated[str | None, Parameter(name=("--name", "-n"))]
+"""The lab; else the one the cluster file names."""
+
+
+@app.command
+def up(*, name: Name = None, spec: SpecFile = None, common: Common = Common()) -> Answer:
+    """Build the lab a cluster file describes; without a file, 4 hosts on 4 planes. A lab that is up stays as it is.
+
+    Parameters
+    ----------
+    name
+        Name the lab otherwise than the cluster file does.
+    """
+    import msgspec
+
+    from fairlead.lab.shape import LabShape
+    from fairlead.lab.up import up as build
+    from fairlead.spec import read
+
+    shape = LabShape.from_spec(read(spec, or_lab=True).spec)
+    if name:
+        shape = msgspec.structs.replace(shape, name=name)
+    began = time.monotonic()
+    state = build(shape)
+    took_s = time.monotonic() - began
+    topo = shape.topology
+    lines = [
+        f"lab {state.name} is up: {topo.num_hosts} hosts, {topo.planes} planes, {topo.num_switches} switches, "
+        f"{topo.num_host_links + topo.num_fabric_links} links   {duration(took_s)}"
+    ]
+    if state.ssh:
+        lines.append(f"ssh      ssh -F {state.ssh.config} {shape.nodes[0]}")
+    if state.slurm:
+        lines.append(f"slurm    {_again('exec', state.name)} head -- srun -N{topo.num_hosts} hostname")
+    return Answer(
+        schema="fairlead.lab-up/1",
+        text="\n".join(lines),
+        body={"lab": state, "took_s": round(took_s, 3), "memory_estimate": size(shape.memory_kib * 1024)},
+        hints=[_again("status", state.name), f"{_again('exec', state.name)} {shape.nodes[0]} -- ip -6 route"],
+    )
+
+
+@app.command
+def down(*, name: Name = None, spec: SpecFile = None, all_: Annotated[Flag, Parameter(name="--all")] = False,
+         common: Common = Common()) -> Answer:  # fmt: skip
+    """Take a lab down. Nothing of it is left, whatever state it was in.
+
+    Parameters
+    ----------
+    all_
+        Every lab of this user.
+    """
+    from fairlead.cluster.enter import names
+    from fairlead.lab.up import down as remove
+
+    wanted = names() if all_ else [_name(name, spec)]
+    gone = [each for each in wanted if remove(each)]
+    text = f"took down {', '.join(gone)}" if gone else "there was no such lab" if not all_ else "there was no lab"
+    return Answer(schema="fairlead.lab-down/1", text=text, body={"labs": gone})
+
+
+@app.command
+def status(*, name: Name = None, spec: SpecFile = None, links: Flag = False, common: Common = Common()) -> Answer:
+    """Draw the fabric: planes, switches, hosts, links with their state, rate and counters, and the faults in force.
+
+    Parameters
+    ----------
+    links
+        Every link with its counters, not only those that differ from how they were built.
+    """
+    from fairlead.cluster.enter import running
+    from fairlead.lab import status as lab_status
+
+    state = running(_name(name, spec))
+    now = lab_status.read(state)
+    return Answer(
+        schema="fairlead.lab-status/1",
+        text=lambda: lab_status.draw(state, now, every_link=links),
+        body={"lab": state, "status": now},
+    )
+
+
+@app.command(name="exec")
+def exec_(
+    node: str,
+    *command: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    name: Name = None,
+    spec: SpecFile = None,
+    common: Common = Common(),
+) -> Answer:
+    """Run a command on a lab host, or in the network namespace of a switch, with this terminal.
+
+    Parameters
+    ----------
+    node
+        A host such as `n0`, or a switch such as `p0/t0-1`.
+    command
+        The command and its arguments, after `--`. Without one, a shell.
+    """
+    from fairlead.lab.inside import words_into
+
+    argv = words_into(_name(name, spec), node, list(command) or ["sh"])
+    # the command has the terminal: an interrupt is for it, and its answer is ours
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        done = subprocess.run(argv, check=False, preexec_fn=_default_interrupt)  # noqa: PLW1509
+    finally:
+        signal.signal(signal.SIGINT, before)
+    status = done.returncode if done.returncode >= 0 else 128 - done.returncode
+    return Answer(schema="fairlead.lab-exec/1", text="", body={"node": node, "rc": status}, exit=status)
+
+
+@app.command
+def fault(
+    *words: str,
+    heal: str | None = None,
+    script: Path | None = None,
+    kinds: Flag = False,
+    name: Name = None,
+    spec: SpecFile = None,
+    common: Common = Common(),
+) -> Answer:
+    """Inject a fault, heal one, play a script of them, or list the kinds.
+
+    Parameters
+    ----------
+    words
+        KIND TARGET [NAME=VALUE ...], for example: silent-drop p2/n3, or: loss 'p*/n1' percent=5.
+    heal
+        What to heal instead: all, a fault's number, a kind, or a target.
+    script
+        A file of lines `SECONDS KIND TARGET [NAME=VALUE ...]` and `SECONDS heal WHICH`, checked whole, then played.
+    kinds
+        List every kind, its target and its settings.
+    """
+    from fairlead.lab.faults import apply
+    from fairlead.lab.faults import script as scripts
+
+    if sum((bool(words), heal is not None, script is not None, kinds)) != 1:
+        raise UsageError(
+            "lab/bad-fault", "give one of: KIND TARGET, --heal, --script, --kinds", hint="fairlead lab fault --help"
+        )
+    if kinds:
+        return _kinds()
+    lab = _name(name, spec)
+    if heal is not None:
+        healed = apply.heal(lab, heal)
+        text = "\n".join(f"healed   {f.id}  {f.kind} {f.target}" for f in healed) or "no fault was in force"
+        return Answer(schema="fairlead.lab-fault/1", text=text, body={"healed": healed})
+    if script is not None:
+        scripts.play_file(lab, script, session().note)
+        from fairlead.cluster.enter import running
+
+        left = running(lab).faults
+        text = f"played {script}; {len(left)} fault{'' if len(left) == 1 else 's'} in force"
+        return Answer(schema="fairlead.lab-fault/1", text=text, body={"faults": left})
+    if len(words) < 2:
+        raise UsageError("lab/bad-fault", f"`{words[0]}` needs a target", hint="fairlead lab fault --kinds")
+    injected = apply.inject(lab, words[0], words[1], scripts.pairs(list(words[2:])))
+    return Answer(
+        schema="fairlead.lab-fault/1",
+        text=f"injected {injected.id}  {injected.kind} {injected.target}",
+        body={"injected": injected},
+        hints=[f"{_again('fault', lab)} --heal {injected.id}"],
+    )
+
+
+def _kinds() -> Answer:
+    from fairlead.lab.faults.catalog import KINDS
+
+    rows = [
+        (
+            kind.name,
+            kind.on,
+            " ".join(n if s.default is None else f"{n}={s.default}" for n, s in kind.settings.items()),
+            kind.help,
+        )
+        for kind in KINDS.values()
+    ]
+    body = [
+        {"kind": kind.name, "on": kind.on, "help": kind.help, "how": kind.how,
+         "settings": {n: {"default": s.default, "help": s.help} for n, s in kind.settings.items()}}
+        for kind in KINDS.values()
+    ]  # fmt: skip
+    return Answer(
+        schema="fairlead.lab-faults/1",
+        text=table(["KIND", "ON", "SETTINGS", "WHAT"], rows)
+        + "\n\ntargets: link p2/n3 or p2/t0-1/t1-0, switch p2/t0-1, host n3, pair n0:n3; `*` stands for any one part",
+        body={"kinds": body},
+    )
+
+
+def _name(name: str | None, spec: Path | None) -> str:
+    """The lab a command is about: the flag, the cluster file, or the only lab there is."""
+    from fairlead.cluster.enter import is_up, names, read
+    from fairlead.spec import read as read_spec
+
+    if name:
+        return name
+    described = read_spec(spec, or_lab=True).spec
+    wanted = described.lab.name or described.cluster.name
+    standing = [each for each in names() if is_up(read(each))]
+    return standing[0] if spec is None and wanted not in standing and len(standing) == 1 else wanted
+
+
+def _again(verb: str, name: str) -> str:
+    """A command about this lab, as short as it can be."""
+    plain = ""
+    with contextlib.suppress(Exception):
+        plain = _name(None, None)
+    return f"fairlead lab {verb}" + ("" if plain == name else f" -n {name}")
+
+
+def _default_interrupt() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

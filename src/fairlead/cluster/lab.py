@@ -1,0 +1,50 @@
+"""Nodes that are lab hosts: entered by their namespaces, from the lab's record alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from fairlead.base.nodeset import NodeSet
+from fairlead.base.suggest import did_you_mean
+from fairlead.cluster import enter
+from fairlead.cluster.backend import Backend, last_line
+from fairlead.cluster.protocol import Refusal, State
+
+
+class LabBackend(Backend):
+    """The hosts of one lab on this machine. Raises LabError `lab/not-up` from `ready` where it does not stand."""
+
+    name = "lab"
+
+    def __init__(self, lab: str) -> None:
+        self._lab = lab
+
+    async def ready(self, nodes: NodeSet) -> Mapping[str, Refusal]:
+        """Which hosts there are, and which of them live. A frozen one counts as living, as a hung machine does."""
+        state = enter.running(self._lab)
+        known = [host.name for host in state.hosts]
+        refused: dict[str, Refusal] = {}
+        for node in nodes:
+            host = state.host(node)
+            if host is None:
+                why = f"the lab `{self._lab}` has no such host; {did_you_mean(node, known)}"
+                refused[node] = Refusal(State.UNREACHABLE, why, "fairlead lab status")
+            elif not enter.is_alive(host.anchor):
+                refused[node] = Refusal(State.UNREACHABLE, "the lab host is dead", "fairlead lab status")
+        return refused
+
+    def wrap(self, node: str, argv: Sequence[str]) -> list[str]:
+        """Into the host's cgroups and namespaces. The record is read anew: a host may have been booted meanwhile."""
+        state = enter.running(self._lab)
+        host = state.host(node)
+        if host is None or not enter.is_alive(host.anchor):
+            return ["sh", "-c", "echo the lab host is dead >&2; exit 125"]
+        return enter.into_host(state, host, argv)
+
+    def explain(self, node: str, rc: int | None, said: str) -> Refusal:
+        """`nsenter` and the shell before it speak for themselves; what they say is about the host, not the command."""
+        if not enter.is_up(enter.read(self._lab)):
+            return Refusal(State.UNREACHABLE, f"the lab `{self._lab}` went down", "fairlead lab up")
+        if "nsenter:" in said or rc == 125:
+            return Refusal(State.UNREACHABLE, last_line(said) or "the lab host cannot be entered", "fairlead lab status")
+        return super().explain(node, rc, said)
