@@ -1,12 +1,18 @@
 """What a probe read on one node: a tree of plain values in which every hole is marked and says why.
 
-A leaf that could not be read is the object `{"unread": "why", "source": "/sys/..."}`: a fact in its own right. Rules reach
-values through `Facts.get`, which raises Unread on a hole, so that a rule cannot mistake "could not read" for a value.
+A leaf that could not be read is the object `{"unread": "why", "source": "/sys/..."}`: a fact in its own right. Rules
+reach values through `Facts.get`, which raises Unread on a hole, so that a rule cannot mistake "could not read" for a
+value.
+
+A path is written `ib.devices.mlx5_ib0.ports.1.rate`; a key that itself holds a dot stands in brackets:
+`pci.devices[0101:00:00.0].numa_node`. Code passes such keys as further arguments:
+`get("pci.devices", bdf, "numa_node")`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -27,12 +33,12 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     facts: dict[str, Any] = {}
     """Reader name -> tree of values."""
     sources: dict[str, str] = {}
-    """Fact path (dotted) -> the file or command it was read from."""
+    """Fact path -> the file or command it was read from. A directory ends in `/`: the names below are files in it."""
     took_ms: dict[str, float] = {}
     """Reader name -> time it took."""
 
 
-class Unread(Exception):  # noqa: N818
+class Unread(Exception):
     """A rule asked for a value that nobody could read."""
 
     def __init__(self, path: str, why: str, source: str = "") -> None:
@@ -45,55 +51,70 @@ def is_unread(value: Any) -> bool:
     return isinstance(value, dict) and "unread" in value
 
 
+def fact_path(keys: Iterable[str]) -> str:
+    """Keys as one path.
+
+    >>> fact_path(["pci", "devices", "0101:00:00.0", "numa_node"])
+    'pci.devices[0101:00:00.0].numa_node'
+    """
+    text = ""
+    for key in keys:
+        text += f"[{key}]" if "." in key or not key else f".{key}" if text else key
+    return text
+
+
+@functools.cache
+def _split(path: str) -> tuple[str, ...]:
+    return tuple(path.split("."))
+
+
 class Facts:
     """A read-only view of one node's facts; remembers what was read through it, as evidence."""
 
     def __init__(self, record: NodeFacts) -> None:
         self.record = record
-        self.read: dict[str, Any] = {}
+        self.read: dict[tuple[str, ...], Any] = {}
 
     @property
     def node(self) -> str:
+        """The node's name in the cluster file."""
         return self.record.node
 
-    def get(self, path: str) -> Any:
-        """The value at a dotted path such as `ib.devices.mlx5_ib0.ports.1.rate`; Unread if it is a hole or absent."""
+    def get(self, path: str, *keys: str) -> Any:
+        """The value at a dotted path, and at the keys below it; Unread if it is a hole or absent."""
+        full = (*_split(path), *keys)
         value: Any = self.record.facts
-        walked: list[str] = []
-        for key in path.split("."):
-            walked.append(key)
-            if is_unread(value):
-                break
+        for depth, key in enumerate(full):
             if not isinstance(value, dict) or key not in value:
-                raise Unread(path, "the probe did not report it", "")
+                raise Unread(fact_path(full), "the probe did not report it", self.source(full))
             value = value[key]
-        if is_unread(value):
-            raise Unread(path, str(value["unread"]), str(value.get("source", "")))
-        self.read[path] = value
+            if isinstance(value, dict) and "unread" in value:
+                why, source = str(value["unread"]), str(value.get("source", ""))
+                raise Unread(fact_path(full), why, source or self.source(full[: depth + 1]))
+        self.read[full] = value
         return value
 
-    def keys(self, path: str) -> list[str]:
-        """The names below a path, in natural reading order."""
-        value = self.get(path)
+    def keys(self, path: str, *keys: str) -> list[str]:
+        """The names below a path, in the order reported."""
+        value = self.get(path, *keys)
         return list(value) if isinstance(value, dict) else []
 
-    def source(self, path: str) -> str:
+    def source(self, keys: tuple[str, ...]) -> str:
         """The file or command a fact came from; the fact path itself where the probe named none."""
-        parts = path.split(".")
-        for end in range(len(parts), 0, -1):
-            found = self.record.sources.get(".".join(parts[:end]))
-            if found:
-                return found
-        return path
+        for end in range(len(keys), 0, -1):
+            found = self.record.sources.get(fact_path(keys[:end]))
+            if found is not None:
+                return found + "/".join(keys[end:]) if found.endswith("/") else found
+        return fact_path(keys)
 
     def holes(self) -> Iterator[tuple[str, str]]:
         """Every marked hole: (path, why)."""
 
-        def walk(prefix: str, value: Any) -> Iterator[tuple[str, str]]:
+        def walk(keys: tuple[str, ...], value: Any) -> Iterator[tuple[str, str]]:
             if is_unread(value):
-                yield prefix, str(value["unread"])
+                yield fact_path(keys), str(value["unread"])
             elif isinstance(value, dict):
                 for key, child in value.items():
-                    yield from walk(f"{prefix}.{key}" if prefix else str(key), child)
+                    yield from walk((*keys, str(key)), child)
 
-        yield from walk("", self.record.facts)
+        yield from walk((), self.record.facts)

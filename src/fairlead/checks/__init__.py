@@ -1,0 +1,13 @@
+"""Checks: the catalogue of what can be wrong with a node, the pure rules behind it, and `judge`, which applies them.
+
+This is the only home of a rule about a single node. Nothing here reads a machine.
+"""
+
+from __future__ import annotations
+
+from fairlead.checks.catalog import CATALOG, Check
+from fairlead.checks.engine import judge, judge_node
+from fairlead.checks.expect import DEFAULTS, Expect, expect_of
+from fairlead.checks.skews import SKEWS
+
+__all__ = ["CATALOG", "DEFAULTS", "SKEWS", "Check", "Expect", "expect_of", "judge", "judge_node"]

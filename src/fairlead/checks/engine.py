@@ -1,0 +1,208 @@
+"""Judges facts: runs the catalogue over nodes, compares the fleet, lays waivers over the result. Pure.
+
+Missing evidence is unknown: a rule that asks for a hole raises Unread, and only this file catches it. A rule with a bug
+is unknown too, and named; it never stops the others.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from fairlead.checks.catalog import CATALOG, Check
+from fairlead.checks.expect import Expect, expect_of
+from fairlead.checks.fleet import judge_fleet
+from fairlead.checks.node import Node, Outcome, skip
+from fairlead.checks.scopes import CONDITIONS, SCOPES
+from fairlead.checks.waive import apply_waivers
+from fairlead.records.facts import Facts, NodeFacts, Unread, fact_path
+from fairlead.records.finding import Evidence, Finding, Subject
+from fairlead.records.verdict import Verdict
+from fairlead.spec.model import Spec
+
+MAX_EVIDENCE = 12
+
+
+def judge(facts: Sequence[NodeFacts], spec: Spec, *, today: dt.date | None = None) -> list[Finding]:
+    """Everything that can be said of these nodes, each by itself and all together.
+
+    `today` decides which waivers still apply; left out, it is the day by the median of the nodes' own clocks, so that
+    old facts are judged as of their day.
+    """
+    expects = {pool.name: expect_of(spec, pool) for pool in spec.pools}
+    stranger = Expect(link=spec.fabric.link, rdma=spec.fabric.rdma, is_lab=spec.is_lab)
+    pool_of = {node: pool.name for pool in spec.pools for node in pool.nodes}
+    nodes = [Node(Facts(record), expects.get(pool_of.get(record.node, ""), stranger)) for record in facts]
+    findings: list[Finding] = []
+    for node in nodes:
+        findings += judge_node(node)
+    findings += judge_fleet(nodes)
+    return apply_waivers(findings, spec.waivers, today or day_of(facts))
+
+
+def day_of(facts: Sequence[NodeFacts]) -> dt.date:
+    """The day on which most of these facts were read; one clock that jumped does not move it."""
+    times = sorted(record.taken_at_ns for record in facts)
+    middle = times[len(times) // 2] if times else 0
+    return dt.datetime.fromtimestamp(middle // 1_000_000_000, dt.UTC).date()
+
+
+def judge_node(node: Node, checks: Iterable[Check] = CATALOG) -> list[Finding]:
+    """One node against the catalogue."""
+    return [finding for check in checks for finding in _judge(check, node)]
+
+
+def _judge(check: Check, node: Node) -> list[Finding]:
+    """One check on one node: a finding for each part that is not well, and one that folds those that are."""
+    record = node.facts.record
+    node.facts = Facts(record)
+    try:
+        reason = _why_not(check, node)
+        if reason:
+            return [_finding(check, node, "", skip(reason))]
+        parts = SCOPES[check.scope].parts(node)
+    except Unread as hole:
+        return [_unread(check, node, "", hole)]
+    except Exception as bug:  # noqa: BLE001 - a rule's bug must not hide what the other rules find
+        return [_bug(check, node, "", bug)]
+    if not parts:
+        return [_finding(check, node, "", skip(f"there is no {check.scope} to judge"))]
+    findings, well, not_asked = [], [], []
+    for part, unclear in parts.items():
+        node.facts = Facts(record)
+        if unclear is not None:
+            findings.append(_unread(check, node, part, unclear))
+            continue
+        try:
+            outcome = check.rule(node, part)
+        except Unread as missing:
+            findings.append(_unread(check, node, part, missing))
+            continue
+        except Exception as bug:  # noqa: BLE001
+            findings.append(_bug(check, node, part, bug))
+            continue
+        if outcome.verdict is Verdict.PASS:
+            well.append((part, outcome))
+        elif outcome.verdict is Verdict.SKIP:
+            not_asked.append(outcome)
+        else:
+            findings.append(_finding(check, node, part, outcome))
+    if well:
+        findings.append(_finding(check, node, "", _fold(well)))
+    elif not_asked and not findings:
+        findings.append(_finding(check, node, "", not_asked[0]))
+    return findings
+
+
+def _why_not(check: Check, node: Node) -> str:
+    """Why a check does not apply to a node; empty if it does."""
+    reason = CONDITIONS[check.when](node)
+    if reason:
+        return reason
+    missing = [fact for fact in check.needs if node.expect.get(fact) is None]
+    return f"no number to compare with: nothing says {missing[0]} of {node.expect.size}" if missing else ""
+
+
+def _fold(well: list[tuple[str, Outcome]]) -> Outcome:
+    """Parts that are well, as one: `8 x 400 Gb/s`."""
+    if len(well) == 1:
+        return well[0][1]
+    counts = Counter(outcome.message for _, outcome in well)
+    texts = [f"{num} x {text}" for text, num in counts.most_common(4)]
+    more = ["..."] if len(counts) > 4 else []
+    return Outcome(Verdict.PASS, "; ".join(texts + more), {"parts": [part for part, _ in well]})
+
+
+def _subject(check: Check, node: Node, part: str) -> Subject:
+    name = node.facts.node
+    return (
+        Subject(kind=SCOPES[check.scope].kind, nodes=(name,), name=part)
+        if part
+        else Subject(kind="node", nodes=(name,))
+    )
+
+
+def _finding(check: Check, node: Node, part: str, outcome: Outcome) -> Finding:
+    verdict = outcome.verdict or check.severity
+    is_calm = verdict in (Verdict.PASS, Verdict.SKIP)
+    return Finding(
+        code=check.code,
+        verdict=verdict,
+        subject=_subject(check, node, part),
+        message=outcome.message,
+        evidence=() if is_calm else evidence(node.facts),
+        remedy="" if is_calm else _remedy(check.remedy, node, part),
+        data=outcome.data,
+    )
+
+
+def _remedy(text: str, node: Node, part: str) -> str:
+    return text.replace("{node}", node.facts.node or "the node").replace("{part}", part)
+
+
+def _unread(check: Check, node: Node, part: str, hole: Unread) -> Finding:
+    return Finding(
+        code=check.code,
+        verdict=Verdict.UNKNOWN,
+        subject=_subject(check, node, part),
+        message=f"could not read {hole.path}: {hole.why}",
+        evidence=(Evidence(hole.source or hole.path, hole.why),),
+        remedy=_how_to_read(hole, node.facts.node or "the node"),
+        data={"path": hole.path},
+    )
+
+
+def _how_to_read(hole: Unread, node: str) -> str:
+    """What to type to see for oneself why something could not be read."""
+    if "permi" in hole.why or "not permitted" in hole.why:
+        return f"run the probe as root on {node}, or waive this code there"
+    if hole.source.startswith("/"):
+        return f"on {node}: ls -l {hole.source}; cat {hole.source}"
+    return f"on {node}: {hole.source}" if " " in hole.source else f"fairlead probe -w {node}"
+
+
+def _bug(check: Check, node: Node, part: str, bug: Exception) -> Finding:
+    return Finding(
+        code=check.code,
+        verdict=Verdict.UNKNOWN,
+        subject=_subject(check, node, part),
+        message=f"the rule {check.rule.__module__}.{check.rule.__name__} has a bug: {type(bug).__name__}: {bug}",
+        evidence=evidence(node.facts),
+        remedy=f"report it with these facts; until it is mended, waive {check.code}",
+        data={"bug": type(bug).__name__},
+    )
+
+
+def evidence(facts: Facts) -> tuple[Evidence, ...]:
+    """What was read, as read: single values, not whole tables."""
+    return tuple(
+        Evidence(facts.source(keys), _text(value)) for keys, value in facts.read.items() if not isinstance(value, dict)
+    )[-MAX_EVIDENCE:]
+
+
+def _text(value: Any) -> str:
+    return (", ".join(map(str, value)) if isinstance(value, list) else str(value))[:300]
+
+
+def read_by(check: Check, node: Node) -> set[tuple[str, ...]]:
+    """Every fact a check reads on a node, by its keys: what its verdict rests on."""
+    record = node.facts.record
+    node.facts = Facts(record)
+    seen: set[tuple[str, ...]] = set()
+    try:
+        if not _why_not(check, node):
+            parts = SCOPES[check.scope].parts(node)
+            seen |= set(node.facts.read)
+            for part, hole in parts.items():
+                node.facts = Facts(record)
+                if hole is None:
+                    check.rule(node, part)
+                seen |= set(node.facts.read)
+    except Unread:
+        pass
+    return seen | set(node.facts.read)
+
+
+__all__ = ["day_of", "evidence", "fact_path", "judge", "judge_node", "read_by"]

@@ -1,0 +1,183 @@
+"""Holds nodes side by side: folds them by value, and names the odd ones against the majority of their pool.
+
+Also what no node can know of itself: that its clock is off, and that another name leads to the same machine.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from fairlead.base.nodeset import fold
+from fairlead.checks.node import Node
+from fairlead.checks.rules import gpu
+from fairlead.checks.scopes import CONDITIONS
+from fairlead.checks.skews import FAIL, SKEWS, WARN, Skew, Values
+from fairlead.records.facts import Facts, Unread
+from fairlead.records.finding import Evidence, Finding, Subject
+from fairlead.records.verdict import Verdict
+
+CLOCK_LIMIT_S = 300
+"""Older credentials are refused by munge, and so by Slurm."""
+
+
+def judge_fleet(nodes: Sequence[Node]) -> list[Finding]:
+    """Everything that only shows when nodes are held side by side, pool by pool."""
+    pools: dict[str, list[Node]] = defaultdict(list)
+    for node in nodes:
+        pools[node.expect.pool].append(node)
+    findings: list[Finding] = []
+    for members in pools.values():
+        if len(members) > 1:
+            for skew in SKEWS:
+                findings += _judge(skew, members)
+    return findings + (_same_gpu(nodes) + _clocks(nodes) if len(nodes) > 1 else [])
+
+
+def _judge(skew: Skew, nodes: Sequence[Node]) -> list[Finding]:
+    if skew.without and nodes[0].expect.get(skew.without) is not None:
+        return []
+    by_label: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    holes: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+    asked: list[tuple[str, Values]] = []
+    for node in nodes:
+        node.facts = Facts(node.facts.record)
+        try:
+            if not CONDITIONS[skew.when](node):
+                asked.append((node.facts.node, skew.values(node)))
+        except Unread as hole:
+            holes[hole.path, hole.why, hole.source].append(node.facts.node)
+    labels = sorted({label for _, values in asked for label in values})
+    for label in labels:
+        for name, values in asked:
+            if label in values or skew.fill:
+                by_label[label][values.get(label, "not set")].append(name)
+    findings = [f for label in labels for f in _odd(skew, label, by_label[label])]
+    if asked and not findings:
+        shown = f"{len(labels)} compared" if len(labels) > 1 else next(iter(by_label[labels[0]])) if labels else "none"
+        message = f"{skew.what}: {shown} on {_nodes(len(asked))}"
+        findings = [_about(skew, Verdict.PASS, [name for name, _ in asked], message)]
+    for (path, why, source), names in holes.items():
+        message = f"could not read {path}: {why}"
+        findings.append(_about(skew, Verdict.UNKNOWN, names, message, (Evidence(source or path, why),)))
+    return findings
+
+
+def _odd(skew: Skew, label: str, groups: Mapping[str, list[str]]) -> list[Finding]:
+    """The nodes that differ, a finding for each value of theirs. Where no value leads, every side is named."""
+    if len(groups) < 2:
+        return []
+    ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
+    (most, leaders), (_, second) = ordered[0], ordered[1]
+    what = f"{skew.what} {label}".strip()
+    proof = tuple(Evidence(fold(names), value) for value, names in ordered[:8])
+    if len(leaders) == len(second):
+        text = "; ".join(f"{value} on {fold(names)}" for value, names in ordered[:4])
+        message = f"{what} differs, and no value has a majority: {text}"
+        return [_about(skew, WARN, [n for _, names in ordered for n in names], message, proof, kind_cluster=True)]
+    return [
+        _about(
+            skew,
+            skew.severity,
+            names,
+            f"{what} is {value}, but {most} on {_nodes(len(leaders))}",
+            (proof[0], Evidence(fold(names), value)),
+        )
+        for value, names in ordered[1:]
+    ]
+
+
+def _about(
+    skew: Skew,
+    verdict: Verdict,
+    names: Sequence[str],
+    message: str,
+    proof: tuple[Evidence, ...] = (),
+    *,
+    kind_cluster: bool = False,
+) -> Finding:
+    calm = verdict is Verdict.PASS
+    kind = "cluster" if calm or kind_cluster else "node"
+    remedy = "" if calm else skew.remedy.replace("{nodes}", fold(names)).replace("{what}", skew.what)
+    subject = Subject(kind="cluster" if kind == "cluster" else "node", nodes=() if calm else tuple(names))
+    return Finding(code=skew.code, verdict=verdict, subject=subject, message=message, evidence=proof, remedy=remedy)
+
+
+def _nodes(num: int) -> str:
+    return f"{num} node{'s' if num != 1 else ''}"
+
+
+def _same_gpu(nodes: Sequence[Node]) -> list[Finding]:
+    """No GPU is on two nodes: the same UUID twice means that two names lead to one machine."""
+    owners: dict[str, list[str]] = defaultdict(list)
+    for node in nodes:
+        node.facts = Facts(node.facts.record)
+        try:
+            for address in node.get(gpu.SMI):
+                owners[node.get(gpu.SMI, address, "uuid")].append(node.facts.node)
+        except Unread:
+            continue  # gpu/count already says so
+    shared: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for uuid, names in owners.items():
+        if len(names) > 1 and uuid.startswith("GPU-"):
+            shared[tuple(sorted(set(names)))].append(uuid)
+    if owners and not shared:
+        subject = Subject(kind="cluster")
+        return [
+            Finding(
+                code="gpu/shared",
+                verdict=Verdict.PASS,
+                subject=subject,
+                message=f"{len(owners)} GPUs, each on one node",
+            )
+        ]
+    return [
+        Finding(
+            code="gpu/shared",
+            verdict=FAIL,
+            subject=Subject(kind="node", nodes=names),
+            message=f"the same {len(uuids)} GPUs answer under {_nodes(len(names))}: the names lead to one machine",
+            evidence=(Evidence("nvidia-smi -q -x", ", ".join(uuids[:8])),),
+            remedy=f"getent hosts {' '.join(names)}; correct the name service or the cluster file",
+        )
+        for names, uuids in shared.items()
+    ]
+
+
+def _clocks(nodes: Sequence[Node]) -> list[Finding]:
+    """The nodes' clocks agree within what munge takes. Seconds also come from reading one node after another."""
+    times = {node.facts.node: node.facts.record.taken_at_ns / 1e9 for node in nodes}
+    middle = statistics.median(times.values())
+    found = []
+    for name, seconds in times.items():
+        off = seconds - middle
+        if not seconds:
+            found.append(
+                Finding(
+                    code="host/clock-skew",
+                    verdict=Verdict.UNKNOWN,
+                    subject=Subject(kind="node", nodes=(name,)),
+                    message="the facts carry no time",
+                    remedy=f"fairlead probe -w {name}",
+                )
+            )
+        elif abs(off) > CLOCK_LIMIT_S:
+            found.append(
+                Finding(
+                    code="host/clock-skew",
+                    verdict=FAIL,
+                    subject=Subject(kind="node", nodes=(name,)),
+                    message=f"the clock is {abs(off):.0f} s {'ahead of' if off > 0 else 'behind'} the other nodes'",
+                    evidence=(Evidence("clock", f"{off:+.0f} s from the median of {_nodes(len(times))}"),),
+                    remedy=f"on {name}: chronyc makestep; chronyc tracking",
+                    data={"value": round(off), "unit": "s", "limit": CLOCK_LIMIT_S},
+                )
+            )
+    if found:
+        return found
+    return [
+        Finding(
+            code="host/clock-skew", verdict=Verdict.PASS, subject=Subject(kind="cluster"), message="the clocks agree"
+        )
+    ]

@@ -1,0 +1,97 @@
+"""What a rule is given and what it answers: a node's facts and expectations in, an Outcome out."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar, cast
+
+from fairlead.checks.expect import Expect
+from fairlead.records.facts import Facts, Unread
+from fairlead.records.verdict import Verdict
+
+T = TypeVar("T")
+
+
+class Outcome(NamedTuple):
+    """What a rule says of a node or of one part of it. `verdict` None means: as bad as the check's severity."""
+
+    verdict: Verdict | None
+    message: str
+    data: dict[str, Any]
+
+
+def ok(message: str, **data: Any) -> Outcome:
+    """Positive evidence that it is as it should be."""
+    return Outcome(Verdict.PASS, message, data)
+
+
+def bad(message: str, **data: Any) -> Outcome:
+    """Positive evidence that it is not; how bad that is, the catalogue says."""
+    return Outcome(None, message, data)
+
+
+def warn(message: str, **data: Any) -> Outcome:
+    """Worth a look, but no reason to stop."""
+    return Outcome(Verdict.WARN, message, data)
+
+
+def skip(reason: str) -> Outcome:
+    """The rule has nothing to say here."""
+    return Outcome(Verdict.SKIP, reason, {})
+
+
+def unknown(why: str, **data: Any) -> Outcome:
+    """Read, and still not possible to tell."""
+    return Outcome(Verdict.UNKNOWN, why, data)
+
+
+@dataclass(slots=True)
+class Node:
+    """One node under judgement. `facts` is renewed for every rule, so that it holds what that rule alone has read."""
+
+    facts: Facts
+    expect: Expect
+    memo: dict[str, Any] = field(default_factory=dict)
+    """What is worked out once per node, each with the facts it was worked out from."""
+
+    def get(self, path: str, *keys: str) -> Any:
+        """A fact; raises Unread, which no rule catches."""
+        return self.facts.get(path, *keys)
+
+    def once(self, name: str, work: Callable[[Node], T]) -> T:
+        """The result of `work`, done once; the facts it rests on count as read each time."""
+        if name not in self.memo:
+            inner = Node(Facts(self.facts.record), self.expect)
+            try:
+                self.memo[name] = (work(inner), inner.facts.read)
+            finally:
+                self.facts.read |= inner.facts.read
+        result, read = self.memo[name]
+        self.facts.read |= read
+        return cast("T", result)
+
+
+def number_of(text: Any, path: str, source: str = "") -> float:
+    """The leading number of a tool's words: `92 C`, `16x`, `400 Gb/sec (4X NDR)`. Raises Unread where there is none."""
+    if isinstance(text, int | float) and not isinstance(text, bool):
+        return float(text)
+    try:
+        return float(str(text).split()[0].rstrip("%x"))
+    except (ValueError, IndexError):
+        raise Unread(path, f"`{str(text)[:40]}` is not a number", source) from None
+
+
+@functools.lru_cache(maxsize=4096)
+def count_of_ranges(text: str) -> int:
+    """How many numbers a kernel list such as `0-47,96-143` holds. Raises ValueError.
+
+    >>> count_of_ranges("0-47,96-143")
+    96
+    """
+    total = 0
+    for part in text.split(","):
+        low, _, high = part.partition("-")
+        total += int(high or low) - int(low) + 1
+    return total

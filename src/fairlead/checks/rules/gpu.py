@@ -1,0 +1,333 @@
+"""Rules about GPUs: how many, which, in what health, reachable how (ids U in `fairlead explain`)."""
+
+from __future__ import annotations
+
+from fairlead.checks.messages import judge_xids
+from fairlead.checks.node import Node, Outcome, bad, number_of, ok, skip, unknown, warn
+from fairlead.records.facts import Unread
+
+SMI = "nvidia.smi.gpus"
+VENDORS = {"nvidia": "0x10de", "amd": "0x1002"}
+
+
+def vendor(n: Node) -> str:
+    """Whose GPUs the node has: as declared, else as PCI shows; empty where PCI shows none."""
+    declared = n.expect.get("gpu_vendor")
+    if declared:
+        return str(declared)
+    return next((name for name in VENDORS if on_pci(n, name)), "")
+
+
+def on_pci(n: Node, name: str) -> list[str]:
+    """Addresses of a vendor's GPUs; of any, without a name: display controllers (0x03) and accelerators (0x12)."""
+    found = []
+    wanted = (VENDORS[name],) if name else tuple(VENDORS.values())
+    for address in n.get("pci.devices"):
+        kind = n.get("pci.devices", address, "class")
+        if kind.startswith(("0x03", "0x12")) and n.get("pci.devices", address, "vendor") in wanted:
+            found.append(address)
+    return found
+
+
+def smi_gpus(n: Node) -> list[str]:
+    """GPUs by PCI address, as nvidia-smi lists them."""
+    return list(n.get(SMI))
+
+
+# ---- how many, and which -------------------------------------------------------------------------------------------
+
+
+def counters(n: Node) -> list[str]:
+    """The places that count GPUs, each judged by itself: they disagree exactly when something is wrong."""
+    places = {"nvidia": ["PCI", "kernel driver", "nvidia-smi", "device files"], "amd": ["PCI", "kernel driver"]}
+    return places.get(vendor(n), ["PCI"])
+
+
+def count(n: Node, part: str) -> Outcome:
+    """Every place that counts GPUs counts as many as there should be; without a number, as many as PCI."""
+    expected = n.expect.get("gpus")
+    limit = expected if expected is not None else len(on_pci(n, vendor(n)))
+    source = n.expect.origin("gpus") if expected is not None else "PCI"
+    found = _counted(n, part)
+    data = {"value": found, "expected": limit, "limit_source": source}
+    if found == limit:
+        return ok(f"{found} GPUs", **data)
+    return (
+        bad(f"{part} shows {found} of {limit} GPUs", **data)
+        if found < limit
+        else warn(f"{part} shows {found} GPUs, expected {limit}", **data)
+    )
+
+
+def _counted(n: Node, part: str) -> int:
+    if part == "PCI":
+        return len(on_pci(n, vendor(n)))
+    if part == "kernel driver":
+        return len(n.get("nvidia.driver.gpus")) if vendor(n) == "nvidia" else len(n.get("amd").get("kfd", {}))
+    return len(n.get("nvidia.driver.dev")) if part == "device files" else len(n.get(SMI))
+
+
+def model(n: Node, part: str) -> Outcome:
+    """The product is the VM size's."""
+    found, expected = n.get(SMI, part, "product_name"), n.expect.get("gpu_model")
+    data = {"value": found, "expected": expected}
+    is_right = expected.casefold().replace(" ", "") in found.casefold().replace(" ", "")
+    return ok(found, **data) if is_right else bad(f"{found}, expected {expected}", **data)
+
+
+def excluded(n: Node, part: str) -> Outcome:
+    """The driver does not exclude the GPU. It does so for a GPU that fails its own tests at start."""
+    found = n.get("nvidia.driver.gpus", part, "excluded")
+    return ok("in use") if found == "No" else bad("the driver excludes this GPU", value=found)
+
+
+def driver_gpus(n: Node) -> list[str]:
+    """GPUs by PCI address, as the kernel driver lists them."""
+    return list(n.get("nvidia.driver.gpus"))
+
+
+def driver(n: Node, part: str) -> Outcome:
+    """The GPUs' kernel driver runs. That it does not is only said where the list of modules shows so."""
+    if vendor(n) == "amd":
+        if n.get("amd.loaded"):
+            return ok("amdgpu is loaded", value=n.get("amd.version"))
+        return bad("the module amdgpu is not loaded")
+    if "nvidia" not in n.get("modules.loaded"):
+        return bad("the module nvidia is not loaded")
+    return ok(f"driver {n.get('nvidia.driver.version')}", value=n.get("nvidia.driver.version"))
+
+
+def nouveau(n: Node, part: str) -> Outcome:
+    """The open driver nouveau has not taken the GPUs."""
+    return bad("the module nouveau is loaded") if "nouveau" in n.get("modules.loaded") else ok("nouveau is not loaded")
+
+
+def mig(n: Node, part: str) -> Outcome:
+    """The GPU is whole: a job over several nodes expects no slices."""
+    mode = n.get(SMI, part, "mig_mode", "current_mig")
+    return (
+        bad("MIG is enabled: the GPU is cut into slices", value=mode)
+        if mode == "Enabled"
+        else ok("not cut into slices", value=mode)
+    )
+
+
+# ---- health --------------------------------------------------------------------------------------------------------
+
+
+def ecc(n: Node, part: str) -> Outcome:
+    """No uncorrectable memory error since the driver started, and no threshold crossed over the GPU's life."""
+    if n.get(SMI, part, "ecc_mode", "current_ecc") == "N/A":
+        return skip("this GPU has no ECC to report")
+    volatile, aggregate = n.get(SMI, part, "ecc_errors", "volatile"), n.get(SMI, part, "ecc_errors", "aggregate")
+    path = f"{SMI}.ecc_errors"
+    counted = {k: number_of(v, path) for k, v in volatile.items() if "uncorrectable" in k and v != "N/A"}
+    if not counted:
+        raise Unread(path, "nvidia-smi names no uncorrectable errors", "nvidia-smi -q -x")
+    wrong = [f"{k.replace('_', ' ')} {v:.0f}" for k, v in counted.items() if v]
+    if wrong:
+        return bad("uncorrectable ECC errors since the driver started: " + ", ".join(wrong), **counted)
+    if aggregate.get("sram_threshold_exceeded") == "Yes":
+        return bad("more SRAM errors over its life than allowed; the GPU is due for replacement")
+    return ok("no uncorrectable ECC error", **counted)
+
+
+MAX_REMAPPED = 512
+"""Uncorrectable row remaps at which AzureHPC node health checks give a GPU up (check_gpu_ecc)."""
+
+
+def row_remap(n: Node, part: str) -> Outcome:
+    """No memory row waits for a remap, none failed, and few were needed."""
+    rows = n.get(SMI, part, "remapped_rows")
+    if rows == "N/A":
+        return skip("this GPU does not remap rows, or is cut into slices")
+    pending, failure = (
+        n.get(SMI, part, "remapped_rows", "remapped_row_pending"),
+        n.get(SMI, part, "remapped_rows", "remapped_row_failure"),
+    )
+    num = number_of(n.get(SMI, part, "remapped_rows", "remapped_row_unc"), f"{SMI}.remapped_rows.remapped_row_unc")
+    data = {"pending": pending, "failure": failure, "uncorrectable": num}
+    if failure == "Yes":
+        return bad("remapping a memory row failed", **data)
+    if pending == "Yes":
+        return bad("a memory row waits to be remapped; the GPU needs a reset", **data)
+    if num > MAX_REMAPPED:
+        return bad(f"{num:.0f} rows were remapped after uncorrectable errors, more than {MAX_REMAPPED}", **data)
+    return ok("no row is waiting", **data)
+
+
+def xid(n: Node, part: str) -> Outcome:
+    """The driver has logged no Xid that is the GPU's own fault."""
+    return judge_xids(n)
+
+
+def needs_reset(n: Node, part: str) -> Outcome:
+    """The driver asks neither for a reset nor for a reboot."""
+    gpu = n.get(SMI, part)
+    action = gpu.get("gpu_recovery_action", "None")
+    required = (
+        gpu.get("gpu_reset_status", {}).get("reset_required", "No")
+        if isinstance(gpu.get("gpu_reset_status"), dict)
+        else "No"
+    )
+    if action not in ("None", "N/A"):
+        return bad(f"the driver asks for: {action}", action=action)
+    return (
+        bad("the driver asks for a reset", reset_required=required) if required == "Yes" else ok("nothing is asked for")
+    )
+
+
+SLOWED = {
+    # nvidia-smi's name, without its prefix: (what it means, whether the hardware itself has stepped in)
+    "hw_slowdown": ("hardware slowdown", True),
+    "hw_thermal_slowdown": ("hardware thermal slowdown", True),
+    "hw_power_brake_slowdown": ("power brake", True),
+    "sw_thermal_slowdown": ("software thermal slowdown", False),
+}
+"""The reasons that a healthy GPU has neither idle nor under load (NVML mask 0xE8)."""
+
+
+def throttle(n: Node, part: str) -> Outcome:
+    """The clocks are not held down by heat or lack of power. Drivers before 535 call the same list throttle reasons."""
+    gpu = n.get(SMI, part)
+    key = "clocks_event_reasons" if "clocks_event_reasons" in gpu else "clocks_throttle_reasons"
+    reasons = n.get(SMI, part, key)
+    active = {name for name, value in reasons.items() if value == "Active"}
+    found = [
+        SLOWED[s] for s in SLOWED if f"clocks_event_reason_{s}" in active or f"clocks_throttle_reason_{s}" in active
+    ]
+    if not found:
+        return ok("no slowdown")
+    text = ", ".join(what for what, _ in found)
+    return (bad if any(hard for _, hard in found) else warn)(text, value=sorted(active))
+
+
+HOTTEST_C = 93
+"""The limit cluster health agents use; the GPU's own slowdown begins a few degrees above."""
+
+
+def temperature(n: Node, part: str) -> Outcome:
+    """The GPU is not too hot."""
+    found = number_of(n.get(SMI, part, "temperature", "gpu_temp"), f"{SMI}.temperature.gpu_temp", "nvidia-smi -q -x")
+    data = {"value": found, "unit": "C", "limit": HOTTEST_C}
+    return bad(f"{found:.0f} C, more than {HOTTEST_C}", **data) if found > HOTTEST_C else ok("not too hot", **data)
+
+
+def persistence(n: Node, part: str) -> Outcome:
+    """The driver stays loaded between jobs; else each job pays seconds to start it, and counters restart."""
+    mode = n.get(SMI, part, "persistence_mode")
+    return ok("on") if mode == "Enabled" else bad(f"persistence mode is {mode.lower()}", value=mode)
+
+
+def pcie_width(n: Node, part: str) -> Outcome:
+    """The PCIe link has all its lanes. Its generation is no evidence: an idle GPU lowers it."""
+    widths = n.get(SMI, part, "pci", "pci_gpu_link_info", "link_widths")
+    now, most = widths.get("current_link_width", "N/A"), widths.get("max_link_width", "N/A")
+    if "N/A" in (now, most):
+        return skip("the driver does not report the width of this link")
+    path = f"{SMI}.pci.pci_gpu_link_info.link_widths"
+    data = {"value": now, "expected": most}
+    return (
+        bad(f"PCIe link at {now}, can do {most}", **data)
+        if number_of(now, path) < number_of(most, path)
+        else ok(f"PCIe link at {now}", **data)
+    )
+
+
+def busy(n: Node, part: str) -> Outcome:
+    """Nobody else computes on the GPU."""
+    listed = n.get(SMI, part, "processes")
+    found = listed.get("process_info", []) if isinstance(listed, dict) else []
+    used = [p for p in found if "C" in str(p.get("type", ""))]
+    if not used:
+        return ok("free")
+    names = ", ".join(f"{p.get('process_name', '?')} ({p.get('pid', '?')})" for p in used[:3])
+    return bad(f"in use by {names}", num=len(used))
+
+
+# ---- GPUs and each other, GPUs and the network ---------------------------------------------------------------------
+
+
+def nvlink(n: Node, part: str) -> Outcome:
+    """As many NVLinks are up as the VM size has."""
+    expected = n.expect.get("nvlinks_per_gpu")
+    links = n.get("nvidia.nvlink.links", n.get(SMI, part, "uuid"))
+    up = [name for name, state in links.items() if "inactive" not in state]
+    down = sorted((name for name in links if name not in up), key=int)
+    data = {"value": len(up), "expected": expected, "inactive": down}
+    if len(up) >= expected:
+        return ok(f"{len(up)} NVLinks up", **data)
+    named = f"; inactive: {', '.join(down)}" if down else ""
+    return bad(f"{len(up)} of {expected} NVLinks up{named}", **data)
+
+
+def fabric(n: Node, part: str) -> Outcome:
+    """The GPU has joined its NVLink fabric. Whether IMEX is idle plays no part: it is only needed across nodes."""
+    gpu = n.get(SMI, part)
+    if "fabric" not in gpu:
+        return skip("this driver does not report the fabric")
+    state, status = n.get(SMI, part, "fabric", "state"), n.get(SMI, part, "fabric", "status")
+    if state == "N/A":
+        return skip("this GPU registers with no fabric")
+    data = {"state": state, "status": status}
+    if state == "Completed" and status in ("Success", "N/A"):
+        return ok("registered with the NVLink fabric", **data)
+    return bad(f"not in the NVLink fabric: {state}, {status}", **data)
+
+
+def fabric_manager(n: Node, part: str) -> Outcome:
+    """The fabric manager runs where the VM itself must run it."""
+    if n.expect.get("fabric_manager") != "guest":
+        return skip("the fabric manager does not run inside this VM size")
+    if n.get("services.manager") == "none":
+        return skip("systemd does not run here; see gpu/fabric")
+    unit = n.get("services.units").get("nvidia-fabricmanager", {"load": "not-found", "active": "inactive"})
+    if unit["active"] == "active":
+        return ok("active")
+    return bad(
+        f"nvidia-fabricmanager is {unit['active']}" + (" (not installed)" if unit["load"] == "not-found" else ""),
+        **unit,
+    )
+
+
+DMABUF_SINCE = (5, 12)
+
+
+def gpudirect(n: Node, part: str) -> Outcome:
+    """One way for an HCA to reach GPU memory is open: nvidia-peermem, or dma-buf with the open kernel module."""
+    modules = n.get("modules.loaded")
+    peer = next((m for m in ("nvidia_peermem", "nv_peer_mem") if m in modules), "")
+    if peer:
+        return ok(f"by {peer}", path=peer)
+    if n.get("nvidia.driver.open") and _version(n.get("host.os.kernel")) >= DMABUF_SINCE:
+        return ok("by dma-buf", path="dma-buf")
+    return bad("neither nvidia-peermem nor dma-buf (open driver, Linux 5.12) is there: RDMA goes through host memory")
+
+
+def _version(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(p) for p in text.split("-", maxsplit=1)[0].split(".")[:2])
+    except ValueError:
+        raise Unread("host.os.kernel", f"`{text[:40]}` is not a version") from None
+
+
+def numa(n: Node, part: str) -> Outcome:
+    """The GPUs are spread over the NUMA nodes as the VM size spreads them."""
+    return spread(n, on_pci(n, vendor(n)), n.expect.get("gpus_per_numa"), "GPUs")
+
+
+def spread(n: Node, addresses: list[str], expected: tuple[int, ...], what: str) -> Outcome:
+    """How PCI functions lie on NUMA nodes, against how they should. The numbering of the nodes does not matter."""
+    where = [n.get("pci.devices", address, "numa_node") for address in addresses]
+    if not where or all(node < 0 for node in where):
+        return unknown(
+            f"the kernel does not know the NUMA node of any of the {what}" if where else f"PCI shows no {what}"
+        )
+    nodes = range(max(*where, len(expected) - 1) + 1)
+    found = [where.count(node) for node in nodes]
+    data = {"value": found, "expected": list(expected)}
+    text = f"{what} per NUMA node: {', '.join(map(str, found))}"
+    is_right = sorted(found, reverse=True)[: len(expected)] == sorted(expected, reverse=True) and sum(found) == sum(
+        expected
+    )
+    return ok(text, **data) if is_right else bad(f"{text}; expected {', '.join(map(str, expected))}", **data)

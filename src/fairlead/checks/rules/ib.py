@@ -1,0 +1,217 @@
+"""Rules about RDMA devices and ports (ids I). Which ports they are asked about, hcas.py decides."""
+
+from __future__ import annotations
+
+import re
+
+from fairlead.checks.hcas import LINK_LAYERS, choose, keys_of
+from fairlead.checks.messages import judge_messages
+from fairlead.checks.node import Node, Outcome, bad, number_of, ok, skip, warn
+from fairlead.checks.rules.gpu import spread
+from fairlead.records.facts import Unread
+
+IB = "ib.devices"
+PCI_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\Z")
+INFINIBAND_CLASS = "0x0207"
+
+
+# ---- devices -------------------------------------------------------------------------------------------------------
+
+
+def driver(n: Node, part: str) -> Outcome:
+    """The RDMA part of the driver runs: a registered device proves it; without any, the list of modules tells."""
+    devices = n.get(IB)
+    if devices:
+        return ok(f"{len(devices)} RDMA devices registered")
+    modules = n.get("modules.loaded")
+    missing = [m for m in ("ib_uverbs", "mlx5_ib") if m not in modules]
+    if missing and "mana_ib" not in modules:
+        return bad(f"no RDMA device, and the module {missing[0]} is not loaded", missing=missing)
+    return bad("the RDMA modules are loaded but no device registered with them")
+
+
+def count(n: Node, part: str) -> Outcome:
+    """As many RDMA ports count as the VM size has; without a number, at least one."""
+    ports, expected = choose(n), n.expect.get("hca_ports")
+    if ports.unclear:
+        raise next(iter(ports.unclear.values()))
+    found = len(ports.chosen)
+    data = {"value": found, "expected": expected, "chosen_by": ports.by, "limit_source": n.expect.origin("hca_ports")}
+    if ports.missing:
+        return bad(f"not there: {', '.join(ports.missing)}", **data)
+    if not found:
+        return bad(f"no RDMA port counts, by {ports.by}" + (f"; expected {expected}" if expected else ""), **data)
+    wanted = n.expect.get("hcas")
+    if expected is None or wanted or found == expected:
+        return ok(f"{found} RDMA ports", **data)
+    return (
+        bad(f"{found} of {expected} RDMA ports", **data)
+        if found < expected
+        else warn(f"{found} RDMA ports, expected {expected}", **data)
+    )
+
+
+def functions(n: Node) -> list[str]:
+    """InfiniBand functions on PCI."""
+    return [a for a in n.get("pci.devices") if n.get("pci.devices", a, "class").startswith(INFINIBAND_CLASS)]
+
+
+def registered(n: Node, part: str) -> Outcome:
+    """Every InfiniBand function on PCI has become an RDMA device: names the one whose driver did not start."""
+    holders = {n.get(IB, device, "pci") for device in n.get(IB)}
+    if part in holders:
+        return ok("has its RDMA device")
+    bound = n.get("pci.devices", part, "driver")
+    return bad(
+        "no RDMA device came of this PCI function"
+        + (f", though {bound} holds it" if bound else ": no driver holds it"),
+        driver=bound,
+    )
+
+
+def char_devices(n: Node, part: str) -> Outcome:
+    """Programs can open every RDMA device: one uverbs file each. umad and issm files are optional and not asked for."""
+    wanted = {port.rpartition("/")[0] for port in choose(n).chosen}
+    by_device = {device: name for name, device in n.get("ib.files.uverbs").items()}
+    files = n.get("ib.files.dev")
+    missing = sorted(d for d in wanted if by_device.get(d) not in files)
+    if missing:
+        return bad(f"no uverbs file for {', '.join(missing)}: programs cannot open it", missing=missing)
+    return ok(f"{len(wanted)} uverbs files")
+
+
+def numa(n: Node, part: str) -> Outcome:
+    """The HCAs are spread over the NUMA nodes as the VM size spreads them."""
+    devices = dict.fromkeys(port.rpartition("/")[0] for port in choose(n).chosen)
+    where = [n.get(IB, device, "pci") for device in devices]
+    return spread(n, where, n.expect.get("hcas_per_numa"), "HCAs")
+
+
+NAMED = re.compile(r"mlx5_(ib|an)\d+\Z")
+
+
+def naming(n: Node, part: str) -> Outcome:
+    """Persistent names tell the truth: mlx5_ibN is InfiniBand, mlx5_anN is Ethernet."""
+    wrong, named = [], 0
+    for device in n.get(IB):
+        match = NAMED.match(device)
+        if not match:
+            continue
+        named += 1
+        layers = {n.get(IB, device, "ports", p, "link_layer") for p in n.get(IB, device, "ports")}
+        if layers - {"InfiniBand" if match[1] == "ib" else "Ethernet"}:
+            wrong.append(f"{device} is {', '.join(sorted(layers))}")
+    if not named:
+        return skip("the devices have no persistent names")
+    return bad("; ".join(wrong)) if wrong else ok("names match link layers")
+
+
+def kernel_messages(n: Node, part: str) -> Outcome:
+    """The kernel has reported no trouble of an HCA."""
+    return judge_messages(n, "ib/kernel-messages")
+
+
+# ---- ports ---------------------------------------------------------------------------------------------------------
+
+
+def link_layer(n: Node, part: str) -> Outcome:
+    """The port's link layer is the declared one."""
+    found, expected = n.get(IB, *keys_of(part), "link_layer"), LINK_LAYERS[n.expect.link]
+    data = {"value": found, "expected": expected}
+    return ok(found, **data) if found == expected else bad(f"link layer {found}, expected {expected}", **data)
+
+
+def state(n: Node, part: str) -> Outcome:
+    """The port is active: its subnet manager has brought it up, and the cable carries."""
+    logical, physical = n.get(IB, *keys_of(part), "state"), n.get(IB, *keys_of(part), "phys_state")
+    data = {"state": logical, "phys_state": physical}
+    if logical.startswith("4:") and physical.startswith("5:"):
+        return ok("ACTIVE, LinkUp", **data)
+    return bad(f"{_word(logical)}, {_word(physical)}; expected ACTIVE, LinkUp", **data)
+
+
+def _word(text: str) -> str:
+    return text.partition(": ")[2] or text
+
+
+def rate(n: Node, part: str) -> Outcome:
+    """The port runs at a rate the VM size has."""
+    text, accepted = n.get(IB, *keys_of(part), "rate"), n.expect.get("hca_rates_gbps")
+    found = number_of(text, f"{IB}.{part}.rate")
+    data = {
+        "value": found,
+        "unit": "Gb/s",
+        "expected": list(accepted),
+        "limit_source": n.expect.origin("hca_rates_gbps"),
+    }
+    if found in accepted:
+        return ok(f"{found:g} Gb/s", **data)
+    device = keys_of(part)[0]
+    if text.startswith("5 Gb/sec") and not PCI_ADDRESS.match(n.get(IB, device, "pci")):
+        # a VMbus device: the driver of the legacy sizes (H16r, NC24r) always says 5 Gb/sec
+        return skip("legacy Network Direct does not report its rate")
+    wanted = " or ".join(f"{r:g}" for r in accepted)
+    return bad(f"{text}, expected {wanted} Gb/s", **data)
+
+
+DEFAULT_LIMITED = 0x7FFF
+
+
+def pkey(n: Node, part: str) -> Outcome:
+    """The port is a full member of a partition: a limited member cannot talk to other limited members."""
+    table = n.get(IB, *keys_of(part), "pkeys")
+    keys = {index: _hex(n.get(IB, *keys_of(part), "pkeys", index), part) for index in table}
+    full = [key for key in keys.values() if key & 0x8000]
+    data = {"value": [f"0x{key:04x}" for key in keys.values()]}
+    if full:
+        return ok("full member of " + ", ".join(f"0x{key:04x}" for key in full), **data)
+    return bad("P_Key table is empty" if not keys else "limited member only: " + ", ".join(data["value"]), **data)
+
+
+def _hex(text: str, part: str) -> int:
+    try:
+        return int(text, 16)
+    except ValueError:
+        raise Unread(f"{IB}.{part}.pkeys", f"`{text[:20]}` is not a P_Key") from None
+
+
+def lid(n: Node, part: str) -> Outcome:
+    """The subnet manager has given the port an address, and the port knows the manager's."""
+    own, manager = n.get(IB, *keys_of(part), "lid"), n.get(IB, *keys_of(part), "sm_lid")
+    data = {"lid": own, "sm_lid": manager}
+    none = [name for name, text in (("lid", own), ("sm_lid", manager)) if _lid(text, part) in (0, 0xFFFF)]
+    return (
+        bad(f"{' and '.join(none)} not assigned by a subnet manager", **data)
+        if none
+        else ok("addressed by the subnet manager", **data)
+    )
+
+
+def _lid(text: str, part: str) -> int:
+    try:
+        return int(text, 0)
+    except ValueError:
+        raise Unread(f"{IB}.{part}.lid", f"`{text[:20]}` is not a LID") from None
+
+
+def gid(n: Node, part: str) -> Outcome:
+    """A RoCE v2 GID is there; without one, no RoCE v2 connection can be made from this port."""
+    kinds = n.get(IB, *keys_of(part), "gid_attrs", "types")
+    found = {index: n.get(IB, *keys_of(part), "gid_attrs", "types", index) for index in kinds}
+    index = next((i for i, kind in found.items() if "v2" in kind), None)
+    return ok("RoCE v2 GID", index=index) if index is not None else bad("no RoCE v2 GID", types=found)
+
+
+def ipoib(n: Node, part: str) -> Outcome:
+    """IP over InfiniBand is up where the VM size uses it. Where it does not, an interface that is down is right."""
+    device = keys_of(part)[0]
+    interfaces = n.get(IB, device, "netdevs")
+    if not interfaces:
+        return skip("the port has no network interface, and RDMA needs none")
+    states = {name: n.get("net.links", name, "operstate") for name in interfaces}
+    down = [name for name, text in states.items() if text != "up"]
+    return (
+        bad(f"{', '.join(down)} is down, and this VM size uses IP over InfiniBand", **states)
+        if down
+        else ok("up", **states)
+    )

@@ -1,0 +1,44 @@
+"""Rules about the ordinary network of a node (id S7)."""
+
+from __future__ import annotations
+
+from fairlead.checks.node import Node, Outcome, bad, ok, skip
+
+NAMES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+
+
+def socket_interface(n: Node, part: str) -> Outcome:
+    """The interfaces that jobs are told to use exist, are up and have an address."""
+    settings = {**n.get("host.nccl_conf"), **n.get("host.environment")}
+    wanted = {name: settings[name] for name in NAMES if settings.get(name)}
+    if not wanted:
+        return skip("neither NCCL_SOCKET_IFNAME nor GLOO_SOCKET_IFNAME is set")
+    links = n.get("net.links")
+    for name, rule in wanted.items():
+        usable = [link for link in links if _takes(rule, link) and _is_usable(n, link)]
+        if not usable:
+            known = [link for link in links if _takes(rule, link)]
+            why = f"{', '.join(known)} is down or has no address" if known else "no such interface"
+            return bad(f"{name}={rule}: {why}", **wanted)
+    return ok(", ".join(f"{k}={v}" for k, v in wanted.items()), **wanted)
+
+
+def _takes(rule: str, link: str) -> bool:
+    """NCCL's reading: `^` excludes, `=` matches whole names, else prefixes; loopback and docker only if named."""
+    excludes, names = rule.startswith("^"), rule.lstrip("^")
+    exact, names = names.startswith("="), names.lstrip("=")
+    hit = any(link == name if exact else link.startswith(name) for name in names.split(",") if name)
+    return hit != excludes and not (excludes and link.startswith(("lo", "docker")))
+
+
+def _is_usable(n: Node, link: str) -> bool:
+    return n.get("net.links", link, "operstate") in ("up", "unknown") and bool(n.get("net.links", link, "addresses"))
+
+
+def default_route(n: Node, part: str) -> Outcome:
+    """The interface of the default route is up."""
+    name = n.get("net.default_interface")
+    if not name:
+        return skip("the node has no IPv4 default route")
+    state = n.get("net.links", name, "operstate")
+    return ok(f"{name} is up") if state in ("up", "unknown") else bad(f"{name} is {state}", value=state)

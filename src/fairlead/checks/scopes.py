@@ -1,0 +1,97 @@
+"""What a rule can be asked about, and when it applies: both by name, so that the catalogue stays a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from fairlead.checks.hcas import Ports, choose
+from fairlead.checks.node import Node
+from fairlead.checks.rules import gpu, host, ib
+from fairlead.records.facts import Unread
+from fairlead.records.finding import SubjectKind
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What a rule is asked about: `parts` lists them; a part nobody could make out comes with its Unread."""
+
+    kind: SubjectKind
+    parts: Callable[[Node], Mapping[str, Unread | None]]
+
+
+def _whole(n: Node) -> Mapping[str, Unread | None]:
+    return {"": None}
+
+
+def _listed(parts: Callable[[Node], list[str]]) -> Callable[[Node], Mapping[str, Unread | None]]:
+    return lambda n: dict.fromkeys(parts(n))
+
+
+def _ports(n: Node) -> Mapping[str, Unread | None]:
+    found: Ports = choose(n)
+    return {**dict.fromkeys(found.chosen), **found.unclear}
+
+
+SCOPES: Mapping[str, Scope] = {
+    "node": Scope("node", _whole),
+    "count of GPUs": Scope("node", _listed(gpu.counters)),
+    "GPU": Scope("device", _listed(gpu.smi_gpus)),
+    "GPU of the driver": Scope("device", _listed(gpu.driver_gpus)),
+    "RDMA port": Scope("port", _ports),
+    "InfiniBand function": Scope("device", _listed(ib.functions)),
+    "mount": Scope("device", _listed(host.mounts)),
+    "remote mount": Scope("device", _listed(host.remote_mounts)),
+}
+
+
+def _always(n: Node) -> str:
+    return ""
+
+
+def _gpus(n: Node) -> str:
+    if n.expect.get("gpus") == 0:
+        return "no GPU is expected"
+    if n.expect.get("gpus") is None and not gpu.vendor(n):
+        return "no GPU is declared, and PCI shows none"
+    return ""
+
+
+def _nvidia(n: Node) -> str:
+    return _gpus(n) or ("" if gpu.vendor(n) == "nvidia" else "the GPUs are not NVIDIA's")
+
+
+def _rdma(n: Node) -> str:
+    if n.expect.rdma == "none":
+        return "the cluster file declares no RDMA"
+    return "no RDMA port is expected" if n.expect.get("hca_ports") == 0 else ""
+
+
+def _infiniband(n: Node) -> str:
+    return _rdma(n) or ("" if n.expect.link == "infiniband" else "the link layer is Ethernet")
+
+
+def _ethernet(n: Node) -> str:
+    return _rdma(n) or ("" if n.expect.link == "ethernet" else "the link layer is InfiniBand")
+
+
+def _ipoib(n: Node) -> str:
+    return _infiniband(n) or ("" if n.expect.get("ipoib") == "up" else "this VM size does not use IP over InfiniBand")
+
+
+def _imds(n: Node) -> str:
+    return "" if "imds" in n.facts.record.facts else "the metadata service was not asked"
+
+
+CONDITIONS: Mapping[str, Callable[[Node], str]] = {
+    "": _always,
+    "GPUs": _gpus,
+    "NVIDIA GPUs": _nvidia,
+    "GPUs and RDMA": lambda n: _nvidia(n) or _rdma(n),
+    "RDMA": _rdma,
+    "InfiniBand": _infiniband,
+    "RDMA over Ethernet": _ethernet,
+    "IP over InfiniBand": _ipoib,
+    "metadata asked for": _imds,
+}
+"""When a check applies: a function that gives the reason why not, or nothing."""

@@ -1,0 +1,138 @@
+"""The control side of the probe: the command that runs it, and what comes back as a record or as a captured tree."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fairlead.errors import ClusterError, UsageError
+from fairlead.probe.join import program
+from fairlead.probe.readers.tree import Tree
+from fairlead.records.codec import from_json
+from fairlead.records.facts import SCHEMA, NodeFacts
+
+LIMIT_S = 20.0
+"""Time the probe gives itself; what has not been read by then is a hole."""
+
+GRACE_S = 15.0
+"""Time on top of it for reaching a node and starting Python there."""
+
+KEEP_BYTES = 64 << 20
+"""The largest answer that is taken whole: a captured tree, mostly."""
+
+
+def command(
+    python: str = "python3",
+    *,
+    imds: bool = False,
+    capture: bool = False,
+    root: Path | None = None,
+    limit_s: float = LIMIT_S,
+) -> list[str]:
+    """The argv that runs the program standing on its stdin. `-I` keeps the user's own modules and PYTHON* out of it."""
+    words = [python, "-I", "-", "--limit", f"{limit_s:g}"]
+    words += ["--root", str(root)] if root else []
+    return words + (["--imds"] if imds else []) + (["--capture"] if capture else [])
+
+
+def parse(text: str | bytes, node: str) -> NodeFacts:
+    """The probe's answer as a record. Raises ClusterError where it is not one whole document of the schema we know."""
+    try:
+        found = from_json(text, NodeFacts)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ClusterError(
+            "probe/bad-answer",
+            f"the answer is not a document of facts: {_first_line(error)}",
+            nodes=node,
+            hint=f"fairlead exec -w {node} -- python3 -c 'import json, sys; print(sys.version)'",
+        ) from None
+    if found.schema != SCHEMA:
+        raise ClusterError("probe/bad-answer", f"the facts have the schema {found.schema}, not {SCHEMA}", nodes=node)
+    return msgspec.structs.replace(found, node=node)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).split("\n")[0][:200]
+
+
+def local(root: Path | None = None, *, node: str = "", capture: bool = False, imds: bool = False) -> bytes:
+    """Run the program on this machine, or on a captured tree: the same bytes a node would have sent."""
+    if root is not None and not root.is_dir():
+        raise UsageError("probe/no-tree", f"no captured tree at {root}", hint="fairlead probe --capture DIR makes one")
+    argv = command(sys.executable, imds=imds, capture=capture, root=root)
+    try:
+        done = subprocess.run(
+            argv, input=program().encode(), capture_output=True, timeout=LIMIT_S + GRACE_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise ClusterError("probe/bad-answer", f"no answer within {LIMIT_S + GRACE_S:g} s", nodes=node) from None
+    if done.returncode or not done.stdout:
+        tail = done.stderr.decode("utf-8", "replace").strip().split("\n")[-1]
+        raise ClusterError("probe/bad-answer", f"the probe ended with status {done.returncode}: {tail}", nodes=node)
+    return done.stdout
+
+
+# ---- captured trees --------------------------------------------------------------------------------------------------
+
+
+def split_capture(text: str | bytes) -> tuple[bytes, dict[str, Any]]:
+    """An answer that carries a tree, as the answer without it and the tree."""
+    try:
+        document = json.loads(text)
+        tree = document.pop("tree")
+    except (ValueError, KeyError, AttributeError, TypeError):
+        raise ClusterError("probe/bad-answer", "the answer carries no captured tree") from None
+    return json.dumps(document).encode(), tree
+
+
+def write_tree(kept: dict[str, Any], root: Path) -> int:
+    """Write what a probe kept as a captured tree below `root`; returns the number of files. Never writes outside of it.
+
+    Keys: a path is a file, `path/` a directory with its names, `path@` a link with its target, `!name` an absence.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    place = Tree(str(root))
+    links = {k[:-1]: str(v) for k, v in kept.items() if k.endswith("@")}
+    files = {k: v for k, v in kept.items() if k.startswith("/") and not k.endswith(("/", "@"))}
+    listed = [(k, v) for k, v in kept.items() if k.startswith("/") and k.endswith("/")]
+    for path, target in sorted(links.items()):
+        here = _inside(place, root, path)
+        if here is not None and not here.is_symlink() and not here.exists():
+            here.symlink_to(target)
+    place = Tree(str(root))
+    num = 0
+    for path, data in files.items():
+        here = _inside(place, root, path)
+        if here is not None and not here.is_dir():
+            here.write_bytes(_bytes(data))
+            num += 1
+    for path, names in listed:
+        for name in names:
+            here = _inside(place, root, path + name)
+            if here is not None and not here.exists() and not here.is_symlink():
+                here.touch()
+    absences = sorted(k[1:] for k in kept if k.startswith("!"))
+    (root / "absent").write_text("\n".join(absences) + "\n")
+    return num
+
+
+def _inside(place: Tree, root: Path, path: str) -> Path | None:
+    """Where a path of the machine goes, its directories made; None where something else already stands in the way."""
+    folder, _, name = path.rpartition("/")
+    if not name or name in (".", "..") or "\0" in path:
+        return None
+    here = Path(place.root + place.real_path(folder)) if folder else root
+    try:
+        here.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        return None
+    return here / name
+
+
+def _bytes(data: Any) -> bytes:
+    return bytes.fromhex(str(data["hex"])) if isinstance(data, dict) else str(data).encode()

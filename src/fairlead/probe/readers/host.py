@@ -1,0 +1,196 @@
+"""Who the node is and what it is made of: names, kernel, processors, memory, limits, environment."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from fairlead.probe.readers.tree import Hole, Tree, hole, key_values, number, read_or_hole, safe_name
+
+SHOWN = re.compile(
+    r"(NCCL|RCCL|TORCH_NCCL|GLOO|UCX|OMPI_MCA|CUDA|HSA|ROCR|HIP|OMP|SHARP)_|(SLURM_(JOB_ID|NODEID|JOB_PARTITION|CLUSTER_NAME))\Z"
+)
+"""Environment variables that change how a job communicates. No other variable leaves the node."""
+
+SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|_KEY\Z")
+
+
+def read_host(tree: Tree) -> dict[str, Any]:
+    """Everything that comes from small kernel files."""
+    return {
+        "identity": _identity(tree),
+        "os": _os(tree),
+        "cpu": _cpu(tree),
+        "memory": _memory(tree),
+        "limits": read_or_hole(_limits, tree),
+        "environment": read_or_hole(_environment, tree),
+        "nccl_conf": read_or_hole(_nccl_conf, tree),
+    }
+
+
+def _identity(tree: Tree) -> dict[str, Any]:
+    dmi = "/sys/class/dmi/id/"
+    files = {
+        "hostname": "/proc/sys/kernel/hostname",
+        "boot_id": "/proc/sys/kernel/random/boot_id",
+        "machine_id": "/etc/machine-id",
+        "vm_id": dmi + "product_uuid",
+        "sys_vendor": dmi + "sys_vendor",
+        "product_name": dmi + "product_name",
+        "asset_tag": dmi + "chassis_asset_tag",
+    }
+    for key, path in files.items():
+        tree.source(("identity", key), path)
+    found = {key: tree.attr(path) for key, path in files.items()}
+    found["kvp"] = read_or_hole(_kvp, tree)
+    tree.source(("identity", "kvp"), "/var/lib/hyperv/.kvp_pool_3")
+    return found
+
+
+def _kvp(tree: Tree) -> dict[str, str]:
+    """What the Hyper-V host tells its guest: fixed records of a 512-byte key and a 2,048-byte value, NUL-padded
+    (linux include/uapi/linux/hyperv.h: HV_KVP_EXCHANGE_MAX_KEY_SIZE and _VALUE_SIZE).
+    """
+    data = tree.read_bytes("/var/lib/hyperv/.kvp_pool_3")
+    found = {}
+    for start in range(0, len(data) - 2559, 2560):
+        key, value = (part.split(b"\0", 1)[0] for part in (data[start : start + 512], data[start + 512 : start + 2560]))
+        name = key.decode("utf-8", "backslashreplace")
+        if name.startswith(("PhysicalHostName", "VirtualMachine", "HostName")):
+            found[name] = value.decode("utf-8", "backslashreplace")
+    return found
+
+
+def _os(tree: Tree) -> dict[str, Any]:
+    tree.source(("os",), "/etc/os-release")
+    tree.source(("os", "kernel"), "/proc/sys/kernel/osrelease")
+    tree.source(("os", "arch"), "uname -m")
+    tree.source(("os", "uptime_s"), "/proc/uptime")
+    tree.source(("os", "cmdline"), "/proc/cmdline")
+    release = read_or_hole(lambda: key_values(tree.read("/etc/os-release"), "="))
+    missing = release if "unread" in release else hole("os-release does not say", "/etc/os-release")
+    return {
+        "id": release.get("ID", "").strip('"') or missing,
+        "version_id": release.get("VERSION_ID", "").strip('"') or missing,
+        "kernel": tree.attr("/proc/sys/kernel/osrelease"),
+        "arch": read_or_hole(lambda: tree.run(["uname", "-m"], 2.0).strip()),
+        "uptime_s": read_or_hole(_seconds, tree, "/proc/uptime"),
+        "cmdline": tree.attr("/proc/cmdline"),
+    }
+
+
+def _seconds(tree: Tree, path: str) -> float:
+    try:
+        return float(tree.read(path).split()[0])
+    except (ValueError, IndexError):
+        raise Hole("is not a number of seconds", path) from None
+
+
+def _cpu(tree: Tree) -> dict[str, Any]:
+    nodes = "/sys/devices/system/node"
+    tree.source(("cpu",), "/proc/cpuinfo")
+    tree.source(("cpu", "online"), "/sys/devices/system/cpu/online")
+    tree.source(("cpu", "allowed"), "/proc/self/status")
+    tree.source(("cpu", "numa"), nodes + "/")
+    return {
+        "model": read_or_hole(_cpu_model, tree),
+        "online": tree.attr("/sys/devices/system/cpu/online"),
+        "allowed": read_or_hole(_allowed, tree),
+        "numa": read_or_hole(
+            lambda: {
+                name: {
+                    "cpulist": tree.attr(nodes + "/" + name + "/cpulist"),
+                    "meminfo": _node_memory(tree, nodes + "/" + name),
+                }
+                for name in tree.names(nodes)
+                if re.match(r"node\d+\Z", name)
+            }
+        ),
+    }
+
+
+def _cpu_model(tree: Tree) -> str:
+    """x86 names the model in cpuinfo; Arm only numbers it."""
+    found = key_values(tree.read("/proc/cpuinfo", 8 << 20).split("\n\n")[0], ":")
+    if "model name" in found:
+        return found["model name"]
+    if "CPU implementer" in found:
+        return "arm implementer %s part %s" % (found["CPU implementer"], found.get("CPU part", "?"))
+    raise Hole("names no model", "/proc/cpuinfo")
+
+
+def _allowed(tree: Tree) -> str:
+    """The processors this program may run on: what a job on this node would get, when run inside one."""
+    found = key_values(tree.read("/proc/self/status"), ":").get("Cpus_allowed_list")
+    if not found:
+        raise Hole("has no line Cpus_allowed_list", "/proc/self/status")
+    return found
+
+
+def _node_memory(tree: Tree, path: str) -> Any:
+    """KB of memory of one NUMA node: `Node 0 MemTotal:  948000 kB`."""
+    try:
+        match = re.search(r"MemTotal:\s+(\d+) kB", tree.read(path + "/meminfo"))
+    except Hole as missing:
+        return hole(missing.why, missing.source)
+    return {"total_kb": int(match.group(1))} if match else hole("has no line MemTotal", path + "/meminfo")
+
+
+def _memory(tree: Tree) -> dict[str, Any]:
+    tree.source(("memory",), "/proc/meminfo")
+    tree.source(("memory", "swaps"), "/proc/swaps")
+    tree.source(("memory", "numa_balancing"), "/proc/sys/kernel/numa_balancing")
+    tree.source(("memory", "zone_reclaim_mode"), "/proc/sys/vm/zone_reclaim_mode")
+    tree.source(("memory", "transparent_hugepage"), "/sys/kernel/mm/transparent_hugepage/enabled")
+    wanted = ("MemTotal", "MemAvailable", "SwapTotal", "HugePages_Total", "HugePages_Free", "Hugepagesize")
+    lines = read_or_hole(lambda: key_values(tree.read("/proc/meminfo"), ":"))
+    found: dict[str, Any] = {}
+    for key in wanted:
+        if "unread" in lines:
+            found[key] = lines
+        elif key in lines:
+            found[key] = number(lines[key].replace(" kB", ""), "/proc/meminfo")
+        else:
+            found[key] = hole("has no line " + key, "/proc/meminfo")
+    found["swaps"] = read_or_hole(
+        lambda: [line.split()[0] for line in tree.read("/proc/swaps").split("\n")[1:] if line.strip()]
+    )
+    found["numa_balancing"] = tree.number("/proc/sys/kernel/numa_balancing")
+    found["zone_reclaim_mode"] = tree.number("/proc/sys/vm/zone_reclaim_mode")
+    found["transparent_hugepage"] = tree.attr("/sys/kernel/mm/transparent_hugepage/enabled")
+    return found
+
+
+def _limits(tree: Tree) -> dict[str, Any]:
+    """Resource limits as the kernel prints them: name, soft, hard, unit, in columns (man 5 proc)."""
+    path, found = "/proc/self/limits", {}
+    tree.source(("limits",), path)
+    for label, key in (("Max locked memory", "memlock"), ("Max open files", "nofile"), ("Max stack size", "stack")):
+        match = re.search(re.escape(label) + r"\s+(\d+|unlimited)\s+(\d+|unlimited)", tree.read(path))
+        found[key] = (
+            {"soft": _limit(match.group(1)), "hard": _limit(match.group(2))}
+            if match
+            else hole("has no line " + label, path)
+        )
+    return found
+
+
+def _limit(text: str) -> Any:
+    return text if text == "unlimited" else int(text)
+
+
+def _environment(tree: Tree) -> dict[str, str]:
+    tree.source(("environment",), "/proc/self/environ")
+    found = {}
+    for part in tree.read_bytes("/proc/self/environ").split(b"\0"):
+        name, mark, value = part.decode("utf-8", "backslashreplace").partition("=")
+        if mark and SHOWN.match(name) and not SECRET.search(name):
+            found[name] = value[:1000]
+    return dict(sorted(found.items()))
+
+
+def _nccl_conf(tree: Tree) -> dict[str, str]:
+    """NCCL's own configuration file: `NAME=value` lines, `#` begins a comment. No file, no settings."""
+    tree.source(("nccl_conf",), "/etc/nccl.conf")
+    lines = (line.split("#")[0] for line in (tree.optional("/etc/nccl.conf") or "").split("\n"))
+    return {safe_name(k): safe_name(v) for k, v in key_values("\n".join(lines), "=").items()}

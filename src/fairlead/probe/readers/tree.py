@@ -1,0 +1,370 @@
+"""The one way readers touch a machine: its files, its directories and its commands, live or from a captured tree.
+
+A captured tree is a directory laid out like the machine:
+
+    DIR/sys/class/infiniband/...        files as they were
+    DIR/cmd/nvidia-smi_-q_-x            what a command printed (argv joined by `_`, `/` written `%2F`)
+    DIR/cmd/systemctl_...rc             its exit status, where it was not 0
+    DIR/http/169.254.169.254_metadata   what a local metadata service answered
+    DIR/absent                          what was looked for and was not there, one path or command name a line
+    DIR/self.json                       time and Python of the program that read it
+
+On a live machine a missing file is known to be absent. In a captured tree it is only absent when `absent` says so;
+otherwise nobody looked, which is a hole.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+import zlib
+from typing import Any, Callable
+
+MAX_FILE = 1 << 20
+MAX_OUTPUT = 8 << 20
+SEARCH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/rocm/bin:/opt/bin"
+
+
+class Hole(Exception):
+    """Something could not be read: why, and where."""
+
+    def __init__(self, why: str, source: str) -> None:
+        Exception.__init__(self, why)
+        self.why, self.source = why, source
+
+
+class Absent(Hole):
+    """Something is known not to be there."""
+
+
+def hole(why: str, source: str = "") -> dict[str, str]:
+    """The fact that something could not be read."""
+    return {"unread": why, "source": source} if source else {"unread": why}
+
+
+def fact_path(*keys: str) -> str:
+    """Keys as one path; a key that holds a dot stands in brackets. The same rule as in fairlead.records.facts."""
+    text = ""
+    for key in keys:
+        text += "[" + key + "]" if "." in key or not key else "." + key if text else key
+    return text
+
+
+def slug(argv: list[str]) -> str:
+    """The file name of a command's output in a captured tree."""
+    text = "_".join(argv).replace("/", "%2F")
+    return text if len(text) <= 160 else "%s_%08x" % (text[:150], zlib.crc32(text.encode()))
+
+
+def safe_name(name: str) -> str:
+    """A directory entry as a JSON key: bytes that are not text are shown as escapes."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
+class Tree:
+    """A machine to read. `kept` collects what was read, as it was, when a capture is asked for."""
+
+    def __init__(self, root: str = "/", *, keep: bool = False) -> None:
+        self.root = root.rstrip("/")
+        self.live = not self.root
+        self.sources: dict[str, str] = {}
+        self.kept: dict[str, Any] | None = {} if keep else None
+        self._absent: set[str] | None = None
+        self._real: dict[str, str] = {}
+
+    # ---- files -----------------------------------------------------------------------------------------------------
+
+    def read_bytes(self, path: str, limit: int = MAX_FILE) -> bytes:
+        """A whole file. Raises Absent or Hole."""
+        try:
+            # a FIFO or a terminal in place of a file must not hang the reader
+            handle = os.open(self._locate(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                parts, size = [], 0
+                while size <= limit:
+                    part = os.read(handle, limit + 1 - size)
+                    if not part:
+                        break
+                    parts.append(part)
+                    size += len(part)
+            finally:
+                os.close(handle)
+        except OSError as error:
+            raise self._hole(error, path) from None
+        if size > limit:
+            raise Hole("is larger than %d bytes" % limit, path)
+        data = b"".join(parts)
+        self._keep(path, data)
+        return data
+
+    def read(self, path: str, limit: int = MAX_FILE) -> str:
+        """A text file. Raises Absent or Hole; bytes that are no text are a Hole."""
+        data = self.read_bytes(path, limit)
+        try:
+            text = data.decode("utf-8")
+        except UnicodeDecodeError:
+            raise Hole("holds bytes that are not text", path) from None
+        if not text.isascii() or not text.isprintable():
+            for char in text:
+                if not char.isprintable() and char not in "\n\t\r":
+                    raise Hole("holds bytes that are not text", path)
+        return text
+
+    def attr(self, path: str) -> Any:
+        """A one-value file as the kernel keeps them in /sys: its text, or a hole."""
+        try:
+            text = self.read(path, 4096).strip()
+        except Hole as missing:
+            return hole(missing.why, path)
+        return text or hole("is empty", path)
+
+    def number(self, path: str, base: int = 10) -> Any:
+        """A one-number file: the number, or a hole."""
+        text = self.attr(path)
+        return text if isinstance(text, dict) else number(text, path, base)
+
+    def names(self, path: str) -> list[str]:
+        """What a directory holds, sorted. Raises Absent or Hole."""
+        try:
+            found = sorted(os.listdir(self._locate(path)))
+        except OSError as error:
+            raise self._hole(error, path) from None
+        if self.kept is not None:
+            self.kept[safe_name(path) + "/"] = [safe_name(name) for name in found]
+        return found
+
+    def link(self, path: str) -> str:
+        """Where a symbolic link points, as it is written. Raises Absent or Hole."""
+        try:
+            # the link itself may be the last step, so only its directory is resolved
+            found = os.readlink(os.path.join(self._locate(os.path.dirname(path)), os.path.basename(path)))
+        except OSError as error:
+            raise self._hole(error, path) from None
+        self._keep(path + "@", os.fsencode(found))
+        return safe_name(found)
+
+    def linked_name(self, path: str) -> Any:
+        """The last part of where a link points (a driver's or a device's name), or a hole."""
+        try:
+            return os.path.basename(self.link(path))
+        except Hole as missing:
+            return hole(missing.why, path)
+
+    def optional_link(self, path: str) -> str:
+        """The last part of where a link points; empty where it is known that there is no such link. Raises Hole."""
+        try:
+            return os.path.basename(self.link(path))
+        except Absent:
+            return ""
+
+    def optional(self, path: str) -> str | None:
+        """A text file, or None where it is known not to be there. Raises Hole."""
+        try:
+            return self.read(path)
+        except Absent:
+            return None
+
+    def optional_names(self, path: str) -> list[str]:
+        """What a directory holds; nothing where it is known not to be there. Raises Hole."""
+        try:
+            return self.names(path)
+        except Absent:
+            return []
+
+    # ---- commands --------------------------------------------------------------------------------------------------
+
+    def run(self, argv: list[str], limit_s: float, fine: tuple[int, ...] = (0,)) -> str:
+        """What a command prints. Raises Absent (no such command) or Hole (failed, too slow, too much)."""
+        source = " ".join(argv)
+        if self.live:
+            status, data = self._run_live(argv, limit_s, source)
+        else:
+            name = "/cmd/" + slug(argv)
+            try:
+                data = self.read_bytes(name, MAX_OUTPUT)
+                status = int(self.optional(name + ".rc") or 0) if os.path.exists(self.root + name + ".rc") else 0
+            except (Hole, ValueError):
+                if argv[0] in self._absences():
+                    raise Absent("no such command", source) from None
+                raise Hole("the captured tree does not hold its output", source) from None
+        self._keep("/cmd/" + slug(argv), data)
+        if status:
+            self._keep("/cmd/" + slug(argv) + ".rc", b"%d" % status)
+        text = data.decode("utf-8", "replace")
+        if status not in fine:
+            first = text.strip().split("\n")[-1][:200]
+            raise Hole("exit status %d%s" % (status, ": " + first if first else ""), source)
+        return text
+
+    def _run_live(self, argv: list[str], limit_s: float, source: str) -> tuple[int, bytes]:
+        env = dict(os.environ, LC_ALL="C", PATH=os.environ.get("PATH", "") + ":" + SEARCH)
+        try:
+            child = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=env,
+                preexec_fn=_alarm(int(limit_s) + 2),  # noqa: PLW1509 - this program has one thread
+            )
+        except FileNotFoundError:
+            self._note_absent(argv[0])
+            raise Absent("no such command", source) from None
+        except OSError as error:
+            raise Hole("cannot be started: " + str(error.strerror), source) from None
+        assert child.stdout is not None
+        deadline, parts, size = time.monotonic() + limit_s, [], 0
+        while True:
+            ready, _, _ = select.select([child.stdout], [], [], max(0.0, deadline - time.monotonic()))
+            part = os.read(child.stdout.fileno(), 1 << 16) if ready else b""
+            parts.append(part)
+            size += len(part)
+            if not ready or size > MAX_OUTPUT:
+                child.kill()
+                child.stdout.close()
+                why = "no answer within %g s" % limit_s if not ready else "prints more than %d bytes" % MAX_OUTPUT
+                raise Hole(why, source)
+            if not part:
+                child.stdout.close()
+                break
+        return child.wait(), b"".join(parts)
+
+    # ---- the reader itself -----------------------------------------------------------------------------------------
+
+    def myself(self) -> dict[str, Any]:
+        """Time and Python of the program that reads, or read, this machine."""
+        if not self.live:
+            try:
+                found = json.loads(self.read("/self.json"))
+            except (Hole, ValueError):
+                found = {}
+            return found if isinstance(found, dict) else {}
+        found = {
+            "taken_at_ns": time.time_ns(),
+            "python": "%d.%d.%d" % sys.version_info[:3],
+            "executable": sys.executable,
+            "sys_path": [p for p in sys.path if p.endswith("-packages")],
+        }
+        self._keep("/self.json", json.dumps(found).encode())
+        return found
+
+    def source(self, keys: tuple[str, ...], where: str) -> None:
+        """Note where a fact comes from; `where` ending in `/` covers the names below it."""
+        self.sources[fact_path(*keys)] = where
+
+    # ---- inside ----------------------------------------------------------------------------------------------------
+
+    def _locate(self, path: str) -> str:
+        """Where a path of the machine lies here. Links in a captured tree lead nowhere but into that tree."""
+        return path if self.live else self.root + self.real_path(path)
+
+    def real_path(self, path: str, depth: int = 0) -> str:
+        """A path of the machine with every link followed inside the captured tree."""
+        known = self._real.get(path)
+        if known is not None:
+            return known
+        if depth > 40:
+            raise OSError(errno.ELOOP, "too many links")
+        here = ""
+        parts = [p for p in path.split("/") if p and p != "."]
+        for index, part in enumerate(parts):
+            if part == "..":
+                here = os.path.dirname(here) if here else ""
+                continue
+            step = here + "/" + part
+            try:
+                target = os.readlink(self.root + step)
+            except OSError:
+                here = step
+                continue
+            rest = "/".join(parts[index + 1 :])
+            joined = (target if target.startswith("/") else here + "/" + target) + ("/" + rest if rest else "")
+            here = self.real_path(joined, depth + 1)
+            break
+        self._real[path] = here or "/"
+        return here or "/"
+
+    def _hole(self, error: OSError, path: str) -> Hole:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            if self.live:
+                top = "/" + path.split("/")[1]
+                if not _is_populated(top):
+                    return Hole("nothing is mounted at " + top, path)
+                self._note_absent(path)
+                return Absent("is not there", path)
+            if path in self._absences():
+                return Absent("is not there", path)
+            return Hole("the captured tree does not hold it", path)
+        return Hole(os.strerror(error.errno or 0).lower(), path)
+
+    def _absences(self) -> set[str]:
+        if self._absent is None:
+            self._absent = set()
+            try:
+                with open(self.root + "/absent", "rb") as file:
+                    self._absent = {
+                        line.decode("utf-8", "replace").rstrip("\n") for line in file.read(MAX_FILE).split(b"\n")
+                    }
+            except OSError:
+                pass
+        return self._absent
+
+    def _note_absent(self, name: str) -> None:
+        self._keep("!" + name, b"")
+
+    def _keep(self, path: str, data: bytes) -> None:
+        if self.kept is not None:
+            try:
+                self.kept[safe_name(path)] = data.decode("utf-8")
+            except UnicodeDecodeError:
+                self.kept[safe_name(path)] = {"hex": data.hex()}
+
+
+def _is_populated(place: str) -> bool:
+    """Whether a top directory such as /sys holds anything: an empty one was never mounted, and says nothing."""
+    try:
+        return bool(os.listdir(place))
+    except OSError:
+        return False
+
+
+def _alarm(seconds: int) -> Callable[[], None]:
+    """For the child, before exec. An alarm survives exec: a command ends by itself when this program was killed."""
+
+    def arm() -> None:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(seconds)
+
+    return arm
+
+
+def number(text: str, source: str = "", base: int = 10) -> Any:
+    """A number in a text, or a hole. `base` 0 takes 0x too."""
+    try:
+        return int(text, base)
+    except ValueError:
+        return hole("is not a number: " + text[:40], source)
+
+
+def read_or_hole(read: Callable[..., Any], *args: Any) -> Any:
+    """What a reading function returns, or the hole it ran into."""
+    try:
+        return read(*args)
+    except Hole as missing:
+        return hole(missing.why, missing.source)
+
+
+def key_values(text: str, separator: str) -> dict[str, str]:
+    """Lines of `key<separator>value`, trimmed; other lines are left out."""
+    found = {}
+    for line in text.split("\n"):
+        key, mark, value = line.partition(separator)
+        if mark and key.strip():
+            found[key.strip()] = value.strip()
+    return found

@@ -1,0 +1,83 @@
+"""Versions of the software a job is built from, without importing or starting any of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from fairlead.probe.readers.tree import Absent, Hole, Tree, hole, read_or_hole, safe_name
+
+LIBRARY_DIRS = (
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/local/lib",
+    "/opt/rocm/lib",
+)
+PACKAGES = {"torch": "torch", "nccl": "nvidia_nccl_cu", "rccl": "nvidia_rccl", "numpy": "numpy"}
+
+
+def read_versions(tree: Tree) -> dict[str, Any]:
+    """Python, its torch and NCCL, the system's NCCL, CUDA, OFED. What is not installed is an empty text."""
+    myself = tree.myself()
+    tree.source(("python",), "/self.json")
+    tree.source(("cuda",), "/usr/local/cuda/version.json")
+    tree.source(("ofed",), "ofed_info -s")
+    return {
+        "python": myself.get("python") or hole("not known", "/self.json"),
+        "packages": read_or_hole(lambda: _packages(tree, myself.get("sys_path") or [])),
+        "nccl_system": read_or_hole(_nccl, tree),
+        "cuda": read_or_hole(_cuda, tree),
+        "ofed": read_or_hole(_ofed, tree),
+    }
+
+
+def _packages(tree: Tree, places: list[str]) -> dict[str, str]:
+    """From the names of `*.dist-info` directories: `torch-2.9.1+cu130.dist-info`."""
+    found = dict.fromkeys(PACKAGES, "")
+    for place in places:
+        tree.source(("packages",), place)
+        for name in tree.optional_names(place):
+            match = re.match(r"([A-Za-z0-9_.]+)-([^-]+)\.dist-info\Z", name)
+            for key, prefix in PACKAGES.items() if match else ():
+                # an earlier place wins, as it does for an import; CUDA's major version is part of the package's name
+                if match and not found[key] and re.match(re.escape(prefix) + r"\d*\Z", match.group(1)):
+                    found[key] = safe_name(match.group(2))
+    return found
+
+
+def _nccl(tree: Tree) -> str:
+    """The system's library, from the file its link points to: libnccl.so.2.27.3."""
+    for place in LIBRARY_DIRS:
+        for name in tree.optional_names(place) if _is_there(tree, place) else ():
+            match = re.match(r"lib[nr]ccl\.so\.(\d+\.\d+\.\d+)\Z", name)
+            if match:
+                tree.source(("nccl_system",), place + "/" + name)
+                return match.group(1)
+    return ""
+
+
+def _is_there(tree: Tree, place: str) -> bool:
+    try:
+        return bool(tree.names(place))
+    except Hole:
+        return False
+
+
+def _cuda(tree: Tree) -> str:
+    text = tree.optional("/usr/local/cuda/version.json")
+    if text is None:
+        return ""
+    try:
+        return str(json.loads(text)["cuda"]["version"])
+    except (ValueError, KeyError, TypeError):
+        raise Hole("does not name CUDA's version", "/usr/local/cuda/version.json") from None
+
+
+def _ofed(tree: Tree) -> str:
+    """`MLNX_OFED_LINUX-24.10-1.1.4.0:` or `OFED-internal-25.10-1.2.3:`; empty with the kernel's own drivers."""
+    try:
+        return tree.run(["ofed_info", "-s"], 3.0).strip().rstrip(":")
+    except Absent:
+        return ""
