@@ -22,7 +22,7 @@ def init(
     *,
     preset: str | None = None,
     from_here: Annotated[bool, Parameter(negative=())] = False,
-    output: Annotated[Path, Parameter(name=("--output", "-o"))] = Path(DEFAULT_FILE),
+    output: Annotated[Path, Parameter(name=("--output", "-o"), allow_leading_hyphen=True)] = Path(DEFAULT_FILE),
     force: Annotated[bool, Parameter(negative=())] = False,
     list_: Annotated[bool, Parameter(name="--list", negative=())] = False,
     common: Common = Common(),

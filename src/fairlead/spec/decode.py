@@ -63,7 +63,7 @@ class Reading(Generic[T]):
         try:
             self.places = locate(text.replace("\r\n", "\n"))
         except RecursionError:
-            raise whole_file("spec/syntax", "brackets are nested too deeply", file, hint) from None
+            raise whole_file("spec/syntax", "tables or lists are nested too deeply", file, hint) from None
         if not tree:
             raise whole_file("spec/empty", f"{file} is empty", file, hint)
         self.report = Report(file, text, self.places)

@@ -12,7 +12,7 @@ from typing import Any
 
 from fairlead.base.suggest import did_you_mean
 from fairlead.errors import Problem, UsageError
-from fairlead.spec.decode import Reading
+from fairlead.spec.decode import Decoded, Reading, decode_text
 from fairlead.spec.locate import KeyPath
 from fairlead.spec.model import Spec
 from fairlead.spec.resolve import Origin, resolve
@@ -64,7 +64,7 @@ def read(
         return preset("lab", flags=flags, environ=environ, today=today)
     file = Path(named or DEFAULT_FILE)
     text = read_text(file, what="cluster file", hint=_NEXT)
-    return _complete(text, file=str(file), flags=flags or {}, environ=environ, today=today, lab=_lab())
+    return _complete(text, file=str(file), flags=flags or {}, environ=environ, today=today)
 
 
 def preset(
@@ -77,7 +77,7 @@ def preset(
     """A preset, as if it stood in a file. Raises UsageError for an unknown name."""
     text = preset_text(name)
     environ = os.environ if environ is None else environ
-    return _complete(text, file=f"preset:{name}", flags=flags or {}, environ=environ, today=today, lab=_lab())
+    return _complete(text, file=f"preset:{name}", flags=flags or {}, environ=environ, today=today)
 
 
 def preset_names() -> list[str]:
@@ -93,8 +93,8 @@ def preset_text(name: str) -> str:
 
 
 @functools.cache
-def _lab() -> Spec:
-    return Reading(preset_text("lab"), Spec, file="preset:lab").done().value
+def _lab() -> Decoded[Spec]:
+    return decode_text(preset_text("lab"), Spec, file="preset:lab")
 
 
 def _complete(
@@ -104,10 +104,9 @@ def _complete(
     flags: Mapping[str, Any],
     environ: Mapping[str, str],
     today: dt.date | None,
-    lab: Spec,
 ) -> Loaded:
     reading = Reading(text, Spec, file=file, hint=_NEXT)
-    reading.value, origins = resolve(reading, lab, flags=flags, environ=environ)
+    reading.value, origins = resolve(reading, _lab(), flags=flags, environ=environ)
     reading.run(rules(today or dt.datetime.now(dt.UTC).date()))
     done = reading.done()
     return Loaded(spec=done.value, origins=origins, warnings=done.warnings, file=file, text=text)

@@ -14,6 +14,10 @@ KeyPath = tuple[str | int, ...]
 """For example ("pool", 0, "nodes")."""
 
 
+MAX_PARTS = 64
+"""Parts of one dotted key. Each part is a path of its own, so thousands would take memory by their square."""
+
+
 class Span(NamedTuple):
     """A piece of one line; line and column count from 1. A value of several lines is cut at the end of its first."""
 
@@ -30,7 +34,7 @@ class Place(NamedTuple):
 
 
 def locate(text: str) -> dict[KeyPath, Place]:
-    """The place of every path of a valid TOML text, in file order.
+    """The place of every path of a valid TOML text, in file order. RecursionError where it is nested too deeply.
 
     >>> locate('[pool]' + chr(10) + 'nodes = "n[1-2]"')["pool", "nodes"]
     Place(key=Span(line=2, column=1, length=5), value=Span(line=2, column=9, length=8))
@@ -129,6 +133,8 @@ class _Scanner:
                 self._skip(_BARE)
                 name = self.text[start : self.pos]
             keys.append((name, (start, self.pos)))
+            if len(keys) > MAX_PARTS:
+                raise RecursionError
             if self.text[self._skip(_SPACE)] != ".":
                 return keys
             self.pos += 1

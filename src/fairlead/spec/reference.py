@@ -6,7 +6,7 @@ python -m fairlead.spec.reference [FOLDER]      writes them (docs/reference); a 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,23 @@ refused, every problem is told at once with its line, and the file holds no secr
 _VM_SIZES = """\
 Checks compare nodes with these facts. Where a cell is empty no source says anything, and nothing is concluded from it.
 Numbers in brackets are the sources below. A site overrides a fact with [`[[expect]]`](cluster-file.md#expect)."""
+
+_COLUMNS = [
+    *(
+        "size",
+        "vCPUs",
+        "memory GiB",
+        "GPUs",
+        "RDMA ports",
+        "Ethernet Gb/s",
+        "NUMA nodes",
+        "NVMe disks",
+        "temp disk GiB",
+    ),
+    *("more", "sources"),
+]
+_MORE = ("cpu_arch", "nvlinks_per_gpu", "fabric_manager", "ipoib", "accelerated_networking")
+"""Facts without a column of their own."""
 
 
 def pages() -> dict[str, str]:
@@ -88,14 +105,21 @@ def vm_sizes() -> str:
     ]
     for family in dict.fromkeys(s.family for s in sizes().values()):
         members = [s for s in sizes().values() if s.family == family]
-        out += [f"## {family}", _markdown(["size", "facts"], ((_names(s), _facts(s, mark)) for s in members))]
-        limits = [
-            (f"`{s.name}`", f"`{q}`", _limit(e), EXPECTED[q][0], e.note, mark(s.source(q)))
-            for s in members
-            for q, e in s.expected.items()
-        ]
+        out += [f"## {family}", _markdown(_COLUMNS, (_row(s, mark) for s in members))]
+        limits: dict[tuple[str, ...], list[str]] = {}
+        for member in members:
+            for quantity, limit in member.expected.items():
+                said = (
+                    f"`{quantity}`",
+                    _limit(limit),
+                    EXPECTED[quantity][0],
+                    limit.note,
+                    mark(member.source(quantity)),
+                )
+                limits.setdefault(said, []).append(f"`{member.name}`")
         if limits:
-            out.append(_markdown(["size", "quantity", "limits", "unit", "measured how", "source"], limits))
+            rows = (("<br>".join(names), *said) for said, names in limits.items())
+            out.append(_markdown(["size", "quantity", "limits", "unit", "measured how", "source"], rows))
     meanings = sentences(VmSize).fields
     out += ["## Facts", _markdown(["fact", "meaning"], ((f"`{f}`", meanings[f]) for f in FACTS))]
     out += ["## Quantities"]
@@ -110,7 +134,7 @@ def vm_sizes() -> str:
     return "\n\n".join(out) + "\n"
 
 
-def _rows(fields: Iterable[inspect.Field], said: dict[str, str] | Any) -> Iterator[tuple[str, ...]]:
+def _rows(fields: Iterable[inspect.Field], said: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
     for field in fields:
         if field.required:
             default = "required"
@@ -154,15 +178,38 @@ def _names(size: VmSize) -> str:
     return "<br>".join(f"`{n}`" for n in (size.name, *size.aliases))
 
 
-def _facts(size: VmSize, mark: Any) -> str:
-    """The facts of a size, those of one source together."""
-    groups: dict[str, list[str]] = {}
+def _row(size: VmSize, mark: Callable[[Source | None], str]) -> tuple[str, ...]:
+    gpus = (
+        f"{size.gpus if size.gpu_share == '1' else size.gpu_share} x {size.gpu_model} {_plain(size.gpu_memory_gb)} GB"
+    )
+    rdma = f"{size.hca_ports} x {_value(size.hca_rates_gbps)} Gb/s {size.link_layer}"
+    spread = [f"{what} {_value(n)}" for what, n in (("GPUs", size.gpus_per_numa), ("HCAs", size.hcas_per_numa)) if n]
+    nvme = ", ".join(
+        f"{_plain(n)}{unit}" for n, unit in ((size.nvme_disks, ""), (size.nvme_gib, " GiB")) if n is not None
+    )
+    return (
+        _names(size),
+        _plain(size.vcpus),
+        _plain(size.memory_gib),
+        gpus if size.gpus and size.gpu_model else _plain(size.gpus),
+        rdma if size.hca_ports else "none" if size.rdma is False else "",
+        _plain(size.ethernet_gbps),
+        ": ".join(p for p in (_plain(size.numa_nodes), ", ".join(spread)) if p),
+        nvme,
+        _plain(size.temp_disk_gib),
+        ", ".join(f"{fact} {_value(v)}" for fact in _MORE if (v := getattr(size, fact)) is not None),
+        _sources(size, mark) + (f"; {size.note}" if size.note else ""),
+    )
+
+
+def _sources(size: VmSize, mark: Callable[[Source | None], str]) -> str:
+    """The source of most facts, and by name the facts of every other one."""
+    facts: dict[str, list[str]] = {}
     for fact in FACTS:
-        value = getattr(size, fact)
-        if value is not None and value not in ("", ()) and (fact != "gpu_share" or value != "1"):
-            groups.setdefault(mark(size.source(fact)), []).append(f"{fact} {_value(value)}")
-    text = "; ".join(", ".join(words) + f" {number}" for number, words in groups.items())
-    return "; ".join(p for p in (text, size.note) if p)
+        if source := size.source(fact):
+            facts.setdefault(mark(source), []).append(fact)
+    main = max(facts, key=lambda number: len(facts[number]), default="")
+    return "; ".join([main, *(f"{', '.join(names)} {number}" for number, names in facts.items() if number != main)])
 
 
 def _value(value: Any) -> str:

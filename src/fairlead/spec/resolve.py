@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct, inspect
 
 from fairlead.errors import UsageError
-from fairlead.spec.decode import Reading, decode_value, type_of
+from fairlead.spec.decode import Decoded, Reading, decode_value, type_of
 from fairlead.spec.locate import KeyPath, dotted
 from fairlead.spec.model import Pool, Spec
 from fairlead.spec.vmsize import size
@@ -50,16 +50,17 @@ OVERRIDES = (
     Override(("runs", "dir"), "--runs", "FAIRLEAD_RUNS"),
 )
 
-Fill = tuple[KeyPath, Any, Origin]
+Fill = tuple[KeyPath, Any, Origin | None]
+"""A value to put in, and its origin; None: each part of it brings its own."""
 
 
 def resolve(
-    reading: Reading[Spec], lab: Spec | None, *, flags: Mapping[str, Any], environ: Mapping[str, str]
+    reading: Reading[Spec], lab: Decoded[Spec], *, flags: Mapping[str, Any], environ: Mapping[str, str]
 ) -> tuple[Spec, dict[KeyPath, Origin]]:
-    """The spec with everything filled in, and where each value came from. `lab` is the lab's preset, None inside it."""
+    """The spec with everything filled in, and where each value came from. `lab` is the lab's preset."""
     spec, origins = _overridden(reading, flags, environ)
     said = set(reading.places) | set(origins)
-    if spec.is_lab and lab is not None:
+    if spec.is_lab:
         spec = _fill(spec, _from_lab(spec, lab, said), origins)
     spec = _fill(spec, _from_sizes(spec, said | set(origins)), origins)
     spec = _fill(spec, _derived(spec, said | set(origins)), origins)
@@ -117,22 +118,23 @@ def _overridden(
     return spec, origins
 
 
-def _from_lab(spec: Spec, lab: Spec, said: set[KeyPath]) -> Iterator[Fill]:
-    """The lab's preset, where the file is silent."""
+def _from_lab(spec: Spec, lab: Decoded[Spec], said: set[KeyPath]) -> Iterator[Fill]:
+    """What the lab's preset says of pools and fabric, where the file is silent."""
     origin = Origin("preset", "lab")
     if not spec.pools:
-        yield ("pool",), lab.pools, origin
-    for field in msgspec.structs.fields(lab.fabric):
-        path, value = ("fabric", field.encode_name), getattr(lab.fabric, field.name)
-        if path not in said and value is not None:
+        yield ("pool",), lab.value.pools, None
+    for path, value in leaves(lab.value):
+        is_missing = path[0] == "fabric" or (path[0] == "pool" and not spec.pools)
+        if is_missing and path in lab.places and path not in said:
             yield path, value, origin
 
 
 def _from_sizes(spec: Spec, said: set[KeyPath]) -> Iterator[Fill]:
-    """What the VM size knows of a pool."""
+    """What the VM size knows of a pool. The ports of a lab host follow from the planes instead."""
+    keys = {"gpus": "gpus"} if spec.is_lab else {"gpus": "gpus", "ports": "hca_ports"}
     for number, pool in enumerate(spec.pools):
         facts = size(pool.size)
-        for key, fact in (("gpus", "gpus"), ("ports", "hca_ports")):
+        for key, fact in keys.items():
             path = ("pool", number, key)
             value = getattr(facts, fact) if facts else None
             if facts and path not in said and value is not None:
@@ -167,8 +169,8 @@ def num_nics(spec: Spec, pool: Pool) -> int:
 def _fill(spec: Spec, fills: Iterator[Fill], origins: dict[KeyPath, Origin]) -> Spec:
     for path, value, origin in list(fills):
         spec = replace_at(spec, path, value)
-        for leaf, _ in leaves(value, path):
-            origins[leaf] = origin
+        if origin:
+            origins[path] = origin
     return spec
 
 

@@ -62,7 +62,7 @@ def parse(text: str, *, file: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except RecursionError:
-        problem = Problem("spec/syntax", "brackets are nested too deeply", file)
+        problem = Problem("spec/syntax", "tables or lists are nested too deeply", file)
     except ValueError as error:  # TOMLDecodeError, and numbers beyond what Python reads
         problem = _syntax(str(error), text, file)
     raise SpecError([problem])
