@@ -11,7 +11,7 @@ from fairlead.cli.common import Common, SpecFile
 from fairlead.cli.output import Answer
 from fairlead.records.verdict import Verdict
 from fairlead.spec.contract import SITE_FACTS, contract_of
-from fairlead.spec.load import Loaded, read
+from fairlead.spec.loader import Loaded, read
 from fairlead.spec.locate import dotted
 from fairlead.spec.resolve import leaves
 from fairlead.spec.vmsize import FACTS

@@ -14,7 +14,7 @@ from fairlead.cli.common import Common
 from fairlead.cli.output import Answer
 from fairlead.errors import UsageError
 from fairlead.spec.here import look, tree_of
-from fairlead.spec.load import DEFAULT_FILE, preset_names, preset_text
+from fairlead.spec.loader import DEFAULT_FILE, preset_names, preset_text
 from fairlead.spec.write import write
 
 

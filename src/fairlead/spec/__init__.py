@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fairlead.spec.contract import Contract, contract_of
     from fairlead.spec.docs import json_schema
-    from fairlead.spec.load import Loaded, load, preset, preset_names, preset_text, read
+    from fairlead.spec.loader import Loaded, load, preset, preset_names, preset_text, read
     from fairlead.spec.model import Pool, Spec, Waiver
     from fairlead.spec.resolve import OVERRIDES, Origin
     from fairlead.spec.vmsize import Tier, VmSize, size, sizes, storage
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _HOME = {
     "contract": ("Contract", "contract_of"),
     "docs": ("json_schema",),
-    "load": ("Loaded", "load", "preset", "preset_names", "preset_text", "read"),
+    "loader": ("Loaded", "load", "preset", "preset_names", "preset_text", "read"),
     "model": ("Pool", "Spec", "Waiver"),
     "resolve": ("OVERRIDES", "Origin"),
     "vmsize": ("Tier", "VmSize", "size", "sizes", "storage"),

@@ -16,7 +16,7 @@ from fairlead.base.files import write_atomic
 from fairlead.spec.contract import SITE_FACTS, Contract
 from fairlead.spec.decode import type_of
 from fairlead.spec.docs import sentences
-from fairlead.spec.load import preset_names, preset_text
+from fairlead.spec.loader import preset_names, preset_text
 from fairlead.spec.model import Spec
 from fairlead.spec.resolve import OVERRIDES
 from fairlead.spec.vmsize import EXPECTED, FACTS, Expected, Source, VmSize, sizes, storage

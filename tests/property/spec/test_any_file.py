@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fairlead.errors import SpecError
-from fairlead.spec.load import Loaded, preset_names, preset_text, read
+from fairlead.spec.loader import Loaded, preset_names, preset_text, read
 from fairlead.spec.write import toml_value, write
 
 TODAY = dt.date(2026, 11, 20)

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-import fairlead
+import fairlead.spec
 from fairlead.records.codes import explanations
 from fairlead.spec.contract import Contract
 from fairlead.spec.docs import json_schema, sentences, structs
@@ -79,15 +79,20 @@ def test_the_room_is_light() -> None:
     code = "import sys, fairlead.spec, fairlead.spec.topology; print('msgspec' in sys.modules, 'numpy' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.split() == ["False", "False"]
-    code = "import sys, fairlead.spec.load\nprint([m for m in ('numpy', 'cyclopts', 'asyncio') if m in sys.modules])"
+    code = "import sys, fairlead.spec.loader\nprint([m for m in ('numpy', 'cyclopts', 'asyncio') if m in sys.modules])"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.strip() == "[]"
 
 
-def test_all_names_of_the_room_load() -> None:
-    from fairlead import spec
-
-    for name in spec.__all__:
-        assert getattr(spec, name) is not None
+def test_all_names_of_the_room_load_and_no_file_hides_one() -> None:
+    """A module of the same name as a function would replace it as soon as anybody imports the module."""
+    code = (
+        "import importlib, pathlib, types, fairlead.spec as spec\n"
+        "for file in pathlib.Path(spec.__file__).parent.glob('[a-z]*.py'):\n"
+        "    importlib.import_module('fairlead.spec.' + file.stem)\n"
+        "print([n for n in spec.__all__ if isinstance(getattr(spec, n), types.ModuleType)])\n"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.strip() == "[]"
     with pytest.raises(AttributeError):
-        spec.nothing  # noqa: B018
+        fairlead.spec.nothing  # noqa: B018

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.spec.here import AZURE_ASSET_TAG, Here, look, tree_of
-from fairlead.spec.load import Loaded, read
+from fairlead.spec.loader import Loaded, read
 from fairlead.spec.model import Pool
 from fairlead.spec.write import write
 

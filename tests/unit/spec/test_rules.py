@@ -9,7 +9,7 @@ import pytest
 
 from fairlead.errors import Problem, SpecError
 from fairlead.records.codes import explanations
-from fairlead.spec.load import Loaded, read
+from fairlead.spec.loader import Loaded, read
 
 TODAY = dt.date(2026, 11, 20)
 GOOD = """\

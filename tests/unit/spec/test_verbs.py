@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fairlead.cli.app import run
-from fairlead.spec.load import preset_names
+from fairlead.spec.loader import preset_names
 
 BAD = 'schema = 1\n[access]\nvia = "shs"\nfanout = 0\n'
 

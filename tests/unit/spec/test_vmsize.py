@@ -7,7 +7,7 @@ import re
 import pytest
 
 from fairlead.spec.contract import contract_of
-from fairlead.spec.load import preset, read
+from fairlead.spec.loader import preset, read
 from fairlead.spec.vmsize import EXPECTED, FACTS, VmSize, size, sizes, storage
 
 REAL = [s for s in sizes().values() if s.family != "none"]

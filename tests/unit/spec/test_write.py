@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fairlead.errors import SpecError
 from fairlead.spec.decode import Reading
 from fairlead.spec.docs import sentences, structs
-from fairlead.spec.load import preset, preset_names, preset_text, read
+from fairlead.spec.loader import preset, preset_names, preset_text, read
 from fairlead.spec.model import Lab, Slurm, Spec
 from fairlead.spec.resolve import leaves
 from fairlead.spec.write import toml_value, write

@@ -10,7 +10,7 @@ import pytest
 
 from fairlead.base.nodeset import NodeSet
 from fairlead.errors import SpecError, UsageError
-from fairlead.spec.load import Loaded, load, preset, preset_names, preset_text, read
+from fairlead.spec.loader import Loaded, load, preset, preset_names, preset_text, read
 from fairlead.spec.locate import dotted
 from fairlead.spec.resolve import OVERRIDES, leaves
 
