@@ -1,14 +1,15 @@
 """A real headless Chromium, driven over a pipe by its own DevTools protocol: standard library only.
 
-    with Browser.start(folder) as browser:
-        page = browser.open(path, width=390, dark=True)
-        page.texts(), page.requests, page.console, page.screenshot(), page.pdf()
+with Browser.start(folder) as browser:
+    page = browser.open(path, width=390, dark=True)
+    page.texts(), page.requests, page.console, page.screenshot(), page.pdf()
 """
 
 from __future__ import annotations
 
 import base64
 import contextlib
+import fcntl
 import json
 import os
 import select
@@ -42,7 +43,7 @@ _BOXES = """
   const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   for (let n; (n = walk.nextNode());) {
     const e = n.parentElement;
-    if (!n.data.trim() || !e.checkVisibility() || ["TITLE", "DESC", "STYLE", "title", "desc", "style"].includes(e.tagName)) continue;
+    if (!n.data.trim() || !e.checkVisibility() || /^(title|desc|style)$/i.test(e.tagName)) continue;
     const r = document.createRange();
     r.selectNodeContents(n);
     const scroller = e.closest(".scroll");
@@ -109,10 +110,10 @@ class Browser:
         their_read, our_write = os.pipe()
         our_read, their_write = os.pipe()
         # the protocol fixes descriptors 3 and 4; moved up first, so that neither move can hit the other
-        high_read, high_write = (os.dup(fd) for fd in (their_read, their_write))
+        high_read, high_write = (fcntl.fcntl(fd, fcntl.F_DUPFD, 10) for fd in (their_read, their_write))
         shell = f'exec chromium {" ".join(_FLAGS)} --user-data-dir="$1" about:blank 3<&{high_read} 4>&{high_write}'
         process = subprocess.Popen(
-            ["sh", "-c", shell, "sh", str(profile)],
+            ["bash", "-c", shell, "bash", str(profile)],
             pass_fds=(high_read, high_write),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

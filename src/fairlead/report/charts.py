@@ -219,9 +219,9 @@ class _Plot:
             x, half = self.x(tick.value), text_width(tick.label) / 2
             self.drawing.line(x, self.top, x, self.bottom, "grid")
             if x - half > last + 4:
-                self.drawing.text(x, self.bottom + TEXT_SIZE + 5, tick.label, "pale", anchor="middle")
+                self.drawing.text(x, self.bottom + TEXT_SIZE + 7, tick.label, "pale", anchor="middle")
                 last = x + half
-        self.drawing.text(self.right, self.bottom + 2 * _ROW + 2, self.across.title, "pale", anchor="end")
+        self.drawing.text(self.right, self.bottom + 2 * _ROW + 3, self.across.title, "pale", anchor="end")
 
     def y_axis(self) -> None:
         for tick in self.up.ticks:
@@ -274,7 +274,7 @@ def _plot(width: float, across: Scale, up: Scale, keys: Sequence[_Key], marks: S
     legend = [] if is_beside else _legend_rows(keys, width)
     spots = [(left + across.place(m.at) * (right - left), m.label) for m in marks]
     places = [_Place(p.x, p.row + len(legend) + 1) for p in _rows_above(spots, width)]
-    top = _ROW * (1 + max((p.row for p in places), default=len(legend))) + 2
+    top = _ROW * (1 + max((p.row for p in places), default=len(legend))) + 6
     plot = _Plot(Drawing(width, top + height + 2 * _ROW + 8), left, top, right, top + height, across, up)
     for row, entries in enumerate(legend):
         y = _ROW * row + TEXT_SIZE

@@ -7,11 +7,9 @@ Beyond 16 hosts the columns are T0s, and a gauge shows the share of ports that a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from fairlead.base.units import rate
 from fairlead.records.fabricview import FabricView, Port, Switch
 from fairlead.records.verdict import Verdict
 from fairlead.report.fabric_words import (
@@ -24,6 +22,7 @@ from fairlead.report.fabric_words import (
     short_names,
     view_table,
 )
+from fairlead.report.scale import written
 from fairlead.report.svg import TEXT_SIZE, Drawing, Figure, fit, text_width, wrap
 
 _LINE = TEXT_SIZE + 6
@@ -46,6 +45,7 @@ def fabric_figure(view: FabricView, *, title: str = "", command: str = "") -> Fi
         draw=lambda width: _Picture(view, said, width).draw(),
         table=view_table(view),
         command=command,
+        caption="",
     )
 
 
@@ -97,24 +97,30 @@ class _Picture:
         if max(map(text_width, names), default=0) > self.step - 4:
             common, names = short_names(self.columns)
         widest = max(map(text_width, names), default=0)
-        rows = min(3, max(1, math.ceil((widest + 6) / self.step)))
-        return common, [fit(n, rows * self.step - 4) for n in names], rows
+        rows = next((r for r in (1, 2) if widest <= self._label_room(r)), 3)
+        return common, [fit(n, self._label_room(rows)) for n in names], rows
+
+    def _label_room(self, rows: int) -> float:
+        """How wide staggered labels may be, so that the last one can move left into the picture and cover none."""
+        return min(rows * self.step - 4, (2 * rows + 1) / 3 * self.step - 2)
 
     def _host_columns(self, common: str, labels: list[str], rows: int) -> None:
         inset = min(4.0, self.step * 0.08)
         height = self.bottom + 10 - self.top + rows * _LINE
-        for i, (column, label) in enumerate(zip(self.columns, labels, strict=True)):
+        for i, column in enumerate(self.columns):
             role = _role_of(self.parts.get(("host", column.hosts[0]))) if len(column.hosts) == 1 else ""
             x, wide = _GUTTER + i * self.step + inset, self.step - 2 * inset
             self.out.rect(x, self.top, wide, height, "panel", radius=4, title=column.name)
             if role:
                 self.out.rect(x, self.top, wide, height, "tint", fill=role, stroke=role, radius=4)
-            middle = min(self._middle(i), self.width - text_width(label) / 2)
-            y = self.bottom + TEXT_SIZE + (i % rows) * _LINE
-            self.out.text(middle, y, label, anchor="middle", title=column.name)
             for callout, name in self._marked([(("host", h), h) for h in column.hosts]):
                 self._mark(self._middle(i), self.top, callout, name)
-        self.out.text(0, self.bottom + TEXT_SIZE, fit(common, _GUTTER - 4), "pale")
+        for i, label in enumerate(labels):
+            middle = min(self._middle(i), self.width - text_width(label) / 2)
+            y = self.bottom + TEXT_SIZE + (i % rows) * _LINE
+            self.out.text(middle, y, label, anchor="middle", title=self.columns[i].name)
+        first = self._middle(0) - text_width(labels[0]) / 2 if labels else _GUTTER
+        self.out.text(0, self.bottom + TEXT_SIZE, fit(common, min(first, _GUTTER) - 4), "pale")
 
     # ---- planes --------------------------------------------------------------------------------------------------
 
@@ -136,7 +142,7 @@ class _Picture:
         at: dict[tuple[int, ...], list[int]] = {}
         for i, column in enumerate(self.columns):
             at.setdefault(column.t0s, []).append(i)
-        side = min(8.0, self.step * 0.15)
+        side = min(6.0, self.step * 0.08)
         left = _GUTTER + side
         return [_Span(t0s, left + i[0] * self.step, left + (i[-1] + 1) * self.step - 2 * side) for t0s, i in at.items()]
 
@@ -229,7 +235,7 @@ class _Picture:
         is_down = "dash" in cls
         self.out.line(x, y - _PORT + _T0 + _SWITCH / 2, x, y - 7, cls, stroke=stroke)
         share = 0.0 if is_down else _filled(port, self.view.rate_bps)
-        measured = rate(port.rate_bps) if port.rate_bps is not None else ""
+        measured = written(port.rate_bps, "b/s") if port.rate_bps is not None else ""
         said = ", ".join(p for p in ("down" if is_down else port.state, port.note, measured) if p)
         gauge = _Gauge(7, share, stroke, is_dashed=is_down, title=f"{port.host}, plane {plane}: {said}")
         gauge.draw(self.out, x, y)
@@ -244,8 +250,9 @@ class _Picture:
         self.out.line(x, y - _PORT + _T0 + _SWITCH / 2, x, y - 7, "hair", stroke=plane)
         title = f"{column.name}, plane {plane}: {up} of {num} ports up"
         _Gauge(half, up / num, plane, title=title).draw(self.out, x, y)
-        if up < num:
-            self.out.text(x, y + 7 + TEXT_SIZE, f"{up}/{num}", "pale", anchor="middle")
+        label = f"{up}/{num}"
+        if up < num and text_width(label) < self.step - 2:
+            self.out.text(x, y + 7 + TEXT_SIZE, label, "pale", anchor="middle")
 
     def _state(self, host: str, plane: int) -> str:
         return getattr(self.parts.get(("port", host, plane)), "state", "up")

@@ -14,9 +14,9 @@ from typing import TypeAlias
 
 from fairlead.base.nodeset import NodeSet, fold
 from fairlead.base.table import table
-from fairlead.base.units import rate
 from fairlead.records.fabricview import FabricView, Host, Pair, Part, Port, Switch, Trunk
 from fairlead.records.verdict import Verdict
+from fairlead.report.scale import written
 from fairlead.report.svg import Table
 
 AnyPart: TypeAlias = Host | Switch | Port | Trunk | Pair
@@ -51,7 +51,7 @@ def shape_text(view: FabricView) -> str:
     text = f"{count(len(view.hosts), 'host')} {_names(h.name for h in view.hosts)}, {planes}"
     text += f" of {view.num_t0} T0 and {view.num_t1} T1 switches"
     rates = [("ports", view.rate_bps), ("trunks", view.trunk_rate_bps)]
-    known = ", ".join(f"{what} {rate(bps)}" for what, bps in rates if bps)
+    known = ", ".join(f"{what} {written(bps, 'b/s')}" for what, bps in rates if bps)
     return f"{text}; {known}" if known else text
 
 
@@ -101,7 +101,9 @@ def fabric_text(view: FabricView) -> str:
 def view_table(view: FabricView) -> Table:
     """The data behind the picture: every part that has something to say, else every port with a measured rate."""
     rows = [[c.number, c.where, c.parts[0].verdict or "", c.what] for c in callouts(view)]
-    measured = [[f"{p.host}, plane {p.plane}", rate(p.rate_bps)] for p in view.ports if p.rate_bps is not None]
+    measured = [
+        [f"{p.host}, plane {p.plane}", written(p.rate_bps, "b/s")] for p in view.ports if p.rate_bps is not None
+    ]
     if rows or not measured:
         return Table(header=["", "part", "verdict", "state"], rows=rows or [["", "all", "", "up"]])
     return Table(header=["port", "rate"], rows=measured)
@@ -198,7 +200,7 @@ def _what(part: Part, view: FabricView) -> str:
     bps = _measured(part)
     if bps is not None:
         nominal = view.trunk_rate_bps if isinstance(part, Trunk) else view.rate_bps
-        said += f", {rate(bps)}" + (f" of {rate(nominal)}" if nominal else "")
+        said += f", {written(bps, 'b/s')}" + (f" of {written(nominal, 'b/s')}" if nominal else "")
     return said
 
 
@@ -261,4 +263,4 @@ def _cell(
     port = found[0]
     if port is None:
         return "up" + numbers
-    return (rate(port.rate_bps) if port.rate_bps is not None and port.state == "up" else port.state) + numbers
+    return (written(port.rate_bps, "b/s") if port.rate_bps is not None and port.state == "up" else port.state) + numbers

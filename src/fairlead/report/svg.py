@@ -7,6 +7,7 @@ A Drawing is either a file of its own (`file`, with palette and style inside) or
 from __future__ import annotations
 
 import contextlib
+import html
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -91,18 +92,17 @@ class Drawing:
 
     def inline(self, title: str, desc: str) -> str:
         """The `<svg>` element for a page that carries palette and style."""
-        return self._svg(title, desc, "", "")
+        return self._svg(title, desc, "", "", 1)
 
     def file(self, title: str, desc: str) -> str:
         """A file of its own, light and dark inside."""
-        head = f"<style>{VARIABLES}{STYLE}</style>"
-        back = f'<rect class="back" width="{_number(self.width)}" height="{_number(self.height)}"/>'
-        return self._svg(title, desc, ' xmlns="http://www.w3.org/2000/svg"', head + back) + "\n"
+        head = f'<style>{VARIABLES}{STYLE}</style><rect class="back" x="-12" y="-12" width="100%" height="100%"/>'
+        return self._svg(title, desc, ' xmlns="http://www.w3.org/2000/svg"', head, 12) + "\n"
 
-    def _svg(self, title: str, desc: str, attributes: str, head: str) -> str:
-        w, h = _number(self.width), _number(self.height)
+    def _svg(self, title: str, desc: str, attributes: str, head: str, margin: int) -> str:
+        w, h = (_number(v + 2 * margin) for v in (self.width, self.height))
         return (
-            f'<svg{attributes} class="fig" viewBox="0 0 {w} {h}" width="{w}" height="{h}" role="img" '
+            f'<svg{attributes} class="fig" viewBox="{-margin} {-margin} {w} {h}" width="{w}" height="{h}" role="img" '
             f'aria-label="{escape(title)}"><title>{escape(title)}</title><desc>{escape(desc)}</desc>{head}'
             + "\n".join(self._parts)
             + "</svg>"
@@ -153,6 +153,8 @@ class Figure:
     """Width in user units -> drawing. At 360 it must still be readable."""
     table: Table
     command: str = ""
+    caption: str | None = None
+    """Shown below the title on a page; None: the description."""
 
     def svg(self, width: float = 880) -> str:
         """A standalone SVG file."""
@@ -160,18 +162,9 @@ class Figure:
 
 
 def escape(text: str) -> str:
-    """Text for an element or a quoted attribute; characters XML forbids become the replacement character."""
-    clean = "".join(
-        c if c in "\t\n" or (c >= " " and c not in "\x7f\ufffe\uffff" and not "\ud800" <= c <= "\udfff") else "\ufffd"
-        for c in text
-    )
-    return (
-        clean.replace("&", "&amp;")
-        .replace("<", "&lt;")
-        .replace(">", "&gt;")
-        .replace('"', "&quot;")
-        .replace("'", "&#39;")
-    )
+    """Text for an element or a quoted attribute. What cannot be seen (controls, bidi overrides) becomes U+FFFD."""
+    clean = "".join(c if c.isprintable() or c in "\t\n" else " " if c.isspace() else "\ufffd" for c in text)
+    return html.escape(clean)
 
 
 _NARROW, _WIDE = frozenset("iljtfrI.,:;!|'`()[] "), frozenset("mwMWQOG@%&#")
@@ -205,13 +198,17 @@ def fit(text: str, width: float) -> str:
 
 
 def wrap(text: str, width: float) -> list[str]:
-    """Lines of whole words no wider than asked; a word longer than a line is cut."""
+    """Lines of whole words no wider than asked; a word longer than a line is broken."""
     lines: list[str] = []
     for word in text.split():
         if lines and text_width(f"{lines[-1]} {word}") <= width:
             lines[-1] += f" {word}"
-        else:
-            lines.append(fit(word, width) or word[:1])
+            continue
+        lines.append("")
+        for char in word:
+            if lines[-1] and text_width(lines[-1] + char) > width:
+                lines.append("")
+            lines[-1] += char
     return lines
 
 

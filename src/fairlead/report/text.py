@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
-from fairlead.base.nodeset import fold
-from fairlead.records.finding import Finding, worst_first
+from fairlead.records.finding import Finding
 from fairlead.records.verdict import Verdict
+from fairlead.report.folding import Group, folded, one_line
 
 _COLOURS = {
     Verdict.PASS: "32",
@@ -48,12 +48,8 @@ def paint_for(stream: TextIO) -> Paint:
 def findings_text(findings: Iterable[Finding], paint: Paint | None = None, *, passes: bool = False) -> str:
     """One block a distinct finding, in the worst-first order; passes and skips are left to `counts_line`."""
     paint = paint or Paint()
-    shown = [f for f in worst_first(findings) if passes or f.verdict not in (Verdict.PASS, Verdict.SKIP)]
-    groups: dict[tuple[object, ...], list[Finding]] = {}
-    for finding in shown:
-        groups.setdefault(_same(finding), []).append(finding)
-    blocks = [_block(group, paint) for group in groups.values()]
-    return "\n".join(blocks)
+    groups = folded(f for f in findings if passes or f.verdict not in {Verdict.PASS, Verdict.SKIP})
+    return "\n".join(_block(group, paint) for group in groups)
 
 
 def counts_line(findings: Sequence[Finding]) -> str:
@@ -64,40 +60,14 @@ def counts_line(findings: Sequence[Finding]) -> str:
     return f"{len(findings)} findings: {said or 'none'}" + (f" ({waived} waived)" if waived else "")
 
 
-def _same(finding: Finding) -> tuple[object, ...]:
-    """Findings that differ only in their node are one for a reader."""
-    subject = finding.subject
-    alone = subject.kind in ("pair", "link", "cluster", "job")
-    return (
-        finding.code,
-        finding.verdict,
-        finding.message,
-        subject.kind,
-        subject.name,
-        subject.nodes if alone else (),
-        finding.waived,
-    )
-
-
-def _block(group: list[Finding], paint: Paint) -> str:
-    first = group[0]
-    if len(group) > 1:
-        nodes = [n for f in group for n in f.subject.nodes]
-        subject = f"{fold(nodes)} ({len(set(nodes))})" + (f" {first.subject.name}" if first.subject.name else "")
-    else:
-        subject = str(first.subject)
+def _block(group: Group, paint: Paint) -> str:
+    first = group.first
     word = paint.verdict(first.verdict, f"{first.verdict.upper():7}")
-    lines = [f"{word} {paint.bold(f'{subject:20}')}  {first.code:22}  {first.message}"]
-    lines += [f"        {'read':8}  {e.source}: {_short(e.value)}" for e in first.evidence[:3]]
+    lines = [f"{word} {paint.bold(f'{group.subject:20}')}  {first.code:22}  {first.message}"]
+    lines += [f"        {'read':8}  {e.source}: {one_line(e.value)}" for e in first.evidence[:3]]
     if first.waived:
         note = f"was {first.waived.was}; {first.waived.reason} (until {first.waived.expires})"
         lines.append(f"        {'waived':8}  {note}")
     if first.remedy:
         lines.append(f"        {'do':8}  {first.remedy}")
     return "\n".join(lines)
-
-
-def _short(value: str, width: int = 120) -> str:
-    """Evidence on one line, without control characters: it came from another machine."""
-    clean = "".join(c if c.isprintable() else " " for c in " ".join(value.split()))
-    return clean if len(clean) <= width else clean[: width - 3] + "..."
