@@ -48,8 +48,11 @@ _DEVICE_LINKS = (
 _STAGE = Path("/tmp")  # noqa: S108 - the host's own tmpfs stands here while it is being furnished
 
 
-def start(host: dict[str, Any]) -> tuple[int, int]:
-    """Fork a host's first process. Returns (a pipe that will say how it went, the pid of the process between)."""
+def start(host: dict[str, Any], *, keep: int = -1) -> tuple[int, int]:
+    """Fork a host's first process. Returns (a pipe that will say how it went, the pid of the process between).
+
+    The file `keep` stays open in it: whoever waits for the lab's end waits for that to close.
+    """
     ready, writer = os.pipe()
     between = os.fork()
     if between:
@@ -62,7 +65,7 @@ def start(host: dict[str, Any]) -> tuple[int, int]:
         sc.enter(host["netns"], sc.CLONE_NEWNET)
         sc.unshare(sc.CLONE_NEWPID | sc.CLONE_NEWNS | sc.CLONE_NEWUTS | sc.CLONE_NEWIPC)
         if os.fork() == 0:
-            _be_the_host(host, writer)
+            _be_the_host(host, writer, keep)
     except OSError as error:
         _tell(writer, {"error": {"line": str(error.filename or "fork"), "detail": error.strerror or str(error)}})
     os._exit(0)
@@ -87,7 +90,7 @@ def reap_forever() -> NoReturn:
         signal.sigwait({signal.SIGCHLD})
 
 
-def _be_the_host(host: dict[str, Any], writer: int) -> NoReturn:
+def _be_the_host(host: dict[str, Any], writer: int, keep: int) -> NoReturn:
     try:
         pid = int(Path("/proc/self").readlink().name)
         started = start_ticks(pid)
@@ -102,7 +105,10 @@ def _be_the_host(host: dict[str, Any], writer: int) -> NoReturn:
     for fd in (0, 1, 2):
         os.dup2(null, fd)
     _tell(writer, {"pid": pid, "start": started})
-    os.closerange(3, 256)
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        if fd > 2 and fd != keep:
+            with contextlib.suppress(OSError):
+                os.close(fd)
     reap_forever()
 
 

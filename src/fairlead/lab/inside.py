@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -126,24 +127,21 @@ def freeze(host: HostState, *, frozen: bool) -> None:
 def kill(host: HostState) -> None:
     """End every process of a host. The first one of its PID namespace takes all others with it."""
     cgroups.freeze(host.cgroups, frozen=False)
-    if host.anchor and is_alive(host.anchor):
-        handle = os.pidfd_open(host.anchor.pid)
-        try:
-            os.kill(host.anchor.pid, signal.SIGKILL)
-            # readable once the kernel is done with the whole namespace
-            with contextlib.suppress(TimeoutError):
-                _wait_readable(handle, 30.0)
-        finally:
-            os.close(handle)
+    if host.anchor:
+        end(host.anchor)
     cgroups.kill(host.cgroups)
 
 
-def _wait_readable(fd: int, limit_s: float) -> None:
-    import select
-
-    poll = select.poll()
-    poll.register(fd, select.POLLIN)
-    poll.poll(limit_s * 1000)
+def end(first: Process, *, limit_s: float = 30.0) -> None:
+    """Kill the first process of a PID namespace and wait until the kernel has ended all others in it."""
+    with contextlib.suppress(ProcessLookupError):
+        handle = os.pidfd_open(first.pid)
+        try:
+            if is_alive(first):  # checked with the handle open, so it cannot come to mean another one
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+                select.select([handle], [], [], limit_s)
+        finally:
+            os.close(handle)
 
 
 def boot(state: LabState, plan: dict[str, Any]) -> Process:

@@ -50,7 +50,10 @@ class BuildError(Exception):
 def main() -> None:
     """The launcher: read the plan, leave for new namespaces, start the keeper, wait until it is committed or dead."""
     sc.die_with_parent()
-    plan = json.loads(sys.stdin.readline())
+    line = sys.stdin.readline()
+    plan = json.loads(line) if line else None
+    if plan is None or os.getppid() != plan["parent"]:
+        return  # `up` was killed before the wish above could take effect
     try:
         if plan["rootless"]:
             _user_namespace()
@@ -129,7 +132,7 @@ def _build(plan: dict[str, Any]) -> dict[str, Any]:
     sc.setns(home, sc.CLONE_NEWNET)
     os.close(home)
 
-    started = [(host["name"], *anchor.start(host)) for host in plan["hosts"]]
+    started = [(host["name"], *anchor.start(host, keep=plan["life"])) for host in plan["hosts"]]
     anchors = {}
     for name, ready, pid in started:
         answer = anchor.await_ready(ready, pid)

@@ -2,6 +2,7 @@
 
     DIR/<name>/state.json    the LabState, replaced whole
     DIR/<name>/lock          held while somebody builds, changes or takes down the lab
+    DIR/<name>/life          held by the lab's own processes for as long as any of them exists
     DIR/<name>/...           keys and configurations of the lab's services
 
 A folder without a live keeper is what a killed `up` or a reboot left, and is swept by the next `up` or `down`.
@@ -22,7 +23,20 @@ from fairlead.errors import LabError
 from fairlead.records.codec import to_json
 from fairlead.records.labstate import LabState
 
-__all__ = ["folder", "forget", "is_alive", "is_up", "locked", "names", "place", "read", "running", "write"]
+__all__ = [
+    "await_death",
+    "folder",
+    "forget",
+    "is_alive",
+    "is_up",
+    "locked",
+    "names",
+    "open_life",
+    "place",
+    "read",
+    "running",
+    "write",
+]
 
 
 @contextlib.contextmanager
@@ -57,6 +71,34 @@ def _try_lock(name: str) -> int | None:
         pass
     os.close(fd)
     return None
+
+
+def open_life(name: str) -> int:
+    """A file for the lab's first process to inherit: locked until it and all it hands it to are gone."""
+    fd = os.open(folder(name) / "life", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return fd
+
+
+def await_death(name: str, *, limit_s: float = 30.0) -> bool:
+    """Wait until no process of a lab exists, also such as no record names; False if one still does."""
+    try:
+        fd = os.open(folder(name) / "life", os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return True
+    deadline = time.monotonic() + limit_s
+    try:
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    return False
+                time.sleep(0.002)
+            else:
+                return True
+    finally:
+        os.close(fd)
 
 
 def write(state: LabState) -> None:

@@ -13,29 +13,25 @@ names the cgroups for the next sweep. Killed after: the lab stands and its recor
 from __future__ import annotations
 
 import contextlib
-import datetime
 import json
 import os
 import platform
 import select
 import shutil
-import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from fairlead.errors import LabError, MissingTool, NotPermitted
-from fairlead.lab import cgroups, hosttree, services, store, wiring
+from fairlead.lab import cgroups, inside, services, store
+from fairlead.lab.plan import describe, plan
 from fairlead.lab.shape import LabShape, check_memory
 from fairlead.lab.syscalls import has_sys_admin
-from fairlead.records.codec import from_json, to_json
-from fairlead.records.labstate import HostPort, HostState, LabState, LinkEnd, LinkState, Process, SwitchState
-from fairlead.spec import usid
-from fairlead.spec.topology import t0_name, t1_name
+from fairlead.records.labstate import LabState, Process
 
 BUILD_LIMIT_S = 300.0
 _TOOLS = {"ip": "iproute2", "tc": "iproute2", "nft": "nftables", "nsenter": "util-linux"}
@@ -58,6 +54,7 @@ def up(shape: LabShape) -> LabState:
             return _build(shape)
         except BaseException:
             _sweep(shape.name, store.read(shape.name))
+            store.forget(shape.name)
             raise
 
 
@@ -85,34 +82,27 @@ def _same(found: LabState, shape: LabShape) -> LabState:
 
 
 def _sweep(name: str, state: LabState | None) -> None:
-    """End what a record names. Safe to repeat, safe on a record whose processes are long gone."""
+    """End what is there of a lab. Safe to repeat, safe on a record whose processes are long gone."""
+    if state and state.keeper:
+        inside.end(state.keeper)
+    # a killed `up` may have left a process that no record names yet; it is dying, and this waits for it as well
+    if not store.await_death(name):
+        raise _left_over(name, "a process of it does not end", "ps ax | grep lab.keeper")
     if state is None:
         return
-    if state.keeper and store.is_alive(state.keeper):
-        _end(state.keeper)
     left = cgroups.remove([Path(p) for p in state.cgroup_roots])
     if left:
-        raise LabError(
-            "lab/left-over",
-            f"{left[0]} cannot be removed: a process in it does not end",
-            hint=f"cat {left[0]}/*/cgroup.procs, then fairlead lab down --name {name}",
+        raise _left_over(
+            name, f"{left[0]} cannot be removed, as a process in it does not end", f"cat {left[0]}/*/cgroup.procs"
         )
     with contextlib.suppress(FileNotFoundError):
         (store.folder(name) / "state.json").unlink()
 
 
-def _end(process: Process) -> None:
-    """Kill the keeper and wait until the kernel has ended all that was in its PID namespace."""
-    with contextlib.suppress(ProcessLookupError):
-        handle = os.pidfd_open(process.pid)
-        try:
-            if store.is_alive(process):
-                signal.pidfd_send_signal(handle, signal.SIGKILL)
-                poll = select.poll()
-                poll.register(handle, select.POLLIN)
-                poll.poll(30_000)
-        finally:
-            os.close(handle)
+def _left_over(name: str, why: str, look: str) -> LabError:
+    return LabError(
+        "lab/left-over", f"the lab `{name}` is not gone: {why}", hint=f"{look}; then fairlead lab down -n {name}"
+    )
 
 
 def _check_tools(shape: LabShape) -> None:
@@ -152,20 +142,10 @@ def _build(shape: LabShape) -> LabState:
     services.prepare(shape, store.folder(shape.name))
     cgroups.create(roots, [h.name for h in state.hosts])
 
-    # a fresh interpreter: forking this one would copy its threads' locks and its memory into every host
-    keeper = subprocess.Popen(
-        [sys.executable, "-P", "-c", "from fairlead.lab.keeper import main; main()", shape.name],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        start_new_session=True,
-    )
-    assert keeper.stdin is not None
-    assert keeper.stdout is not None
-    try:
+    with _keeper(shape.name) as (keeper, life):
+        assert keeper.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            keeper.stdin.write(json.dumps(plan(shape, state, roots)) + "\n")
+            keeper.stdin.write(json.dumps(plan(shape, state, roots, life)) + "\n")
             keeper.stdin.flush()
         report = _report(keeper)
         anchors = {name: Process(**found) for name, found in report["anchors"].items()}
@@ -181,13 +161,30 @@ def _build(shape: LabShape) -> LabState:
         keeper.stdin.flush()
         _report(keeper)
         keeper.wait(10)
-    finally:
-        if keeper.poll() is None:
-            keeper.kill()
-            keeper.wait()
-        keeper.stdin.close()
-        keeper.stdout.close()
     return state
+
+
+@contextlib.contextmanager
+def _keeper(name: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """The keeper's launcher, and the file by which its end is known; killed if it is still there at the end."""
+    life = store.open_life(name)
+    try:
+        # a fresh interpreter: forking this one would copy its threads' locks and its memory into every host
+        with subprocess.Popen(
+            [sys.executable, "-P", "-c", "from fairlead.lab.keeper import main; main()", name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            start_new_session=True,
+            pass_fds=[life],
+        ) as keeper:
+            try:
+                yield keeper, life
+            finally:
+                keeper.kill()
+    finally:
+        os.close(life)
 
 
 def _report(keeper: subprocess.Popen[str]) -> dict[str, Any]:
@@ -214,139 +211,3 @@ def build_error(step: str, line: str, detail: str) -> LabError | MissingTool | N
     if step == "ip" and ("seg6local" in line or "next-csid" in line):
         return no_srv6()
     return LabError("lab/build", f"cannot build the lab: {step} refused `{line}`: {detail}", hint="fairlead doctor")
-
-
-def describe(shape: LabShape, roots: Sequence[Path], *, is_rootless: bool) -> LabState:
-    """The record of a lab before it is built: everything but processes. Pure but for the clock and the user."""
-    topo = shape.topology
-    hosts = []
-    by_host = [link for link in wiring.links(shape) if link.lower.device.startswith("eth")]
-    for number, node in enumerate(shape.nodes):
-        t0, port = topo.seat(number)
-        own = [link for link in by_host if link.lower.netns == node]
-        ports = tuple(
-            HostPort(
-                plane=plane,
-                interface=link.lower.device,
-                address=str(usid.port_address(plane, t0, port)),
-                link=link.name,
-                mac=link.lower.mac,
-            )
-            for plane, link in enumerate(own)
-        )
-        hosts.append(
-            HostState(
-                name=node,
-                number=number,
-                t0=t0,
-                port=port,
-                management=str(wiring.management_address(number)),
-                fabric=str(usid.fabric_address(t0, port)),
-                ports=ports,
-                cgroups=cgroups.dirs(roots, node),
-            )
-        )
-    if shape.slurm:
-        hosts.append(
-            HostState(
-                name="head",
-                number=len(shape.nodes),
-                t0=-1,
-                port=-1,
-                management=str(wiring.management_address(len(shape.nodes))),
-                fabric="",
-                cgroups=cgroups.dirs(roots, "head"),
-            )
-        )
-    return LabState(
-        name=shape.name,
-        phase="building",
-        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        uid=os.geteuid(),
-        is_rootless=is_rootless,
-        shape=from_json(to_json(shape), dict),
-        cgroup_roots=tuple(map(str, roots)),
-        hosts=tuple(hosts),
-        switches=tuple(_switches(shape)),
-        links=tuple(
-            LinkState(
-                name=link.name,
-                plane=int(link.name[1 : link.name.index("/")]),
-                lower=LinkEnd(link.lower.netns, link.lower.device),
-                upper=LinkEnd(link.upper.netns, link.upper.device),
-                rate_mbps=link.rate_mbps,
-            )
-            for link in wiring.links(shape)
-        ),
-    )
-
-
-def _switches(shape: LabShape) -> list[SwitchState]:
-    def switch(name: str, plane: int, tier: int, index: int, segment: int) -> SwitchState:
-        return SwitchState(
-            name=name,
-            plane=plane,
-            tier=0 if tier == 0 else 1,
-            index=index,
-            netns=wiring.netns_of(name),
-            segment=usid.locator(plane, segment),
-        )
-
-    out = []
-    for plane in range(shape.planes):
-        out += [switch(t0_name(plane, i), plane, 0, i, usid.t0_usid(i)) for i in range(shape.t0)]
-        out += [switch(t1_name(plane, j), plane, 1, j, usid.t1_usid(j)) for j in range(shape.t1)]
-    return out
-
-
-def plan(shape: LabShape, state: LabState, roots: Sequence[Path]) -> dict[str, Any]:
-    """What the keeper is to do, as plain JSON."""
-    setups = [wiring.management_setup(shape), *wiring.setups(shape)]
-    ends = [end for link in wiring.links(shape) for end in (link.lower, link.upper)]
-    return {
-        "lab": shape.name,
-        "rootless": state.is_rootless,
-        "keeper_cgroups": cgroups.dirs(roots, cgroups.KEEPER),
-        "netns": [s.netns for s in setups[1:]],
-        "before_devices": wiring.BEFORE_DEVICES,
-        "links": wiring.link_lines(shape),
-        "setups": [{"netns": s.netns, "sysctl": s.sysctl, "ip": s.ip, "tc": s.tc} for s in setups],
-        "computed_checksums": [] if shape.checksum_offload else [(e.netns, e.device) for e in ends],
-        "hosts": [host_plan(shape, state, host) for host in state.hosts],
-    }
-
-
-def host_plan(shape: LabShape, state: LabState, host: HostState) -> dict[str, Any]:
-    """What an anchor is to do for one host."""
-    is_head = not host.ports
-    ports = [{"device": p.interface, "mac": p.mac, "address": p.address, "gbps": 100} for p in host.ports]
-    what = hosttree.shows(host.name, host.number, gpus=0 if is_head else shape.gpus, ports=ports)
-    facts = str(Path(shape.facts, host.name)) if shape.facts and not is_head else ""
-    return {
-        "name": host.name,
-        "netns": f"/run/netns/{host.name}",
-        "cgroups": host.cgroups,
-        "scratch_mib": shape.scratch_mib,
-        "shows": what,
-        "facts": facts,
-        "devices": hosttree.device_names(what),
-        "files": {"etc/hosts": etc_hosts(state, host), "etc/hostname": f"{host.name}\n"} | services.files(shape, state),
-        "private": services.private(shape),
-        "shares": _shares(),
-    }
-
-
-def etc_hosts(state: LabState, host: HostState) -> str:
-    """Names as a host sees them: a node's plain name is its fabric address, except on the head, which has none."""
-    lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost", f"{wiring.MANAGEMENT_HEAD} gateway"]
-    for other in state.hosts:
-        plain = other.fabric if other.fabric and host.fabric else other.management
-        lines.append(f"{plain} {other.name}")
-        lines.append(f"{other.management} {other.name}-mgmt")
-    return "\n".join(lines) + "\n"
-
-
-def _shares() -> list[str]:
-    """Directories of the machine that hosts must see whatever they hide: this Python and this package."""
-    package = Path(__file__).resolve().parents[2]
-    return sorted({sys.prefix, sys.base_prefix, str(package)})

@@ -12,7 +12,8 @@ from fairlead.cluster import enter
 from fairlead.errors import LabError, MissingTool, NotPermitted
 from fairlead.lab import store
 from fairlead.lab.shape import LabShape
-from fairlead.lab.up import build_error, describe, etc_hosts, plan
+from fairlead.lab.plan import describe, etc_hosts, plan
+from fairlead.lab.up import build_error
 from fairlead.records.codec import from_json, to_json
 from fairlead.records.labstate import LabState, Process
 
@@ -162,6 +163,6 @@ def test_a_refused_step_is_said_in_a_users_words(step, line, detail, kind, code)
 def test_the_plan_is_plain_json_and_names_every_namespace(labs):
     import json
 
-    made = json.loads(json.dumps(plan(LabShape(), STATE, [])))
+    made = json.loads(json.dumps(plan(LabShape(), STATE, [], 9)))
     assert set(made["netns"]) == {s.netns for s in STATE.switches} | {h.name for h in STATE.hosts}
     assert [h["name"] for h in made["hosts"]] == ["n0", "n1", "n2", "n3"]

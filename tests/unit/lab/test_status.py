@@ -9,7 +9,7 @@ import msgspec
 
 from fairlead.lab.shape import LabShape
 from fairlead.lab.status import draw, ports_of
-from fairlead.lab.up import describe
+from fairlead.lab.plan import describe
 from fairlead.records.labstate import Fault, HostStatus, LabStatus, LinkStatus, PortStatus
 
 IP = json.loads(

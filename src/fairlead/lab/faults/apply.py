@@ -27,7 +27,7 @@ from fairlead.lab import cgroups, hosttree, inside, services, store, wiring
 from fairlead.lab.faults import catalog
 from fairlead.lab.faults.effects import Change, Effects, Flap, HostFile, Port, changes, merged
 from fairlead.lab.shape import LabShape
-from fairlead.lab.up import host_plan
+from fairlead.lab.plan import host_plan
 from fairlead.records.labstate import Fault, HostState, LabState
 
 _BALLAST = "run/fairlead/ballast"

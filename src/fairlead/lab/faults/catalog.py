@@ -157,15 +157,18 @@ def _reorder(view: View, fault: int, target: str, s: Settings) -> Effects:
     """A share of packets waits in a slow queue beside the fast one, so that later packets overtake them."""
     link, shape = view.link(target), view.shape
     fast = link.rate_mbps
-    slow = max(fast * float(s["percent"]) / 100 / 2, 0.1)
-    queues, filters = {}, {}
+    # as much as its share of a full link: it never falls behind for good, and a packet waits for those before it
+    slow = max(fast * float(s["percent"]) / 100, 0.1)
+    bucket = 64  # next to nothing: a packet goes at once only if the one before it has been paid for
+    queues: dict[Port, tuple[str, ...]] = {}
+    filters: dict[Port, dict[int, str]] = {}
     for end in _ends(view, target):
         dev = end.device
         queues[_port(end)] = (
             f"qdisc replace dev {dev} root handle 1: htb default 10",
             f"class replace dev {dev} parent 1: classid 1:1 htb rate {fast}mbit burst {shape.burst_kib}kb cburst {shape.burst_kib}kb",
             f"class replace dev {dev} parent 1:1 classid 1:10 htb rate {fast}mbit burst {shape.burst_kib}kb prio 0",
-            f"class replace dev {dev} parent 1:1 classid 1:20 htb rate {slow:.3f}mbit ceil {fast}mbit burst 10kb prio 7",
+            f"class replace dev {dev} parent 1:1 classid 1:20 htb rate {slow:.3f}mbit burst {bucket} cburst {bucket} prio 7",
             f"qdisc replace dev {dev} parent 1:10 handle 10: bfifo limit {shape.buffer_kib}kb",
             f"qdisc replace dev {dev} parent 1:20 handle 20: bfifo limit {shape.buffer_kib}kb",
         )
@@ -276,7 +279,7 @@ KINDS = {
              {"percent": _PERCENT, "side": _SIDES}),
         Kind("duplicate", "link", _NFT_OUT, "A share of packets arrives twice.", _duplicate,
              {"percent": _PERCENT, "side": _SIDES}),
-        Kind("reorder", "link", "tc htb with a slow class, nftables egress", "A share of packets is overtaken, under load.",
+        Kind("reorder", "link", "tc htb with a slow class, nftables egress", "A share of packets is overtaken, the more the fuller the link.",
              _reorder, {"percent": _PERCENT}),
         Kind("mtu-black-hole", "link", _NFT_IN, "Packets above a size vanish without a word.", _mtu,
              {"bytes": Setting("1500", r"\d{2,5}", "largest size that passes, without the Ethernet header"), "side": _SIDES}),

@@ -1,0 +1,159 @@
+"""From a shape to the record of a lab, and to the plan by which the keeper builds it.
+
+Knows: which hosts, switches and links a shape makes, and what each host is given. Must not know: processes, or whether
+any of it exists. Pure but for the clock, the user's number and the files of services.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fairlead.lab import cgroups, hosttree, services, wiring
+from fairlead.lab.shape import LabShape
+from fairlead.records.codec import from_json, to_json
+from fairlead.records.labstate import HostPort, HostState, LabState, LinkEnd, LinkState, SwitchState
+from fairlead.spec import usid
+from fairlead.spec.topology import t0_name, t1_name
+
+
+def describe(shape: LabShape, roots: Sequence[Path], *, is_rootless: bool) -> LabState:
+    """The record of a lab before it is built: everything but processes."""
+    topo = shape.topology
+    hosts = []
+    by_host = [link for link in wiring.links(shape) if link.lower.device.startswith("eth")]
+    for number, node in enumerate(shape.nodes):
+        t0, port = topo.seat(number)
+        own = [link for link in by_host if link.lower.netns == node]
+        ports = tuple(
+            HostPort(
+                plane=plane,
+                interface=link.lower.device,
+                address=str(usid.port_address(plane, t0, port)),
+                link=link.name,
+                mac=link.lower.mac,
+            )
+            for plane, link in enumerate(own)
+        )
+        hosts.append(
+            HostState(
+                name=node,
+                number=number,
+                t0=t0,
+                port=port,
+                management=str(wiring.management_address(number)),
+                fabric=str(usid.fabric_address(t0, port)),
+                ports=ports,
+                cgroups=cgroups.dirs(roots, node),
+            )
+        )
+    if shape.slurm:
+        hosts.append(
+            HostState(
+                name="head",
+                number=len(shape.nodes),
+                t0=-1,
+                port=-1,
+                management=str(wiring.management_address(len(shape.nodes))),
+                fabric="",
+                cgroups=cgroups.dirs(roots, "head"),
+            )
+        )
+    return LabState(
+        name=shape.name,
+        phase="building",
+        created=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        uid=os.geteuid(),
+        is_rootless=is_rootless,
+        shape=from_json(to_json(shape), dict),
+        cgroup_roots=tuple(map(str, roots)),
+        hosts=tuple(hosts),
+        switches=tuple(_switches(shape)),
+        links=tuple(
+            LinkState(
+                name=link.name,
+                plane=int(link.name[1 : link.name.index("/")]),
+                lower=LinkEnd(link.lower.netns, link.lower.device),
+                upper=LinkEnd(link.upper.netns, link.upper.device),
+                rate_mbps=link.rate_mbps,
+            )
+            for link in wiring.links(shape)
+        ),
+    )
+
+
+def _switches(shape: LabShape) -> list[SwitchState]:
+    def switch(name: str, plane: int, tier: int, index: int, segment: int) -> SwitchState:
+        return SwitchState(
+            name=name,
+            plane=plane,
+            tier=0 if tier == 0 else 1,
+            index=index,
+            netns=wiring.netns_of(name),
+            segment=usid.locator(plane, segment),
+        )
+
+    out = []
+    for plane in range(shape.planes):
+        out += [switch(t0_name(plane, i), plane, 0, i, usid.t0_usid(i)) for i in range(shape.t0)]
+        out += [switch(t1_name(plane, j), plane, 1, j, usid.t1_usid(j)) for j in range(shape.t1)]
+    return out
+
+
+def plan(shape: LabShape, state: LabState, roots: Sequence[Path], life: int) -> dict[str, Any]:
+    """What the keeper is to do, as plain JSON."""
+    setups = [wiring.management_setup(shape), *wiring.setups(shape)]
+    ends = [end for link in wiring.links(shape) for end in (link.lower, link.upper)]
+    return {
+        "lab": shape.name,
+        "parent": os.getpid(),
+        "life": life,
+        "rootless": state.is_rootless,
+        "keeper_cgroups": cgroups.dirs(roots, cgroups.KEEPER),
+        "netns": [s.netns for s in setups[1:]],
+        "before_devices": wiring.BEFORE_DEVICES,
+        "links": wiring.link_lines(shape),
+        "setups": [{"netns": s.netns, "sysctl": s.sysctl, "ip": s.ip, "tc": s.tc} for s in setups],
+        "computed_checksums": [] if shape.checksum_offload else [(e.netns, e.device) for e in ends],
+        "hosts": [host_plan(shape, state, host) for host in state.hosts],
+    }
+
+
+def host_plan(shape: LabShape, state: LabState, host: HostState) -> dict[str, Any]:
+    """What an anchor is to do for one host."""
+    is_head = not host.ports
+    ports = [{"device": p.interface, "mac": p.mac, "address": p.address, "gbps": 100} for p in host.ports]
+    what = hosttree.shows(host.name, host.number, gpus=0 if is_head else shape.gpus, ports=ports)
+    facts = str(Path(shape.facts, host.name)) if shape.facts and not is_head else ""
+    return {
+        "name": host.name,
+        "netns": f"/run/netns/{host.name}",
+        "cgroups": host.cgroups,
+        "scratch_mib": shape.scratch_mib,
+        "shows": what,
+        "facts": facts,
+        "devices": hosttree.device_names(what),
+        "files": {"etc/hosts": etc_hosts(state, host), "etc/hostname": f"{host.name}\n"} | services.files(shape, state),
+        "private": services.private(shape),
+        "shares": _shares(),
+    }
+
+
+def etc_hosts(state: LabState, host: HostState) -> str:
+    """Names as a host sees them: a node's plain name is its fabric address, except on the head, which has none."""
+    lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost", f"{wiring.MANAGEMENT_HEAD} gateway"]
+    for other in state.hosts:
+        plain = other.fabric if other.fabric and host.fabric else other.management
+        lines.append(f"{plain} {other.name}")
+        lines.append(f"{other.management} {other.name}-mgmt")
+    return "\n".join(lines) + "\n"
+
+
+def _shares() -> list[str]:
+    """Directories of the machine that hosts must see whatever they hide: this Python and this package."""
+    package = Path(__file__).resolve().parents[2]
+    return sorted({sys.prefix, sys.base_prefix, str(package)})

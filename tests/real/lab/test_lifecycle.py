@@ -1,0 +1,178 @@
+"""Labs come, stand side by side, and go without a trace, also when the one who builds them is killed half-way."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import census
+import pytest
+from conftest import Lab, fresh_name
+
+from fairlead.cluster import enter
+from fairlead.errors import LabError
+from fairlead.lab import up as up_module
+from fairlead.lab.shape import LabShape
+from fairlead.lab.up import down, up
+
+pytestmark = [pytest.mark.real, pytest.mark.requires("root", "netns", "srv6", "tbf", "nft")]
+
+UP = "import sys; from fairlead.lab.shape import LabShape; from fairlead.lab.up import up; up(LabShape(name=sys.argv[1]))"
+SMALL = {"planes": 1, "t0": 1, "t1": 1, "nodes": ("n0", "n1")}
+
+
+def test_up_twice_is_up_once_and_another_shape_is_refused(lab):
+    before = lab.state
+    assert up(lab.shape) == before
+    with pytest.raises(LabError) as caught:
+        up(LabShape(name=lab.name, rate_mbps=100))
+    assert caught.value.code == "lab/other-shape"
+    assert "rate_mbps" in caught.value.message
+    assert lab.state == before
+
+
+def test_down_leaves_nothing_and_says_whether_there_was_something():
+    made = Lab(LabShape(name=fresh_name()))
+    state = made.state
+    names = census.namespaces_of(state)
+    assert census.in_use(names) == names
+    assert len(census.processes(made.name)) == 5
+    assert down(made.name)
+    assert census.left_of(made.name, state.cgroup_roots) == []
+    assert census.in_use(names) == set()
+    assert not down(made.name)
+
+
+def test_what_runs_on_hosts_goes_with_the_lab():
+    made = Lab(LabShape(name=fresh_name(), **SMALL))
+    words = enter.into_host(
+        made.state, made.state.host("n0"), ["sh", "-c", "setsid sleep 1000 & setsid sleep 1000 & wait"]
+    )
+    runner = subprocess.Popen(words)
+    while len(made.sh("n0", "pidof sleep", check=False).split()) != 2:
+        time.sleep(0.01)
+    down(made.name)
+    assert runner.wait(5) != 0
+
+
+def test_labs_stand_side_by_side(lab):
+    other = Lab(LabShape(name=fresh_name(), **SMALL))
+    try:
+        assert other.sh("n0", "hostname") == lab.sh("n0", "hostname") == "n0"
+        other.sh("n0", "echo here >/tmp/mark")
+        assert lab.sh("n0", "cat /tmp/mark 2>&1", check=False) != "here"
+        assert "10.99.1.0" in other.sh("n0", "ip addr show eth0")
+    finally:
+        down(other.name)
+    assert lab.sh("n0", "hostname") == "n0"
+
+
+def test_a_host_has_its_own_view_of_the_machine(lab):
+    assert lab.sh("n1", "ps -e -o pid= | head -1").strip() == "1"
+    assert lab.sh("n1", "ls /sys/class/net").split() == [
+        "eth0",
+        "eth1",
+        "eth2",
+        "eth3",
+        "eth4",
+        "fab0",
+        "fab0-peer",
+        "lo",
+    ]
+    assert lab.sh("n1", "getent hosts n2").split() == [lab.state.host("n2").fabric, "n2"]
+    lab.sh("n1", "echo x >/tmp/x; echo x >/run/x; echo x >/var/log/x; echo x >/etc/x; echo x >/dev/shm/x")
+    assert lab.sh("n2", "ls /tmp/x /run/x /var/log/x /etc/x /dev/shm/x 2>/dev/null", check=False) == ""
+    assert not os.path.exists("/etc/x")
+    assert lab.sh("n1", "test -c /dev/nvidia3 && test -c /dev/infiniband/uverbs0 && echo both") == "both"
+    assert int(lab.sh("n1", "df --output=size -m /tmp | tail -1")) == lab.shape.scratch_mib
+
+
+def test_zombies_of_a_host_are_reaped(lab):
+    lab.sh("n1", "(sh -c 'sleep 0.05 & exit' &) ; sleep 0.3")
+    assert "Z" not in lab.sh("n1", "ps -e -o stat=")
+
+
+def test_a_lab_survives_the_process_that_built_it():
+    name = fresh_name()
+    subprocess.run([sys.executable, "-c", UP, name], check=True)
+    state = enter.running(name)
+    assert enter.is_alive(state.keeper)
+    assert all(enter.is_alive(h.anchor) for h in state.hosts)
+    down(name)
+
+
+def test_what_does_not_fit_into_memory_leaves_nothing(monkeypatch):
+    name = fresh_name()
+    monkeypatch.setattr(up_module, "_available_kib", lambda: 10_000)
+    with pytest.raises(LabError) as caught:
+        up(LabShape(name=name))
+    assert caught.value.code == "lab/memory"
+    assert census.left_of(name) == []
+
+
+def test_a_step_that_fails_leaves_nothing():
+    # no kernel takes this MTU for a veth: the first link is refused
+    name = fresh_name()
+    with pytest.raises(LabError) as caught:
+        up(LabShape(name=name, mtu=10))
+    assert caught.value.code == "lab/build"
+    assert "mtu 10" in caught.value.message
+    assert census.left_of(name) == []
+
+
+def test_two_at_once_build_one_lab():
+    name = fresh_name()
+    both = [subprocess.Popen([sys.executable, "-c", UP, name]) for _ in range(2)]
+    assert [p.wait(60) for p in both] == [0, 0]
+    assert len(census.processes(name)) == 5
+    down(name)
+    assert census.left_of(name) == []
+
+
+def kill_up_after(delay_s, name):
+    """Start `up`, SIGKILL it after a while; returns whether it was still at it."""
+    victim = subprocess.Popen([sys.executable, "-c", UP, name])
+    try:
+        victim.wait(delay_s)
+    except subprocess.TimeoutExpired:
+        victim.send_signal(signal.SIGKILL)
+        victim.wait()
+        return True
+    return False
+
+
+def test_a_killed_up_leaves_no_process_by_itself():
+    name = fresh_name()
+    while not kill_up_after(0.45, name):
+        down(name)
+    if not enter.is_up(enter.read(name)):
+        deadline = time.monotonic() + 5
+        while census.processes(name) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert census.processes(name) == []
+    down(name)
+    assert census.left_of(name) == []
+
+
+@pytest.mark.parametrize("rounds", [5, pytest.param(50, marks=pytest.mark.slow)])
+def test_killed_at_random_moments_down_and_up_clean_after_it(rounds):
+    name = fresh_name()
+    chance = random.Random(20261121)
+    began = time.monotonic()
+    subprocess.run([sys.executable, "-c", UP, name], check=True)
+    whole_s = time.monotonic() - began
+    down(name)
+    killed = 0
+    for number in range(rounds):
+        killed += kill_up_after(chance.uniform(0.0, whole_s), name)
+        if number % 2:
+            # the next `up` finds what is left and builds over it
+            up(LabShape(name=name))
+            assert enter.is_up(enter.read(name))
+        down(name)
+        assert census.left_of(name) == [], f"round {number}"
+    assert killed > rounds // 2
