@@ -28,7 +28,8 @@ from fairlead.fabric.mrc.layout import *
 AVG_BITS = 10  # fractional bits of TX_AVG_DELAY
 AVG_DIVISOR = 80  # EWMA weight 0.0125
 FI_SCALE_BITS = 16
-GAMMA_NUM, GAMMA_DEN = 4, 5  # gamma 0.8
+GAMMA_NUM = 4  # gamma 0.8
+GAMMA_DEN = 5
 MAX_MD_DIVISOR = 2  # one decrease takes at most half
 
 

@@ -28,6 +28,8 @@ from __future__ import annotations
 from fairlead.fabric.mrc import bits, congestion, evs, paths, responder, sending, timers, window
 from fairlead.fabric.mrc.layout import *
 
+REORDER_STEPS = 28  # quarters by which the reorder window may grow: to eight times
+
 # --- setting up ------------------------------------------------------------------------------------------------
 
 
@@ -53,6 +55,7 @@ def init_tx(m: Words, tx: int, profile: int, seed: int, psn: int) -> None:
     m[tx + TX_EVP_AT] = FOREVER
     m[tx + TX_REVERSE] = -1
     m[tx + TX_DELIVERED_AT] = -FOREVER
+    m[tx + TX_EVP_ID] = bits.random32(m, tx + E_RANDOM) & timers.ID_MASK & ~1  # even; odd ids are the responder's
     congestion.init_cc(m, tx)
     evs.init_evs(m, tx)
 
@@ -64,6 +67,7 @@ def init_rx(m: Words, rx: int, profile: int, seed: int, psn: int) -> None:
     m[rx + RX_MAX] = psn - 1
     m[rx + RX_LOW] = psn
     m[rx + RX_DEADLINE] = FOREVER
+    m[rx + RX_PROBE_ID] = bits.random32(m, rx + E_RANDOM) & timers.ID_MASK | 1
     for plane in range(m[profile + P_PLANES]):
         number = bits.random32(m, rx + E_RANDOM) & ((1 << m[profile + P_EV_SHIFT]) - 1)
         m[rx + m[profile + P_RX_REVERSE] + plane] = plane << m[profile + P_EV_SHIFT] | number
@@ -131,7 +135,8 @@ def on_sack(m: Words, tx: int, now: int, s: Words, o: int) -> int:
     congestion.penalise(m, tx, arrived, info >> INFO_PEN_SHIFT & 0x7F)
     if info & INFO_RESTORE:
         congestion.restore(m, tx)
-    _set_mpr(m, tx, info >> INFO_MPR_SHIFT & 0xFF)
+    if info >> INFO_MPR_SHIFT & 0xFF:
+        set_peer_window(m, tx, info >> INFO_MPR_SHIFT & 0xFF)  # dynamic MPR; 0 when off
 
     sent = _send_time(m, tx, now, s[o + S_PSN], info, s[o + S_ECHO])
     delay = congestion.usual_delay(m, tx)
@@ -139,6 +144,7 @@ def on_sack(m: Words, tx: int, now: int, s: Words, o: int) -> int:
         delay = congestion.observe_rtt(m, tx, max(now - sent, 1), marked)
 
     una = m[tx + TX_UNA]
+    _notice_spurious(m, tx, bits.unwrap(s[o + S_PSN], una), info)
     window.acknowledge_below(m, tx, bits.unwrap(s[o + S_CACK], una) + 1)
     base = bits.unwrap(s[o + S_BASE], una)
     window.acknowledge_bitmap(m, tx, base, s[o + S_LOW])
@@ -147,11 +153,11 @@ def on_sack(m: Words, tx: int, now: int, s: Words, o: int) -> int:
     if m[tx + TX_UNA] == m[tx + TX_NEXT]:
         m[tx + TX_IN_FLIGHT] = 0  # whatever the two ends think a packet counts
 
-    _judge_path(m, tx, now, slot, mark)
+    _judge_path(m, tx, now, slot, mark, info & INFO_PROBE)
     congestion.on_arrival(m, tx, now, arrived, delay, marked)
     if sent >= 0 and m[p + P_REORDER_NS] > 0:
         m[tx + TX_DELIVERED_AT] = max(m[tx + TX_DELIVERED_AT], sent)
-        _infer_loss(m, tx, now, m[tx + TX_DELIVERED_AT] - m[p + P_REORDER_NS])
+        _infer_loss(m, tx, now, m[tx + TX_DELIVERED_AT] - _reorder_window(m, tx))
     _heard(m, tx, now)
     return DID_COMPLETE if m[tx + TX_DONE] > done else DID_NOTHING
 
@@ -165,10 +171,9 @@ def _newly_received(m: Words, tx: int, rcvd: int) -> int:
     return units << responder.RCVD_UNIT_SHIFT
 
 
-def _set_mpr(m: Words, tx: int, mpr: int) -> None:
-    """Dynamic MPR (unit 128; 0 when off): the peer's window now, never more than was agreed."""
-    if mpr > 0:
-        m[tx + TX_MPR] = min(mpr << responder.MPR_UNIT_SHIFT, m[m[tx + E_PROFILE] + P_MPR])
+def set_peer_window(m: Words, tx: int, mpr: int) -> None:
+    """The range of PSNs that the peer accepts (unit 128), never more than this row's rings hold."""
+    m[tx + TX_MPR] = min(mpr << responder.MPR_UNIT_SHIFT, m[m[tx + E_PROFILE] + P_RING_MASK] + 1)
 
 
 def _send_time(m: Words, tx: int, now: int, psn: int, info: int, echo: int) -> int:
@@ -190,16 +195,30 @@ def _send_time(m: Words, tx: int, now: int, psn: int, info: int, echo: int) -> i
     return window.sent_at(record, now)
 
 
-def _judge_path(m: Words, tx: int, now: int, slot: int, mark: int) -> None:
+def _judge_path(m: Words, tx: int, now: int, slot: int, mark: int, is_probe: int) -> None:
     """The EV a SACK echoes was good, marked, or is to be dropped; a good one also serves the other direction."""
     if slot >> m[m[tx + E_PROFILE] + P_EV_SHIFT] >= m[m[tx + E_PROFILE] + P_PLANES]:
         return  # no EV of ours
+    if is_probe:
+        evs.probe_answered(m, tx, slot, mark)  # of no effect on an EV that is not ASSUMED_BAD
     if mark == M_ALWAYS_SKIP:
         paths.feedback(m, tx, now, slot, PATH_IS_LOSSY)
         return
     paths.feedback(m, tx, now, slot, PATH_IS_GOOD if mark == M_NONE else PATH_IS_MARKED)
     if m[tx + TX_REVERSE] >= 0 and mark == M_NONE:
         _set_reverse(m, m[tx + TX_REVERSE], now, slot)
+
+
+def _notice_spurious(m: Words, tx: int, psn: int, info: int) -> None:
+    """A packet was sent again and now its first transmission is answered: it had only been late."""
+    if not info & (INFO_PROBE | INFO_RTX) and window.is_in_flight(m, tx, psn):
+        m[tx + TX_NUM_SPURIOUS] += 1 if window.record_tries(m[window.record_address(m, tx, psn)]) > 0 else 0
+
+
+def _reorder_window(m: Words, tx: int) -> int:
+    """How much later a packet must be sent to prove an earlier one lost; mistakes widen it (RFC 8985 6.2)."""
+    least = m[m[tx + E_PROFILE] + P_REORDER_NS]
+    return least + min(m[tx + TX_NUM_SPURIOUS], REORDER_STEPS) * least // 4
 
 
 def _infer_loss(m: Words, tx: int, now: int, before: int) -> None:
@@ -245,8 +264,7 @@ def on_nack(m: Words, tx: int, now: int, s: Words, o: int) -> int:
         return DID_NOTHING  # about an earlier transmission; a later one is on its way
     if m[p + P_RTT_ON_NACK]:
         congestion.lower_base_rtt(m, tx, max(now - sent, 1))
-    if reason <= NACK_TRIMMED_LASTHOP:
-        congestion.on_trim(m, tx, now, window.record_bytes(record))
+    congestion.on_trim(m, tx, now, window.record_bytes(record))
     window.mark_lost(m, tx, psn)
     slot = window.record_ev(record)
     if reason == NACK_TRIMMED:
@@ -391,7 +409,7 @@ def next_control(m: Words, rx: int, now: int, ports: int, out: Words, o: int) ->
     m[rx + E_PLANE] = plane
     number = bits.random32(m, rx + E_RANDOM) & ((1 << m[p + P_EV_SHIFT]) - 1)
     m[rx + RX_PROBE_SLOT] = plane << m[p + P_EV_SHIFT] | number
-    m[rx + RX_PROBE_ID] = (m[rx + RX_PROBE_ID] + 1) & timers.ID_MASK
+    m[rx + RX_PROBE_ID] = (m[rx + RX_PROBE_ID] + 2) & timers.ID_MASK
     m[rx + RX_PROBE_AT] = now + m[p + P_REVERSE_PROBE_NS]
     sending.describe(m, rx, m[rx + RX_PROBE_ID], m[rx + RX_PROBE_SLOT], 0, out, o)
     return SEND_EV_PROBE

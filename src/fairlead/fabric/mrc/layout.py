@@ -45,7 +45,8 @@ LINE_WORDS: Final = 8  # one 64-byte cache line
     P_MPR,  # max_psn_range: PSNs a responder accepts beyond cack; multiple of 128
     P_RING_MASK,  # PSN ring size - 1; the ring is the power of two at or above P_MPR
     P_MSG_MASK,  # message ring size - 1
-    P_MAX_WIMM,  # Write-with-Imm in flight, as negotiated
+    P_MAX_WIMM,  # Write-with-Imm a requestor may have in flight, as negotiated
+    P_MAX_WIMM_DEST,  # Write-with-Imm a responder takes before it has completed them
     # where the variable areas of a row begin, in words from the row
     P_TX_RECORDS,
     P_TX_ACKED,
@@ -75,7 +76,7 @@ LINE_WORDS: Final = 8  # one 64-byte cache line
     P_RTO_NS,  # local ACK timeout
     P_RETRY_LINEAR,
     P_RETRY_EXP,
-    P_REORDER_NS,  # a hole is lost when a packet sent this much later has arrived; 0: only NACKs and timeouts tell
+    P_REORDER_NS,  # a hole is lost when a packet sent so much later has arrived; 0: only NACKs and timeouts tell
     P_PROBE_NS,  # silence before the first reliability probe; 0: never
     P_PROBE_RETRY_NS,
     P_TRIM,  # 1: switches trim, so that a silent loss is a path fault and not congestion
@@ -105,7 +106,7 @@ LINE_WORDS: Final = 8  # one 64-byte cache line
     P_ADJUST_BYTES,
     P_RTT_ON_NACK,  # 1: a NACK may lower the base RTT
     NUM_PROFILE_FIELDS,
-) = range(60)
+) = range(61)
 
 # --- endpoint: the first words of requestor and responder rows ----------------------------------------------
 (
@@ -184,8 +185,9 @@ LINE_WORDS: Final = 8  # one 64-byte cache line
     TX_NUM_NACKS,
     TX_NUM_TIMEOUTS,
     TX_NUM_LOST,  # losses inferred from order
+    TX_NUM_SPURIOUS,  # packets declared lost that had only been late
     NUM_TX_FIELDS,
-) = range(NUM_ENDPOINT_FIELDS, NUM_ENDPOINT_FIELDS + 57)
+) = range(NUM_ENDPOINT_FIELDS, NUM_ENDPOINT_FIELDS + 58)
 
 # a sent packet, one word: send time (38 bits) | transmissions - 1, at most 3 (2) | bytes (14) | EV slot (8)
 REC_EV_BITS: Final = 8
@@ -271,6 +273,7 @@ F_IMM: Final = 32
 F_TRIMMED: Final = 64  # payload cut away by a switch
 F_LAST_HOP: Final = 128  # ... by the switch before the receiver
 F_NO_ACCESS: Final = 256  # the driver found RETH outside every memory region it may write
+F_NO_RESOURCE: Final = 512  # the driver has no receive request for the immediate
 
 # what next_packet and next_control hand out
 SEND_NOTHING, SEND_DATA, SEND_PROBE, SEND_EV_PROBE, SEND_PORT_STATUS = range(5)
@@ -281,8 +284,9 @@ DO_SACK: Final = 1  # send the control block as a SACK
 DO_NACK: Final = 2  # ... as a NACK
 DO_PLACE: Final = 4  # write the payload to memory: it is new
 DO_CONTROL: Final = 8  # call next_control
-DID_COMPLETE: Final = 16  # at least one more message is complete
-DID_FAIL: Final = 32  # the queue pair went to the error state: E_ERROR says why
+DO_ACK: Final = 16  # send a transport ACK (D1) of message RX_DONE - 1
+DID_COMPLETE: Final = 32  # at least one more message is complete
+DID_FAIL: Final = 64  # the queue pair went to the error state: E_ERROR says why
 
 # queue pair errors: the four reasons there are, the peer's fatal NACK seen from both sides
 ERROR_NONE, ERROR_RETRY, ERROR_REMOTE, ERROR_WIMM, ERROR_PORTS = range(5)

@@ -28,7 +28,8 @@ class Profile:
     overhead: int = 96  # added to the payload for congestion accounting: UDP length - payload + 40
     mpr: int = 1024  # max_psn_range, multiple of 128
     max_messages: int = 64  # messages posted and not completed, power of two
-    max_wimm: int = 128
+    max_wimm: int = 128  # Write-with-Imm in flight
+    max_wimm_dest: int = 128
     # paths
     path_rule: int = at.PATH_MRC
     planes: int = 8
@@ -207,6 +208,7 @@ _PLACES = {
     "overhead": at.P_OVERHEAD,
     "mpr": at.P_MPR,
     "max_wimm": at.P_MAX_WIMM,
+    "max_wimm_dest": at.P_MAX_WIMM_DEST,
     "path_rule": at.P_PATH_RULE,
     "planes": at.P_PLANES,
     "evs_active": at.P_EV_ACTIVE,

@@ -10,6 +10,7 @@ order, and so do immediates, although their packets may have come long before.
     trimmed                              no       NACK TRIMMED or TRIMMED_LASTHOP
     RETH outside what it may write       no       NACK UNEXP_EVENT
     one Write-with-Imm too many          no       NACK UNEXP_EVENT, this queue pair fails too
+    an immediate without receive request no       NACK NO_RESOURCE
     new                                  yes      SACK if a trigger says so (`_due`)
 
 A SACK carries 64 bits from a base. Rule SACK_MRC takes the base so low that each arrival is reported at least once;
@@ -49,14 +50,18 @@ def accept(m: Words, rx: int, psn: int, num_bytes: int, flags: int, slot: int, e
         return write_nack(m, rx, psn, reason, flags, slot, echo, s, o)
     if flags & F_NO_ACCESS:
         return write_nack(m, rx, psn, NACK_UNEXP_EVENT, flags, slot, echo, s, o)
-    if flags & F_IMM and m[rx + RX_WIMM] >= m[p + P_MAX_WIMM]:
+    if flags & F_IMM and m[rx + RX_WIMM] >= m[p + P_MAX_WIMM_DEST]:
         m[rx + E_ERROR] = ERROR_WIMM
         return DID_FAIL | write_nack(m, rx, psn, NACK_UNEXP_EVENT, flags, slot, echo, s, o)
+    if flags & F_NO_RESOURCE:
+        return write_nack(m, rx, psn, NACK_NO_RESOURCE, flags, slot, echo, s, o)
 
     first = 1 if m[rx + RX_RCVD] == 0 else 0
     m[rx + RX_RCVD] += num_bytes + m[p + P_OVERHEAD]
     completed = _receive(m, rx, psn, flags)
-    did = DO_PLACE | (DID_COMPLETE if completed > 0 else 0)
+    did = DO_PLACE
+    if completed > 0:
+        did |= DID_COMPLETE | (DO_ACK if m[p + P_MESSAGE_ACK] else 0)
     if _due(m, rx, flags, first):
         did |= write_sack(m, rx, psn, flags, slot, echo, s, o)
     return did

@@ -93,5 +93,5 @@ def probe_next_ev(m: Words, tx: int, now: int) -> None:
     if slot >= 0:
         m[tx + TX_EVP_STATE] = EVP_DUE
         m[tx + TX_EVP_SLOT] = slot
-        m[tx + TX_EVP_ID] = (m[tx + TX_EVP_ID] + 1) & ID_MASK
+        m[tx + TX_EVP_ID] = (m[tx + TX_EVP_ID] + 2) & ID_MASK
     m[tx + TX_EVP_AT] = now + m[m[tx + E_PROFILE] + P_EV_PROBE_NS]

@@ -178,6 +178,7 @@ def _arrive(m: Words, tx: int, index: int, psn0: int, word: int) -> None:
 def _unlose(m: Words, tx: int, psn: int) -> None:
     """A PSN declared lost has arrived after all."""
     p = m[tx + E_PROFILE]
+    m[tx + TX_NUM_SPURIOUS] += 1
     bits.drop(m, tx + m[p + P_TX_LOST], psn & m[p + P_RING_MASK])
     m[tx + TX_LOST] -= 1
     m[tx + TX_IN_FLIGHT] += record_bytes(m[record_address(m, tx, psn)])

@@ -1,0 +1,77 @@
+"""Completion queues: what a queue pair has finished, in order."""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from dataclasses import dataclass
+
+from fairlead.errors import LocalProtocolError
+
+
+class Status(enum.Enum):
+    """How a work request ended. Names follow ibv_wc_status."""
+
+    SUCCESS = "success"
+    RETRY_EXC_ERR = "retry counter exceeded"
+    REM_OP_ERR = "remote operation error"
+    LOC_QP_OP_ERR = "too many Write-with-Imm in flight"
+    PORT_ERR = "no port is left"
+    WR_FLUSH_ERR = "flushed: the queue pair had failed"
+
+
+class WorkOpcode(enum.Enum):
+    """What kind of work request ended. Names follow ibv_wc_opcode."""
+
+    RDMA_WRITE = "write"
+    RECV_RDMA_WITH_IMM = "write with immediate, received"
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One finished work request."""
+
+    wr_id: int
+    qp_num: int
+    opcode: WorkOpcode
+    status: Status
+    num_bytes: int = 0
+    imm: int | None = None
+
+
+class CompletionQueue:
+    """A bounded queue, shared by any number of queue pairs.
+
+    A place is reserved when work is posted, so a completion always finds room.
+    """
+
+    def __init__(self, depth: int) -> None:
+        self.depth = depth
+        self._reserved = 0
+        self._entries: deque[Completion] = deque()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def reserve(self) -> None:
+        """Hold a place for work that is being posted."""
+        if self._reserved + len(self._entries) >= self.depth:
+            raise LocalProtocolError(
+                "fabric/queue-full",
+                f"the completion queue holds {self.depth} entries and all are taken",
+                hint="poll the queue, or create it deeper",
+            )
+        self._reserved += 1
+
+    def release(self) -> None:
+        """Give a reserved place back: the work was not posted after all."""
+        self._reserved -= 1
+
+    def add(self, completion: Completion) -> None:
+        """Enter finished work in the place reserved for it."""
+        self._reserved -= 1
+        self._entries.append(completion)
+
+    def poll(self, num_entries: int = 16) -> list[Completion]:
+        """Take up to so many completions, oldest first."""
+        return [self._entries.popleft() for _ in range(min(num_entries, len(self._entries)))]

@@ -1,0 +1,69 @@
+"""Memory regions: what a peer may write, checked on every packet.
+
+A region is a local buffer with a virtual address and a remote key. A Write lands only if its key is registered now
+and every byte from its address to the end of its *message* (RETH: each packet's va and the length from there on) lies
+inside the region. So a forged key, the key of a region since deregistered, an address outside and a message too long
+are refused with their first packet, before a byte is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fairlead.errors import LocalProtocolError
+
+RKEY_BITS = 32
+_SERIAL_BITS = 16
+_SERIAL_MASK = (1 << _SERIAL_BITS) - 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MemoryRegion:
+    """A registered buffer. `addr` and `rkey` go to the peer, out of band."""
+
+    buffer: memoryview
+    addr: int
+    rkey: int
+
+    @property
+    def length(self) -> int:
+        """Size in bytes."""
+        return len(self.buffer)
+
+
+class ProtectionDomain:
+    """The regions that queue pairs of one domain may be asked to write."""
+
+    def __init__(self, randoms: Iterator[int]) -> None:
+        """`randoms` is the injected stream of 32-bit numbers that makes keys hard to guess."""
+        self._randoms = randoms
+        self._serial = 0
+        self._regions: dict[int, MemoryRegion] = {}
+
+    def register(self, buffer: bytearray | memoryview, addr: int | None = None) -> MemoryRegion:
+        """Open a writable buffer to the peers. Its virtual address is `addr`, by default one that no other region has.
+
+        The key holds a serial number, so that 65,536 registrations pass before a key can come back, and 16 random bits.
+        """
+        view = memoryview(buffer).cast("B")
+        if view.readonly:
+            raise LocalProtocolError(
+                "fabric/read-only-region", "a memory region must be writable", hint="register a bytearray or a mapping"
+            )
+        self._serial += 1
+        rkey = (self._serial & _SERIAL_MASK) << _SERIAL_BITS | next(self._randoms) & _SERIAL_MASK
+        region = MemoryRegion(view, self._serial << 40 if addr is None else addr, rkey)
+        self._regions[rkey] = region
+        return region
+
+    def deregister(self, region: MemoryRegion) -> None:
+        """Close a region: from now on its key is stale."""
+        self._regions.pop(region.rkey, None)
+
+    def find(self, rkey: int, va: int, length: int) -> MemoryRegion | None:
+        """The region that holds [va, va + length) under this key."""
+        region = self._regions.get(rkey)
+        if region is None or va < region.addr or va + length > region.addr + region.length:
+            return None
+        return region

@@ -1,0 +1,475 @@
+"""A queue pair: the law over one requestor row and one responder row, with bytes on both sides.
+
+The object holds what the law has no use for (payloads, addresses, keys, work requests) and translates between packets
+and the law's blocks of integers. It decides nothing: what to send, what to place, what to answer, when to give up all
+come back from `law` as bits. A driver uses six verbs and the application calls:
+
+    receive(datagram, path, now_ns)    a UDP payload came, and how it travelled
+    transmit(now_ns, ports)            datagrams to send now, each with its path
+    next_timer_ns()                    when on_timer is due
+    on_timer(now_ns)
+    poll_event()                       what went wrong for good
+    set_ports(now_ns, up)              local ports changed
+
+    modify(state, ...), post_write(...), post_recv(...), close()
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from fairlead.errors import FabricError, LocalProtocolError, PathsExhausted, RemoteProtocolError
+from fairlead.fabric.mrc import bits, blocks, law, packets, state
+from fairlead.fabric.mrc import layout as at
+from fairlead.fabric.mrc.completion import Completion, CompletionQueue, Status, WorkOpcode
+from fairlead.fabric.mrc.headers import (
+    DEFAULT_DIALECT,
+    ENDPOINT_QP,
+    Aeth,
+    Bth,
+    Dialect,
+    Dscp,
+    Eeth,
+    EndpointOp,
+    Opcode,
+)
+from fairlead.fabric.mrc.memory import MemoryRegion, ProtectionDomain
+from fairlead.fabric.mrc.packets import Ack, Nack, Packet, Path, Probe, Request, Response, Sack, WireError, Write
+from fairlead.fabric.mrc.profile import Profile
+from fairlead.fabric.mrc.verbs import MPR_UNIT, TIMEOUT_UNIT_NS, QpState, RetryCnt, check_step
+
+ALL_PORTS = 0xFFFFFFFF
+MAX_ANSWERS = 4096  # control packets waiting to be sent; SACKs are cumulative, so the oldest may go
+MAX_MESSAGE_BYTES = 1 << 31
+PROBE_ID_MASK = 0xFFFF  # an endpoint packet's id is BTH.PSN[15:0]
+
+_FAILURES: dict[int, tuple[type[FabricError], Status, str]] = {
+    at.ERROR_RETRY: (RemoteProtocolError, Status.RETRY_EXC_ERR, "the peer has not answered within all retries"),
+    at.ERROR_REMOTE: (RemoteProtocolError, Status.REM_OP_ERR, "the peer refused a packet as an operation error"),
+    at.ERROR_WIMM: (RemoteProtocolError, Status.LOC_QP_OP_ERR, "the peer sent more Write-with-Imm than agreed"),
+    at.ERROR_PORTS: (PathsExhausted, Status.PORT_ERR, "no plane is left on which both ends have a port that is up"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Datagram:
+    """A UDP payload to send and the path to send it on."""
+
+    data: bytes
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class QpFailed:
+    """The queue pair went to the error state."""
+
+    qp_num: int
+    error: FabricError
+
+
+@dataclass(frozen=True, slots=True)
+class _Send:
+    """A posted Write."""
+
+    wr_id: int
+    data: memoryview
+    remote_addr: int
+    rkey: int
+    imm: int | None
+
+
+class QueuePair:
+    """One end of a Multipath Reliable Connection."""
+
+    def __init__(
+        self,
+        *,
+        qp_num: int,
+        profile: Profile,
+        domain: ProtectionDomain,
+        send_cq: CompletionQueue,
+        recv_cq: CompletionQueue,
+        seed: int,
+        evs: Sequence[int] | None = None,
+        dialect: Dialect = DEFAULT_DIALECT,
+    ) -> None:
+        """`evs` are the 32-bit entropy values by slot, plane by plane; by default `default_evs`."""
+        self.qp_num = qp_num
+        self.profile = profile
+        self.state = QpState.RESET
+        self.dialect = dialect
+        self._domain = domain
+        self._send_cq = send_cq
+        self._recv_cq = recv_cq
+        self._seed = seed
+        self.evs = tuple(evs) if evs is not None else default_evs(profile, seed)
+        self._slots = {ev: slot for slot, ev in enumerate(self.evs)}
+        if len(self._slots) != profile.num_evs:
+            raise LocalProtocolError(
+                "fabric/bad-evs", f"{profile.num_evs} distinct EVs are needed", hint="give one EV for each slot"
+            )
+        self.rows = state.allocate([profile], 1, 1)
+        self.m = self.rows.plain()
+        self.tx = self.rows.tx(0)
+        self.rx = self.rows.rx(0)
+        self.dest_qp_num = 0
+        self.num_bad_packets = 0
+        self._block = [0] * max(at.NUM_SACK_FIELDS, at.NUM_SEND_FIELDS)
+        self._sends: deque[_Send] = deque()
+        self._receives: deque[int] = deque()
+        self._lasts: list[tuple[int, int, int | None]] = []  # heap of messages' last packets: PSN, bytes, immediate
+        self._message_psn = 0  # first PSN of the oldest incomplete message received
+        self._answers: deque[tuple[Packet, int]] = deque(maxlen=MAX_ANSWERS)
+        self._events: deque[QpFailed] = deque()
+
+    # --- states ----------------------------------------------------------------------------------------------------
+
+    def modify(self, target: QpState, **attributes: object) -> None:
+        """Lead the queue pair on: INIT, RTR, RTS (verbs.py has the attributes), or ERR from anywhere."""
+        if target is QpState.ERR:
+            self._fail(Status.WR_FLUSH_ERR)
+            return
+        check_step(self.state, target, attributes)
+        get = attributes.get
+        changes: dict[str, object] = {}
+        if target is QpState.RTR:
+            self.dest_qp_num = _int(get("dest_qp_num"))
+            if get("mpr_dest") is not None:
+                changes["mpr"] = _int(get("mpr_dest")) * MPR_UNIT
+            if get("max_wimm_dest") is not None:
+                changes["max_wimm_dest"] = get("max_wimm_dest")
+            self._set_profile(changes)
+            self._message_psn = _int(get("rq_psn"))
+            law.init_rx(self.m, self.rx, self.rows.profiles[0], self._seed ^ 1, self._message_psn)
+        elif target is QpState.RTS:
+            if get("max_wimm") is not None:
+                changes["max_wimm"] = get("max_wimm")
+            if get("timeout") is not None:
+                changes["rto_ns"] = TIMEOUT_UNIT_NS << _int(get("timeout"))
+            retry = get("retry_cnt")
+            if isinstance(retry, RetryCnt):
+                changes |= {"retry_linear": retry.linear, "retry_exp": retry.exp}
+            self._set_profile(changes)
+            law.init_tx(self.m, self.tx, self.rows.profiles[0], self._seed, _int(get("sq_psn")))
+            law.set_peer_window(self.m, self.tx, _int(get("mpr") or self.profile.mpr // MPR_UNIT))
+            self.m[self.tx + at.TX_REVERSE] = self.rx
+        self.state = target
+
+    def _set_profile(self, changes: dict[str, object]) -> None:
+        """Take negotiated values into the profile block; rows keep their size, so windows may only shrink."""
+        profile = replace(self.profile, **changes)  # type: ignore[arg-type]
+        if profile.ring > self.profile.ring:
+            raise LocalProtocolError(
+                "fabric/bad-attribute",
+                f"the window is {profile.mpr} PSNs and the queue pair was created for {self.profile.mpr}",
+                hint="create the queue pair with a profile of larger mpr",
+            )
+        block = profile.words()
+        own = self.profile.words()
+        for field in (at.P_MPR, at.P_MAX_WIMM, at.P_MAX_WIMM_DEST, at.P_RTO_NS, at.P_RETRY_LINEAR, at.P_RETRY_EXP):
+            own[field] = block[field]
+            self.m[self.rows.profiles[0] + field] = own[field]
+        self.profile = replace(profile, mpr=self.profile.mpr)
+
+    # --- application calls -----------------------------------------------------------------------------------------
+
+    def post_write(
+        self, data: bytes | bytearray | memoryview, *, wr_id: int, remote_addr: int, rkey: int, imm: int | None = None
+    ) -> None:
+        """Queue an RDMA Write, with `imm` a Write-with-Imm. `data` is not copied: let it be till then."""
+        view = memoryview(data).cast("B")
+        self._need(QpState.RTS)
+        if len(view) > MAX_MESSAGE_BYTES:
+            raise LocalProtocolError("fabric/too-long", f"a message of {len(view)} bytes is too long", hint="split it")
+        self._send_cq.reserve()
+        if not law.post(self.m, self.tx, len(view), 0 if imm is None else 1):
+            self._send_cq.release()
+            raise LocalProtocolError(
+                "fabric/queue-full",
+                f"{self.profile.max_messages} messages are posted and not complete",
+                hint="wait for a completion",
+            )
+        self._sends.append(_Send(wr_id, view, remote_addr, rkey, imm))
+
+    def post_recv(self, *, wr_id: int) -> None:
+        """Be ready for one more Write-with-Imm; MRC has no other use of receive requests."""
+        if self.state not in (QpState.INIT, QpState.RTR, QpState.RTS):
+            self._need(QpState.RTR)
+        self._recv_cq.reserve()
+        self._receives.append(wr_id)
+
+    def set_ports(self, now_ns: int, up: int) -> None:
+        """Local ports changed (bit set of planes); the peer will be told."""
+        if self.state in (QpState.RTR, QpState.RTS):
+            self._obey(law.on_ports(self.m, self.rx, now_ns, up, 0 if self.state is QpState.RTS else 1))
+        if self.state is QpState.RTS:
+            self._obey(law.on_ports(self.m, self.tx, now_ns, up, 1))
+
+    def close(self) -> None:
+        """Give up all outstanding work; it completes as flushed."""
+        if self.state is not QpState.ERR:
+            self._fail(Status.WR_FLUSH_ERR)
+
+    def _need(self, wanted: QpState) -> None:
+        if self.state is not wanted:
+            raise LocalProtocolError(
+                "fabric/wrong-state",
+                f"queue pair {self.qp_num} is in state {self.state.name}, this needs {wanted.name}",
+                hint="lead it there with modify",
+            )
+
+    # --- the six verbs ---------------------------------------------------------------------------------------------
+
+    def poll_event(self) -> QpFailed | None:
+        """The next thing to tell the application beside completions."""
+        return self._events.popleft() if self._events else None
+
+    def next_timer_ns(self) -> int | None:
+        """When on_timer has work; None: not before something else happens."""
+        earliest = at.FOREVER
+        if self.state is QpState.RTS:
+            earliest = self.m[self.tx + at.TX_DEADLINE]
+        if self.state in (QpState.RTR, QpState.RTS):
+            earliest = min(earliest, self.m[self.rx + at.RX_DEADLINE])
+        return earliest if earliest < at.FOREVER else None
+
+    def on_timer(self, now_ns: int) -> None:
+        """The time next_timer_ns named has come; being early does no harm."""
+        if self.state in (QpState.RTR, QpState.RTS):
+            self._obey(law.on_rx_timer(self.m, self.rx, now_ns))
+        if self.state is QpState.RTS:
+            self._obey(law.on_timer(self.m, self.tx, now_ns))
+
+    def transmit(self, now_ns: int, ports: int = ALL_PORTS) -> Iterator[Datagram]:
+        """Datagrams to send now on the free ports (bit set of planes), answers first; stop taking them at any time."""
+        while self._answers and self.state in (QpState.RTR, QpState.RTS):
+            packet, arrived_on = self._answers[0]
+            slot = law.control_slot(self.m, self.rx, arrived_on, ports)
+            if slot < 0:
+                return
+            self._answers.popleft()
+            yield self._datagram(packet, slot, Dscp.CONTROL)
+        block = self._block
+        while self.state in (QpState.RTR, QpState.RTS):
+            kind = law.next_control(self.m, self.rx, now_ns, ports, block, 0)
+            if kind == at.SEND_NOTHING:
+                break
+            yield self._control(kind, now_ns)
+        while self.state is QpState.RTS:
+            kind = law.next_packet(self.m, self.tx, now_ns, ports, block, 0)
+            if kind == at.SEND_NOTHING:
+                break
+            yield self._data(now_ns) if kind == at.SEND_DATA else self._control(kind, now_ns)
+
+    def receive(self, data: bytes | bytearray | memoryview, path: Path, now_ns: int) -> None:
+        """Take in a UDP payload. What is no packet for this queue pair is counted and dropped."""
+        is_trimmed = path.dscp in (Dscp.TRIMMED, Dscp.TRIMMED_LASTHOP)
+        try:
+            packet = packets.decode(data, self.dialect, is_trimmed=is_trimmed)
+        except WireError:
+            self.num_bad_packets += 1
+            return
+        if self.state not in (QpState.RTR, QpState.RTS) or packet.bth.dest_qp not in (self.qp_num, ENDPOINT_QP):
+            self.num_bad_packets += 1
+            return
+        match packet:
+            case Write():
+                self._on_write(packet, path, now_ns)
+            case Probe():
+                self._on_probe(packet, path, now_ns)
+            case Request():
+                self._on_request(packet, path, now_ns)
+            case Response():
+                self._on_response(packet, now_ns)
+            case _ if self.state is QpState.RTS:
+                self._on_control(packet, now_ns)
+
+    # --- sending ---------------------------------------------------------------------------------------------------
+
+    def _datagram(self, packet: Packet, slot: int, dscp: Dscp) -> Datagram:
+        plane = slot // self.profile.evs_per_plane
+        return Datagram(packets.encode(packet, self.dialect), Path(ev=self.evs[slot], plane=plane, dscp=dscp))
+
+    def _data(self, now_ns: int) -> Datagram:
+        """The data packet that the law described in the block."""
+        block = self._block
+        send = self._sends[block[at.D_MSN] - self.m[self.tx + at.TX_DONE]]
+        packet = blocks.write_packet(
+            block,
+            dest_qp=self.dest_qp_num,
+            data=send.data,
+            remote_addr=send.remote_addr,
+            rkey=send.rkey,
+            imm=send.imm,
+            stamp=packets.timestamp(now_ns),
+        )
+        dscp = Dscp.NO_TRIM
+        if self.profile.trim:
+            dscp = Dscp.TRIMMABLE_RETX if packet.bth.rtx else Dscp.TRIMMABLE
+        return self._datagram(packet, block[at.D_EV], dscp)
+
+    def _control(self, kind: int, now_ns: int) -> Datagram:
+        """The probe or port status that the law described in the block."""
+        packet = blocks.control_packet(kind, self._block, self.dest_qp_num, packets.timestamp(now_ns))
+        return self._datagram(packet, self._block[at.D_EV], Dscp.NO_TRIM)
+
+    def _answer(self, packet: Packet, path: Path) -> None:
+        self._answers.append((packet, self._arrival_slot(path)))
+
+    def _arrival_slot(self, path: Path) -> int:
+        """An EV slot that stands for the plane a packet came by; the sender's own slot numbers are not known here."""
+        return min(path.plane, self.profile.planes - 1) * self.profile.evs_per_plane
+
+    # --- receiving as a responder ----------------------------------------------------------------------------------
+
+    def _on_write(self, packet: Write, path: Path, now_ns: int) -> None:
+        bth, reth = packet.bth, packet.reth
+        flags = blocks.arrival_flags(path) | (at.F_RTX if bth.rtx else 0) | (at.F_ASK if bth.ack_request else 0)
+        is_last = bth.opcode in packets.LASTS
+        if is_last:
+            flags |= at.F_LAST
+        if packet.imm is not None:
+            flags |= at.F_IMM
+            if self.m[self.rx + at.RX_WIMM] >= len(self._receives):
+                flags |= at.F_NO_RESOURCE
+        region = self._find(packet)
+        if region is None:
+            flags |= at.F_NO_ACCESS
+        echo = packets.time_of(packet.tseth.tx_timestamp, now_ns) if packet.tseth is not None else -1
+        psn = bits.unwrap(bth.psn, self.m[self.rx + at.RX_NEXT])
+        block = self._block
+        slot = self._arrival_slot(path)
+        did = law.on_data(self.m, self.rx, now_ns, psn, len(packet.payload), flags, slot, echo, block, 0)
+        if did & at.DO_PLACE:
+            if region is not None and packet.payload:
+                start = reth.va - region.addr
+                region.buffer[start : start + len(packet.payload)] = packet.payload
+            if is_last:
+                heapq.heappush(self._lasts, (psn, len(packet.payload), packet.imm))
+        if did & at.DO_SACK:
+            self._answer(blocks.sack_packet(block, self.dest_qp_num, path.ev), path)
+        if did & at.DO_NACK:
+            self._answer(blocks.nack_packet(block, self.dest_qp_num, path.ev), path)
+        if did & at.DO_ACK:
+            aeth = Aeth(0, self.m[self.rx + at.RX_DONE] - 1)
+            self._answer(Ack(Bth(Opcode.ACK, self.dest_qp_num, bth.psn), aeth), path)
+        self._deliver()
+        self._obey(did)
+
+    def _find(self, packet: Write) -> MemoryRegion | None:
+        """The region a Write packet may be placed in, whole message and all; for a message of no bytes any will do."""
+        reth = packet.reth
+        if len(packet.payload) > min(reth.dma_len, self.profile.mtu):
+            return None
+        if reth.dma_len == 0:
+            return _NOWHERE
+        return self._domain.find(reth.rkey, reth.va, reth.dma_len)
+
+    def _deliver(self) -> None:
+        """Complete received messages up to the window's lower edge; immediates come out in message order."""
+        while self._lasts and self._lasts[0][0] < self.m[self.rx + at.RX_NEXT]:
+            psn, num_bytes, imm = heapq.heappop(self._lasts)
+            total = (psn - self._message_psn) * self.profile.mtu + num_bytes
+            self._message_psn = psn + 1
+            if imm is not None:
+                done = Completion(
+                    self._receives.popleft(), self.qp_num, WorkOpcode.RECV_RDMA_WITH_IMM, Status.SUCCESS, total, imm
+                )
+                self._recv_cq.add(done)
+
+    def _on_probe(self, packet: Probe, path: Path, now_ns: int) -> None:
+        echo = packets.time_of(packet.peth.tx_timestamp, now_ns)
+        probe_id = packet.peth.probe_id
+        flags = blocks.arrival_flags(path)
+        if law.on_probe(self.m, self.rx, probe_id, flags, self._arrival_slot(path), echo, self._block, 0):
+            self._answer(blocks.sack_packet(self._block, self.dest_qp_num, path.ev), path)
+
+    # --- receiving as a requestor ----------------------------------------------------------------------------------
+
+    def _on_control(self, packet: Packet, now_ns: int) -> None:
+        block = self._block
+        match packet:
+            case Sack():
+                blocks.read_sack(packet, block, self._slots, now_ns)
+                self._obey(law.on_sack(self.m, self.tx, now_ns, block, 0))
+            case Nack():
+                blocks.read_nack(packet, block, now_ns)
+                self._obey(law.on_nack(self.m, self.tx, now_ns, block, 0))
+            case Ack():
+                self._obey(law.on_ack(self.m, self.tx, now_ns, packet.aeth.msn))
+
+    # --- endpoint packets ------------------------------------------------------------------------------------------
+
+    def _on_request(self, packet: Request, path: Path, now_ns: int) -> None:
+        """Answer an EV probe or a port status; both halves learn of the peer's ports."""
+        erth = packet.erth
+        if erth.op is EndpointOp.PORT_STATUS:
+            self._obey(law.on_peer_ports(self.m, self.rx, erth.port_status_mask))
+            if self.state is QpState.RTS:
+                self._obey(law.on_peer_ports(self.m, self.tx, erth.port_status_mask))
+        eeth = Eeth(erth.op, law.probe_mark(blocks.arrival_flags(path)), erth.tx_timestamp)
+        self._answer(Response(Bth(Opcode.ENDPOINT_RESPONSE, ENDPOINT_QP, packet.bth.psn), eeth), path)
+
+    def _on_response(self, packet: Response, now_ns: int) -> None:
+        """An answer to a request of either half; ids tell which."""
+        number = packet.bth.psn & PROBE_ID_MASK
+        rows = (self.tx, self.rx) if self.state is QpState.RTS else (self.rx,)
+        if packet.eeth.op == EndpointOp.PORT_STATUS:
+            for row in rows:
+                law.on_status_reply(self.m, row, number)
+        else:
+            law.on_reverse_reply(self.m, self.rx, now_ns, number, packet.eeth.m)
+            if self.state is QpState.RTS:
+                law.on_ev_reply(self.m, self.tx, now_ns, number, packet.eeth.m)
+
+    # --- endings ---------------------------------------------------------------------------------------------------
+
+    def _obey(self, did: int) -> None:
+        """Complete what the law says is complete, and fail if it says so."""
+        while self._sends and self._num_pending() < len(self._sends):
+            self._complete(self._sends.popleft(), Status.SUCCESS)
+        if did & at.DID_FAIL:
+            reason = self.m[self.tx + at.E_ERROR] or self.m[self.rx + at.E_ERROR]
+            kind, status, message = _FAILURES[reason]
+            self._events.append(
+                QpFailed(self.qp_num, kind("fabric/qp-failed", message, hint="see the QP counters and EV states"))
+            )
+            self._fail(status)
+
+    def _num_pending(self) -> int:
+        return self.m[self.tx + at.TX_POSTED] - self.m[self.tx + at.TX_DONE]
+
+    def _fail(self, status: Status) -> None:
+        """Enter the error state; the oldest request fails with the reason, the others are flushed."""
+        self.state = QpState.ERR
+        while self._sends:
+            self._complete(self._sends.popleft(), status)
+            status = Status.WR_FLUSH_ERR
+        while self._receives:
+            wr_id = self._receives.popleft()
+            self._recv_cq.add(Completion(wr_id, self.qp_num, WorkOpcode.RECV_RDMA_WITH_IMM, Status.WR_FLUSH_ERR))
+        self._answers.clear()
+
+    def _complete(self, send: _Send, status: Status) -> None:
+        num_bytes = len(send.data) if status is Status.SUCCESS else 0
+        self._send_cq.add(Completion(send.wr_id, self.qp_num, WorkOpcode.RDMA_WRITE, status, num_bytes, send.imm))
+
+
+_NOWHERE = MemoryRegion(memoryview(bytearray()), 0, 0)
+
+
+def default_evs(profile: Profile, seed: int) -> tuple[int, ...]:
+    """An entropy value for each slot: a source port of the dynamic range that tells the slot, a random flow label."""
+    word = [bits.scramble(seed)]
+    return tuple(
+        (0xC000 | slot) << 16 | bits.random32(word, 0) & 0xFFFF  # slot < 256
+        for slot in range(profile.num_evs)
+    )
+
+
+def _int(value: object) -> int:
+    assert isinstance(value, int)
+    return value

@@ -1,0 +1,29 @@
+"""One law: a flipped constant shows in the queue pair that runs over real sockets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support import lawflip
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
+TEST = "real/fabric/test_loopback.py::test_each_conversation_goes_as_it_did_when_it_was_last_judged"
+
+
+def test_the_unchanged_copy_passes(tmp_path: Path) -> None:
+    result = lawflip.run(lawflip.flipped(None, tmp_path), TEST)
+    assert result.returncode == 0, result.stdout[-3000:]
+
+
+def _each() -> list[object]:
+    """Every flip; all but three are slow together."""
+    return [pytest.param(f, marks=[pytest.mark.slow] if i > 2 else [], id=str(f)) for i, f in enumerate(lawflip.FLIPS)]
+
+
+@pytest.mark.parametrize("flip", _each())
+def test_a_flipped_constant_fails_the_loopback_test(tmp_path: Path, flip: lawflip.Flip) -> None:
+    result = lawflip.run(lawflip.flipped(flip, tmp_path), TEST)
+    assert result.returncode == 1, result.stdout[-3000:]
+    assert "AssertionError" in result.stdout, result.stdout[-3000:]

@@ -1,0 +1,70 @@
+"""Flip one constant of the protocol law and see who notices.
+
+`flipped` makes a copy of the package in which one named constant has another value; `run` starts a test in a fresh
+interpreter that imports this copy. A test that still passes does not look at that constant. The product knows nothing
+of this."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import fairlead
+
+PACKAGE = Path(fairlead.__file__).parent
+TESTS = Path(__file__).parent.parent
+
+
+@dataclass(frozen=True)
+class Flip:
+    """One constant of one module of fabric/mrc, and the expression to put in its place."""
+
+    module: str
+    constant: str
+    value: str
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.constant}={self.value}"
+
+
+# from every law source; the rules they stand for are exercised by the conversations in mrc_talks.py
+FLIPS = (
+    Flip("bits", "PSN_HALF", "0x40"),
+    Flip("evs", "NIBBLE_MAX", "3"),
+    Flip("paths", "PENALTY_TRIMMED", "9"),
+    Flip("paths", "EXPLORE_AFTER_FREEZE", "3"),
+    Flip("congestion", "GAMMA_DEN", "9"),
+    Flip("congestion", "AVG_DIVISOR", "40"),
+    Flip("congestion", "FI_SCALE_BITS", "15"),
+    Flip("window", "MAX_TRIES", "0"),
+    Flip("timers", "BACKOFF_MAX", "0"),
+    Flip("responder", "RCVD_UNIT_SHIFT", "9"),
+    Flip("responder", "OOO_MAX", "3"),
+    Flip("layout", "NACK_TRIMMED", "0x02"),
+)
+
+
+def flipped(flip: Flip | None, folder: Path) -> Path:
+    """Copy the package into a folder with the flip done (None: unchanged); the folder to put on the module path."""
+    target = folder / "fairlead"
+    shutil.copytree(PACKAGE, target, ignore=shutil.ignore_patterns("__pycache__"))
+    if flip is not None:
+        path = target / "fabric" / "mrc" / f"{flip.module}.py"
+        pattern = re.compile(rf"^({flip.constant}(?:: Final)?) = (.+?)(\s+#.*)?$", re.MULTILINE)
+        text, num_changes = pattern.subn(rf"\1 = {flip.value}", path.read_text())
+        assert num_changes == 1, f"{flip.constant} is set {num_changes} times in {path.name}"
+        assert text != path.read_text(), f"{flip.constant} already is {flip.value}"
+        path.write_text(text)
+    return folder
+
+
+def run(folder: Path, *tests: str, timeout_s: float = 240) -> subprocess.CompletedProcess[str]:
+    """Run tests (pytest ids below tests/) against the package in a folder."""
+    env = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{TESTS}", "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *(str(TESTS / t) for t in tests)]
+    return subprocess.run(command, env=env, cwd=TESTS.parent, capture_output=True, text=True, timeout=timeout_s)
