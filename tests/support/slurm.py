@@ -1,4 +1,4 @@
-"""A private Slurm on the loopback: its own munge key and socket, its own ports and folders; gone without a trace at the end.
+"""A private Slurm on the loopback: its own munge key and socket, ports and folders; gone without a trace at the end.
 
 All nodes are this machine under several names, so they share one network; what needs a network of its own is the lab's.
 """
@@ -103,7 +103,7 @@ class PrivateSlurm:
             "munged", "--foreground", f"--key-file={munge}/key", f"--socket={munge}/socket", f"--pid-file={munge}/pid",
             f"--log-file={munge}/log", f"--seed-file={munge}/seed",
         )  # fmt: skip
-        self._until(lambda: (munge / "socket").exists(), "munged")
+        self._until((munge / "socket").exists, "munged")
         self._start("slurmctld", "slurmctld", "-D", "-c", "-f", self.env["SLURM_CONF"])
         for name in self.names:
             self.start_node(name)
@@ -165,7 +165,12 @@ class PrivateSlurm:
         path = os.pathsep.join([self.env.get("PATH", ""), "/usr/sbin", "/sbin"])
         log = (self.root / f"{name}.out").open("wb")
         self.daemons[name] = subprocess.Popen(
-            argv, env={**self.env, "PATH": path}, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            argv,
+            env={**self.env, "PATH": path},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
         )
         log.close()
 
@@ -174,5 +179,5 @@ class PrivateSlurm:
         while not is_so():
             if time.monotonic() > deadline:
                 logs = "\n".join(f"== {p.name}\n{p.read_text(errors='replace')[-1500:]}" for p in self.root.glob("*.*"))
-                raise TimeoutError(f"{what} not there after {limit_s} s\n{logs}")
+                raise TimeoutError(f"{what} not there after {limit_s} s: {self.states()} {self.jobs()}\n{logs}")
             time.sleep(0.05)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fairlead.base.nodeset import NodeSet
+from fairlead.cluster.connection import connect
 from fairlead.cluster.face import Cluster
 from fairlead.cluster.protocol import (
     AsyncCluster,
@@ -27,5 +28,6 @@ __all__ = [
     "Output",
     "Result",
     "State",
+    "connect",
     "nodes_in",
 ]

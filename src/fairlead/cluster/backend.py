@@ -45,7 +45,7 @@ class Backend(abc.ABC):
 
     def explain_python(self, rc: int | None, said: str) -> Refusal | None:
         """The one refusal every backend shares: the node was reached, but has no Python to run the program with."""
-        if rc == 127 or ("python" in said and ("not found" in said or "No such file" in said)):
+        if rc in (126, 127) or ("python" in said and ("not found" in said or "No such file" in said)):
             why = last_line(said) or "not found"
         elif "fairlead needs Python" in said:
             why = last_line(said)

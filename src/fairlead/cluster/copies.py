@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
@@ -66,7 +67,7 @@ async def fetch_one(talker: Talker, node: str, source: str, path: Path, *, max_b
             if not result.ok:
                 return result
             if gathered.exit is None or gathered.exit["sha256"] != digest.hexdigest():
-                return Result(node=node, state=State.FAILED, error=f"{source}: it did not arrive as it was sent")
+                return Result(node=node, state=State.FAILED, error=f"{source}: It did not arrive whole")
             with disk_errors(path):
                 file.flush()
                 os.fsync(file.fileno())
@@ -74,6 +75,8 @@ async def fetch_one(talker: Talker, node: str, source: str, path: Path, *, max_b
         return result
     finally:
         part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            path.parent.rmdir()  # only where nothing ever came
 
 
 def file_size(source: Path) -> int:

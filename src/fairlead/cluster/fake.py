@@ -4,7 +4,7 @@
     ...     fake = FakeCluster(lambda node, command: Answer(rc=3, delay_s=40.0) if node == "n2" else Answer("hi"))
     ...     return [str(r) for r in await fake.run("n[1-3]", ["true"], limit_s=10)], fake.clock_s
     >>> import asyncio; asyncio.run(demo())
-    (['n1  done', 'n2  timeout  ran into the limit of 10 s', 'n3  done'], 10)
+    (['n1  done', 'n2  timeout  ran into the limit of 10 s', 'n3  done'], 10.0)
 
 It keeps the promises of AsyncCluster: a result for every node, limits, one failing rank that stops its group.
 """
@@ -108,8 +108,7 @@ class FakeCluster:
     ) -> list[Result]:
         """Keep the file's content for every node that the script lets succeed."""
         results = [self._one(n, Command(argv=("push", str(source), target)), limit_s) for n in NodeSet(nodes)]
-        content = source.read_bytes()
-        self.files |= {(r.node, target): content for r in results if r.ok}
+        self._keep(source, target, results)
         return self._ended(results, None)
 
     async def fetch(
@@ -131,6 +130,10 @@ class FakeCluster:
 
     async def close(self) -> None:
         """Nothing is held."""
+
+    def _keep(self, source: Path, target: str, results: Sequence[Result]) -> None:
+        content = source.read_bytes()
+        self.files |= {(r.node, target): content for r in results if r.ok}
 
     def _one(self, node: str, command: Command, limit_s: float) -> Result:
         self.calls.append((node, command))

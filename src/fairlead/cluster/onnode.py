@@ -345,7 +345,7 @@ def receive(job: dict[str, Any], stdin: BinaryIO) -> None:
                 file.write(data)
                 left -= len(data)
             if stdin.read(64).decode() != digest.hexdigest():
-                raise EOFError("it did not arrive whole")  # noqa: TRY301
+                raise EOFError("It did not arrive whole")  # noqa: TRY301
             file.flush()
             os.fchmod(file.fileno(), job["mode"])
             os.fsync(file.fileno())
@@ -363,9 +363,8 @@ def send(job: dict[str, Any], out: Out) -> str:
 
     # O_NONBLOCK: a FIFO without a writer would hold open() up
     with open(os.open(job["source"], os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-        kind = os.fstat(file.fileno()).st_mode
-        if not stat.S_ISREG(kind):
-            raise ValueError("a folder" if stat.S_ISDIR(kind) else "not a regular file")
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError("Not a regular file")
         digest = hashlib.sha256()
         num_bytes = 0
         while True:
@@ -374,7 +373,7 @@ def send(job: dict[str, Any], out: Out) -> str:
                 return digest.hexdigest()
             num_bytes += len(data)
             if num_bytes > job["max_bytes"]:
-                raise ValueError(f"larger than the {job['max_bytes']} bytes allowed")
+                raise ValueError(f"Larger than the {job['max_bytes']} bytes allowed")
             digest.update(data)
             out.send(b"d", data)
 

@@ -49,10 +49,12 @@ def judge_nodes(nodes: NodeSet, listing: str, *, in_job: bool) -> dict[str, Refu
     """From `sinfo` lines `node|state|reason`. A node in a job may drain: its steps still run."""
     unusable = _UNUSABLE_IN_JOB if in_job else _UNUSABLE
     found: dict[str, Refusal] = {}
-    known: set[str] = set()
+    unknown = set(nodes)
     for line in listing.splitlines():
         node, state, reason = [*line.split("|", 2), "", ""][:3]
-        known.add(node)
+        if node not in nodes:
+            continue
+        unknown.discard(node)
         is_silent = "*" in state
         if state.rstrip(_MARKS) in unusable or is_silent:
             said = "" if reason in ("", "none") else f": {reason}"
@@ -60,10 +62,8 @@ def judge_nodes(nodes: NodeSet, listing: str, *, in_job: bool) -> dict[str, Refu
             found[node] = Refusal(
                 State.UNREACHABLE, f"Slurm has it {state.rstrip(_MARKS)}{silent}{said}", "scontrol show node NODE"
             )
-    for node in nodes:
-        if node not in known:
-            found[node] = Refusal(State.UNREACHABLE, "Slurm knows no node of that name", "sinfo -N")
-    return found
+    nowhere = Refusal(State.UNREACHABLE, "Slurm knows no node of that name", "sinfo -N")
+    return found | dict.fromkeys(unknown, nowhere)
 
 
 async def wait_until_running(

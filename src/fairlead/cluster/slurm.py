@@ -146,7 +146,7 @@ class SlurmBackend(Backend):
 
     async def _submit(self, nodes: NodeSet) -> str:
         """Write the batch script, submit it, return the job's number. Raises SchedulerError."""
-        script = self._folder / f"hold-{len(set(self._job_of.values())) + 1}.sbatch"
+        script = self._folder / f"{self._tag}-{len(set(self._job_of.values())) + 1}.sbatch"
         write_atomic(script, script_text(self._ask, nodes, self._tag, script))
         self._watch_over()
         done = await scheduler.ask(["sbatch", "--parsable", str(script)], self._env)

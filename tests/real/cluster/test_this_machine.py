@@ -1,0 +1,317 @@
+"""What needs a special place on this machine: a full disk, another user, a frozen process, many nodes at once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from fairlead.cluster import Cluster, State
+from fairlead.cluster.engine import Engine
+from fairlead.cluster.local import LocalBackend
+from fairlead.errors import DiskFull, MissingTool, NotPermitted, UsageError
+from support.backends import LOCAL, Prefixed
+from support.processes import left_after, marked, parent, until_marked
+
+pytestmark = pytest.mark.real
+
+
+def states(results):
+    return [str(r.state) for r in results]
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """Four MiB, and gone at the end."""
+    place = tmp_path / "small"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "fairlead-test", str(place)], check=True)
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.mark.requires("root")
+def test_a_full_disk_on_a_node_is_a_result_and_leaves_nothing(tmp_path, small_disk):
+    source = tmp_path / "large"
+    source.write_bytes(os.urandom(6 << 20))
+    with LOCAL.cluster() as cluster:
+        [result] = cluster.push("n1", source, str(small_disk / "x"), limit_s=20)
+    assert (result.state, result.error) == (State.FAILED, f"{small_disk}/x: No space left on device")
+    assert list(small_disk.iterdir()) == []
+
+
+@pytest.mark.requires("root")
+def test_a_full_disk_here_is_an_error_and_leaves_nothing(tmp_path, small_disk):
+    source = tmp_path / "large"
+    source.write_bytes(os.urandom(6 << 20))
+    with LOCAL.cluster() as cluster, pytest.raises(DiskFull):
+        cluster.fetch("n[1-3]", str(source), small_disk / "back", limit_s=20, max_bytes=1 << 30)
+    assert not [p for p in small_disk.rglob("*") if p.is_file()]
+
+
+@pytest.mark.requires("root")
+def test_a_copy_keeps_the_old_file_until_the_new_one_is_whole(tmp_path, small_disk):
+    source, target = tmp_path / "large", small_disk / "x"
+    source.write_bytes(os.urandom(6 << 20))
+    target.write_text("old")
+    with LOCAL.cluster() as cluster:
+        [result] = cluster.push("n1", source, str(target), limit_s=20)
+    assert not result.ok
+    assert target.read_text() == "old"
+
+
+@pytest.mark.requires("root")
+def test_what_another_user_may_not_do():
+    with tempfile.TemporaryDirectory(prefix="fl-nobody-", dir="/tmp") as name:
+        place = Path(name)
+        place.chmod(0o755)
+        secret = place / "secret"
+        secret.write_text("y")
+        secret.chmod(0o600)
+        nobody = Prefixed("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--")
+        with Cluster(Engine(nobody, python_of=lambda _: "/usr/bin/python3")) as cluster:
+            [pushed] = cluster.push("n1", secret, "/root/x", limit_s=20)
+            [fetched] = cluster.fetch("n1", str(secret), place / "back", limit_s=20, max_bytes=99)
+            [ran] = cluster.run("n1", [str(secret)], limit_s=20)
+    assert (pushed.state, pushed.error) == (State.FAILED, "/root/x: Permission denied")
+    assert (fetched.state, fetched.error) == (State.FAILED, f"{secret}: Permission denied")
+    assert (ran.state, ran.rc, ran.error) == (State.FAILED, 126, f"cannot run `{secret}`: Permission denied")
+
+
+@pytest.mark.requires("root")
+def test_a_folder_that_cannot_be_written_here(tmp_path):
+    place = tmp_path / "read-only"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "fairlead-test", str(place)], check=True)
+    try:
+        with LOCAL.cluster() as cluster, pytest.raises(NotPermitted):
+            cluster.fetch("n1", "/etc/passwd", place, limit_s=20, max_bytes=1 << 20)
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+def test_what_a_killed_copy_left_is_cleaned_by_the_next(tmp_path):
+    target = tmp_path / "target"
+    left = tmp_path / ".target.fairlead-1-1"
+    left.write_text("half")
+    source = tmp_path / "source"
+    source.write_text("whole")
+    with LOCAL.cluster() as cluster:
+        [result] = cluster.push("n1", source, str(target), limit_s=20)
+    assert result.ok
+    assert not left.exists()
+    assert target.read_text() == "whole"
+
+
+def test_two_copies_to_one_place_at_once_leave_one_whole_file(tmp_path):
+    source, target = tmp_path / "source", tmp_path / "target"
+    content = os.urandom(4 << 20)
+    source.write_bytes(content)
+    with LOCAL.cluster() as cluster:
+        results = cluster.push("n[1-6]", source, str(target), limit_s=60)
+    assert states(results) == ["done"] * 6
+    assert target.read_bytes() == content
+    assert {p.name for p in tmp_path.iterdir()} == {"source", "target"}
+
+
+def test_a_frozen_node_is_given_up_in_time():
+    """Not even the node-side program answers: this machine's part of the connection is cut."""
+    mark = "86400.777002"
+    results = []
+
+    def call() -> None:
+        with LOCAL.cluster() as cluster:
+            results.extend(cluster.run("n[1-2]", ["sh", "-c", f"[ $FAIRLEAD_NODE = n2 ] || sleep {mark}"], limit_s=3))
+
+    started = time.monotonic()
+    thread = threading.Thread(target=call)
+    thread.start()
+    [sleeper] = [p for p, line in until_marked(mark, 2).items() if line.startswith("sleep")]
+    os.kill(parent(parent(sleeper)), signal.SIGSTOP)
+    thread.join()
+    assert states(results) == ["timeout", "done"]
+    assert "did not answer when told to stop" in results[0].error
+    assert time.monotonic() - started < 4.5
+    assert left_after(mark, 1) == {}
+
+
+def test_the_limit_holds_on_the_node_when_nobody_is_left_to_enforce_it():
+    """The asking side is frozen: a lost network looks the same from the node."""
+    mark = "86400.777003"
+    program = f"""
+from fairlead.cluster import Cluster
+from fairlead.cluster.engine import Engine
+from fairlead.cluster.local import LocalBackend
+with Cluster(Engine(LocalBackend())) as cluster:
+    cluster.run("n1", ["sleep", "{mark}"], limit_s=2)
+"""
+    process = subprocess.Popen([sys.executable, "-c", program])
+    try:
+        until_marked(f"sleep\0{mark}", 1)
+        process.send_signal(signal.SIGSTOP)
+        assert left_after(f"sleep\0{mark}", 8) == {}
+    finally:
+        process.send_signal(signal.SIGCONT)
+        assert process.wait(10) == 0
+
+
+def test_a_killed_node_side_program_takes_its_command_with_it():
+    mark = "86400.777004"
+    results = []
+
+    def call() -> None:
+        with LOCAL.cluster() as cluster:
+            results.extend(cluster.run("n1", ["sleep", mark], limit_s=30))
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    [sleeper] = until_marked(f"sleep\0{mark}", 1)
+    os.kill(parent(sleeper), signal.SIGKILL)
+    thread.join(10)
+    assert states(results) == ["unreachable"]
+    assert left_after(mark, 2) == {}
+
+
+def test_a_consumer_that_is_slow_slows_the_command_not_the_memory():
+    seen = []
+
+    def slow(line) -> None:
+        if len(seen) < 20:
+            time.sleep(0.02)
+        seen.append(len(line.text))
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with LOCAL.cluster() as cluster:
+        [result] = cluster.run("n1", ["sh", "-c", "yes 0123456789abcdef | head -n 2000000"], limit_s=60, on_line=slow)
+    assert result.ok
+    assert len(seen) == 2_000_000
+    assert result.stdout.is_truncated
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 60_000
+
+
+def test_a_command_that_ignores_its_input_is_no_fault():
+    from fairlead.cluster import Command
+
+    with LOCAL.cluster() as cluster:
+        results = cluster.run("n[1-2]", Command(argv=("true",), stdin=b"x" * (8 << 20)), limit_s=30)
+    assert states(results) == ["done", "done"]
+
+
+def test_the_fan_out_is_a_bound_for_commands_and_not_for_groups(tmp_path):
+    meter = f"""
+import os, time
+os.close(os.open("{tmp_path}/" + os.environ["FAIRLEAD_NODE"], os.O_CREAT))
+time.sleep(0.3)
+print(len(os.listdir("{tmp_path}")))
+os.unlink("{tmp_path}/" + os.environ["FAIRLEAD_NODE"])
+"""
+    together = f"""
+import os, time
+os.close(os.open("{tmp_path}/rank" + os.environ["RANK"], os.O_CREAT))
+while len(os.listdir("{tmp_path}")) < 6:
+    time.sleep(0.02)
+"""
+    with LOCAL.cluster(fanout=2) as cluster:
+        results = cluster.run("n[1-6]", ["python3", "-c", meter], limit_s=60)
+        assert states(results) == ["done"] * 6
+        assert max(int(r.stdout.text) for r in results) <= 2
+        ranks = cluster.run_ranks("n[1-6]", ["python3", "-c", together], per_node=1, limit_s=30)
+    assert states(ranks) == ["done"] * 6
+
+
+def test_how_far_a_call_is_can_be_watched():
+    seen = []
+    with LOCAL.cluster(watch=lambda done, total, out: seen.append((done, total, str(out)))) as cluster:
+        cluster.run("n[1-2]", ["sh", "-c", "[ $FAIRLEAD_NODE = n1 ] || sleep 1.6"], limit_s=20)
+    assert (1, 2, "n2") in seen
+    assert seen[-1] == (2, 2, "")
+
+
+@pytest.mark.parametrize("nodes", ["", "n9", "n[7-9]", "n[1-"])
+def test_a_wrong_node_set_runs_nothing(nodes):
+    from fairlead.base.nodeset import NodeSet
+
+    with LOCAL.cluster(known=NodeSet("n[1-4]")) as cluster, pytest.raises(UsageError) as caught:
+        cluster.run(nodes, ["true"], limit_s=1)
+    assert caught.value.code in ("nodes/empty", "nodes/unknown", "nodes/syntax")
+    assert caught.value.hint
+
+
+def test_a_way_that_is_not_installed_is_an_error():
+    with Cluster(Engine(Prefixed("no-such-ssh"))) as cluster, pytest.raises(MissingTool) as caught:
+        cluster.run("n[1-3]", ["true"], limit_s=5)
+    assert "no-such-ssh" in caught.value.message
+
+
+def test_too_many_connections_for_this_process_are_refused_before_any_is_made():
+    program = """
+import resource
+from fairlead.cluster import Cluster
+from fairlead.cluster.engine import Engine
+from fairlead.cluster.local import LocalBackend
+from fairlead.errors import ClusterError
+resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+with Cluster(Engine(LocalBackend(), fanout=100)) as cluster:
+    try:
+        cluster.run("n[1-100]", ["true"], limit_s=5)
+    except ClusterError as error:
+        print(error.code, error.hint)
+resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30)
+    assert done.stdout.startswith("cluster/too-many-files ulimit -n "), done.stderr
+
+
+def test_a_few_more_files_than_the_soft_limit_are_asked_for():
+    program = """
+import resource
+from fairlead.cluster import Cluster
+from fairlead.cluster.engine import Engine
+from fairlead.cluster.local import LocalBackend
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 4096))
+with Cluster(Engine(LocalBackend(), fanout=40)) as cluster:
+    print(sum(r.ok for r in cluster.run("n[1-40]", ["true"], limit_s=30)))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "40\n", done.stderr
+
+
+async def test_a_cancelled_task_stops_its_nodes_and_keeps_their_results():
+    mark = "86400.777005"
+    engine = Engine(LocalBackend(), fanout=2)
+    task = asyncio.create_task(engine.run("n[1-3]", ["sleep", mark], limit_s=60))
+    while len(marked(f"sleep\0{mark}")) < 2:
+        await asyncio.sleep(0.05)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert marked(mark) == {}
+    assert [(str(r.state), r.error) for r in engine.last] == [
+        ("cancelled", "stopped"), ("cancelled", "stopped"), ("cancelled", "not started"),
+    ]  # fmt: skip
+
+
+async def test_a_timeout_of_the_caller_works_around_a_call():
+    engine = Engine(LocalBackend())
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.7):
+            await engine.run("n1", ["sleep", "86400.777006"], limit_s=60)
+    assert states(await engine.run("n1", ["true"], limit_s=20)) == ["done"]
+
+
+async def test_two_calls_on_one_cluster_at_once():
+    engine = Engine(LocalBackend())
+    first, second = await asyncio.gather(
+        engine.run("n[1-2]", ["sh", "-c", "sleep 0.5; echo 1"], limit_s=20),
+        engine.run("n[1-2]", ["echo", "2"], limit_s=20),
+    )
+    assert [r.stdout.text for r in (*first, *second)] == ["1\n", "1\n", "2\n", "2\n"]
