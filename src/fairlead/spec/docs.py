@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from fairlead.base.nodeset import NodeSet
 from fairlead.spec.decode import type_of
 
 
@@ -41,7 +40,7 @@ def json_schema(kind: type | None = None) -> dict[str, Any]:
         from fairlead.spec.model import Spec
 
         kind = Spec
-    schema = msgspec.json.schema(kind, schema_hook=_custom)
+    schema = msgspec.json.schema(kind)
     for struct in structs(kind):
         said, definition = sentences(struct), schema["$defs"][struct.__name__]
         definition["description"] = said.whole
@@ -68,12 +67,6 @@ def structs(kind: Any) -> list[type]:
 
     walk(type_of(kind))
     return found
-
-
-def _custom(kind: type) -> dict[str, Any]:
-    if kind is NodeSet:
-        return {"type": "string", "description": "a node set, folded as Slurm folds it: h200-[000-127],login1"}
-    raise NotImplementedError
 
 
 @functools.cache

@@ -23,6 +23,7 @@ Label = Annotated[
 ]
 """A name that also becomes a part of host names, interface names and folders."""
 
+Nodes = Annotated[NodeSet, Meta(extra_json_schema={"type": "string"})]
 Count = Annotated[int, Meta(ge=0, le=1_000_000, examples=[8])]
 Positive = Annotated[int, Meta(ge=1, le=1_000_000, examples=[2])]
 Rate = Annotated[int, Meta(ge=1, le=100_000, examples=[250])]
@@ -45,7 +46,7 @@ class Pool(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     size: str
     """The VM size, in any case; "lab" for virtual hosts, "other" for hardware that no table describes."""
 
-    nodes: NodeSet
+    nodes: Nodes
     """The nodes, folded as Slurm folds them: "h200-[000-127],h200-200"."""
 
     count: Count | None = None
@@ -114,7 +115,7 @@ class Waiver(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     code: Annotated[str, Meta(examples=["ib/port-rate"])]
     """The finding's code, as it is printed: "ib/port-rate"."""
 
-    nodes: Annotated[NodeSet, Meta(examples=["all"])]
+    nodes: Annotated[Nodes, Meta(examples=["all"])]
     """The nodes it is waived on; "all" for every node."""
 
     reason: Annotated[str, Meta(min_length=1, examples=["port 3 at 200 Gb/s, ticket 1234"])]

@@ -123,9 +123,6 @@ def _pool_sizes(spec: Spec, report: Report) -> None:
         if spec.fabric.rdma != "none" and facts.rdma is False:
             text = f"pool `{pool.name}`: {facts.name} has no RDMA"
             report(("fabric", "rdma"), "spec/size-no-rdma", text, hint='use rdma = "none"', needs=[here, _VIA])
-        if spec.fabric.rdma == "ib" and facts.link_layer == "ethernet":
-            text = f"pool `{pool.name}`: the RDMA ports of {facts.name} are Ethernet"
-            report(("fabric", "rdma"), "spec/size-link", text, needs=[here, _VIA])
 
 
 def _fabric(spec: Spec, report: Report) -> None:

@@ -165,6 +165,11 @@ def test_one_change(tmp_path: Path, case: tuple[str, str, str, str, str | None])
         assert problem.line == line
 
 
+def test_limits_of_the_lab_are_not_those_of_a_cluster(tmp_path: Path) -> None:
+    nodes = 'nodes = "a[0-299].example.com,10.0.0.1"'
+    assert len(load(tmp_path, GOOD.replace('nodes = "login1"', nodes)).spec.pools[1].nodes) == 301
+
+
 def test_near_names_are_offered(tmp_path: Path) -> None:
     for spelling, near in (
         ("standard_nd96isr_h101_v5", "standard_nd96isr_h100_v5"),
