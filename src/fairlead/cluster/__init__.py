@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fairlead.base.nodeset import NodeSet
 from fairlead.cluster.connection import connect
+from fairlead.cluster.engine import check_nodes
 from fairlead.cluster.face import Cluster
 from fairlead.cluster.protocol import (
     AsyncCluster,
@@ -28,6 +29,7 @@ __all__ = [
     "Output",
     "Result",
     "State",
+    "check_nodes",
     "connect",
     "nodes_in",
 ]

@@ -63,7 +63,7 @@ class Engine:
         keep_bytes: int = DEFAULT_KEEP_BYTES,
     ) -> list[Result]:
         """The same command on every node."""
-        commands = dict.fromkeys(self._checked(nodes), _command(command))
+        commands = dict.fromkeys(check_nodes(nodes, self._known), _command(command))
         return await self.run_each(commands, limit_s=limit_s, on_line=on_line, keep_bytes=keep_bytes)
 
     async def run_each(
@@ -75,7 +75,7 @@ class Engine:
         keep_bytes: int = DEFAULT_KEEP_BYTES,
     ) -> list[Result]:
         """Each node its own command, at the same time."""
-        nodes = self._checked(NodeSet(commands))
+        nodes = check_nodes(NodeSet(commands), self._known)
 
         async def work(node: str, give: _Give) -> list[Result]:
             command = commands[node]
@@ -101,7 +101,7 @@ class Engine:
         stop_on_failure: bool = True,
     ) -> list[Result]:
         """`per_node` copies on every node; one result a rank, in rank order."""
-        found, one = self._checked(nodes), _command(command)
+        found, one = check_nodes(nodes, self._known), _command(command)
         group_of = {node: group for group, node in enumerate(found)}
         stop = asyncio.Event() if stop_on_failure else None
 
@@ -139,7 +139,7 @@ class Engine:
         self, nodes: NodeSet | str, source: Path, target: str, *, limit_s: float, mode: int = 0o644
     ) -> list[Result]:
         """Copy one local file to the same path on every node."""
-        found = self._checked(nodes)
+        found = check_nodes(nodes, self._known)
         whole_path(target)
         num_bytes = file_size(source) * len(found)
 
@@ -154,7 +154,7 @@ class Engine:
         self, nodes: NodeSet | str, source: str, into: Path, *, limit_s: float, max_bytes: int
     ) -> list[Result]:
         """Copy one file from every node to `into/<node>/<name>`."""
-        found = self._checked(nodes)
+        found = check_nodes(nodes, self._known)
         whole_path(source)
 
         async def work(node: str, give: _Give) -> list[Result]:
@@ -168,16 +168,6 @@ class Engine:
         await self._backend.close()
 
     # ---- what all calls share --------------------------------------------------------------------------------------
-
-    def _checked(self, nodes: NodeSet | str) -> NodeSet:
-        """Refuse an empty set, and names that the cluster does not have."""
-        found = nodes if isinstance(nodes, NodeSet) else NodeSet(nodes)
-        if not found:
-            raise UsageError("nodes/empty", "the node set is empty", hint="name nodes with -w")
-        if self._known is not None and (unknown := found - self._known):
-            guess = did_you_mean(unknown[0], self._known) if len(unknown) == 1 else f"known: {self._known}"
-            raise UsageError("nodes/unknown", f"the cluster has no {unknown}; {guess}", hint="fairlead check")
-        return found
 
     async def _talk(
         self,
@@ -213,6 +203,7 @@ class Engine:
     ) -> list[Result]:
         """Work on every node that is usable; `blank` makes the results of the others."""
         at, started = now_utc(), time.monotonic()
+        self.last = []
         make_room(min(self._fanout, len(nodes)))
         slots = Slots(self._fanout)
         refusals: Mapping[str, Refusal] = {}
@@ -240,6 +231,18 @@ class Engine:
                     record(self._backend.name, argv, nodes, self.last, at=at, ms=ms, limit_s=limit_s, bytes_in=bytes_in)
                 )
         return self.last
+
+
+def check_nodes(nodes: NodeSet | str, known: NodeSet | None) -> NodeSet:
+    """The node set, if it is not empty and names only nodes the cluster has. Raises UsageError."""
+    found = nodes if isinstance(nodes, NodeSet) else NodeSet(nodes)
+    if not found:
+        raise UsageError("nodes/empty", "the node set is empty", hint="name nodes with -w")
+    if known is not None and (unknown := found - known):
+        guess = did_you_mean(unknown[0], known) if len(unknown) == 1 else ""
+        there = guess if guess.startswith("did you mean") else f"it has {known}"
+        raise UsageError("nodes/unknown", f"the cluster has no {unknown}; {there}", hint="fairlead check")
+    return found
 
 
 def _command(command: Command | Sequence[str]) -> Command:

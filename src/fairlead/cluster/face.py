@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import threading
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -105,17 +107,41 @@ class Cluster:
 
     def _wait(self, call: Coroutine[Any, Any, T]) -> T:
         try:
-            return self._runner.run(call)
-        except KeyboardInterrupt:
+            return self._runner.run(_stoppable(call))
+        except KeyboardInterrupt as stop:
             results = self.aio.last
-            raise Interrupted(interrupt_text(results), results) from None
+            raise Interrupted(interrupt_text(results, str(stop) or "interrupted"), results) from None
 
 
-def interrupt_text(results: Iterable[Result]) -> str:
+async def _stoppable(call: Coroutine[Any, Any, T]) -> T:
+    """Where the program has a handler of its own for SIGTERM, let what was started be stopped before it is called."""
+    handler = signal.getsignal(signal.SIGTERM)
+    if not callable(handler) or threading.current_thread() is not threading.main_thread():
+        return await call
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    told = False
+
+    def stop() -> None:
+        nonlocal told
+        told = True
+        task.cancel()
+
+    loop.add_signal_handler(signal.SIGTERM, stop)
+    try:
+        return await call
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
+        signal.signal(signal.SIGTERM, handler)
+        if told:
+            handler(signal.SIGTERM, None)
+
+
+def interrupt_text(results: Iterable[Result], why: str) -> str:
     """What an interrupt stopped, and where, folded by what became of it."""
     groups: dict[str, list[str]] = {}
     for result in results:
         if result.state is State.CANCELLED:
             groups.setdefault(result.error, []).append(result.node)
     said = [f"{what} on {(nodes := NodeSet(members))} ({len(nodes)})" for what, members in groups.items()]
-    return "; ".join(["interrupted", *said])
+    return "; ".join([why, *said])

@@ -1,0 +1,157 @@
+"""`fairlead exec`: a command on nodes, equal answers folded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from fairlead.base.nodeset import NodeSet, fold
+from fairlead.cli.common import Common, SpecFile
+from fairlead.cli.output import Answer, session
+from fairlead.errors import Exit, UsageError
+from fairlead.records.verdict import Verdict, aggregate
+from fairlead.report.text import Paint, paint_for
+
+if TYPE_CHECKING:
+    from fairlead.cluster import Line, Result
+
+
+def exec_(
+    *command: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    nodes: Annotated[str, Parameter(name=("--nodes", "-w"))] = "",
+    exclude: Annotated[str, Parameter(name=("--exclude", "-x"))] = "",
+    timeout: float | None = None,
+    fanout: int | None = None,
+    live: Annotated[bool, Parameter(negative=())] = False,
+    spec: SpecFile = None,
+    common: Common = Common(),
+) -> Answer:
+    """Run a command on nodes; nodes that answer alike are one block.
+
+    Exit codes: 0 every command ended with status 0; 3 one did not, or ran into the time limit; 4 the others were fine,
+    but a node was out of reach; 130 after an interrupt, with the answers that had come.
+
+    Parameters
+    ----------
+    command
+        The command and its arguments, after `--`. No shell is involved: write `-- sh -c "..."` for one.
+    nodes
+        The nodes, such as `h200-[000-015]`; else every node of the cluster file.
+    exclude
+        Nodes to leave out.
+    timeout
+        Seconds a node has, reaching it included; else `access.timeout_s`.
+    fanout
+        Nodes talked to at the same time; else `access.fanout`.
+    live
+        Print each line as it comes, behind its node's name.
+    spec
+        The cluster file; else FAIRLEAD_SPEC, ./cluster.toml, or the lab.
+    """
+    from fairlead.cluster import Interrupted, check_nodes, connect
+    from fairlead.records.codec import builtins
+    from fairlead.spec.loader import read
+
+    here = session()
+    if not command:
+        raise UsageError("cli/usage", "no command to run", hint="fairlead exec -w NODES -- COMMAND")
+    if live and common.json:
+        raise UsageError("cli/usage", "--live and --json exclude each other", hint="fairlead exec --help")
+    loaded = read(
+        spec, flags={"access.timeout_s": timeout, "access.fanout": fanout, "runs.dir": common.runs}, or_lab=True
+    )
+    named = check_nodes(nodes, loaded.spec.nodes) if nodes else loaded.spec.nodes
+    chosen = check_nodes(named - NodeSet(exclude), None)
+    folder = here.open_folder(common.runs, from_file=loaded.spec.runs.dir, keep=loaded.spec.runs.keep)
+    folder.write("spec.toml", loaded.text)
+    with connect(
+        loaded.spec,
+        folder=folder.path,
+        recorder=lambda record: folder.append("commands.jsonl", builtins(record)),
+        watch=lambda done, total, out: here.progress("nodes", done, total, f"waiting for {out}" if out else ""),
+        note=here.note,
+    ) as cluster:
+        limit_s, on_line = loaded.spec.access.timeout_s, _print_line if live else None
+        stop = None
+        try:
+            results = cluster.run(chosen, command, limit_s=limit_s, on_line=on_line)
+        except Interrupted as stopped:  # who ended before still has an answer
+            results, stop = list(stopped.results), stopped
+    blocks = _blocks(results)
+    here.note(str(stop) if stop else _counts(results))
+    return Answer(
+        schema="fairlead.exec/1",
+        verdict=aggregate(_VERDICTS[str(r.state)] for r in results),
+        text=lambda: _page(blocks, paint_for(here.stdout), with_output=not live),
+        body={"command": list(command), "nodes": str(chosen), "results": [_row(r) for r in results]},
+        hints=_hints(blocks, command),
+        exit=Exit.INTERRUPTED if stop else None,
+    )
+
+
+_VERDICTS = {
+    "done": Verdict.PASS,
+    "failed": Verdict.FAIL,
+    "timeout": Verdict.FAIL,
+    "unreachable": Verdict.UNKNOWN,
+    "cancelled": Verdict.UNKNOWN,
+}
+
+
+def _print_line(line: Line) -> None:
+    here = session()
+    stream = here.stdout if line.stream == "stdout" else here.stderr
+    print(f"{line.node}: {line.text}", file=stream, flush=True)
+
+
+def _blocks(results: Iterable[Result]) -> list[list[Result]]:
+    """Results that say the same, in the order of their first node; those that are fine come first."""
+    groups: dict[tuple[object, ...], list[Result]] = {}
+    for r in results:
+        groups.setdefault((r.state, r.rc, r.error, r.stdout.data, r.stderr.data), []).append(r)
+    return sorted(groups.values(), key=lambda group: not group[0].ok)
+
+
+def _page(blocks: Iterable[Sequence[Result]], paint: Paint, *, with_output: bool) -> str:
+    parts = []
+    for block in blocks:
+        one = block[0]
+        if not with_output and one.ok:
+            continue
+        names = paint.bold(f"{fold(r.node for r in block)} ({len(block)})")
+        state = paint.verdict(_VERDICTS[str(one.state)], str(one.state))
+        lines = [f"{names}  {state}" + (f"  {one.error}" if one.error else "")]
+        if with_output:
+            lines += one.stdout.text.splitlines()
+            lines += [f"stderr  {line}" for line in one.stderr.text.splitlines()]
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def _counts(results: Sequence[Result]) -> str:
+    states = [str(r.state) for r in results]
+    said = ", ".join(f"{states.count(s)} {s}" for s in _VERDICTS if s in states)
+    return f"{len(results)} node{'s' if len(results) > 1 else ''}: {said}"
+
+
+def _hints(blocks: Iterable[Sequence[Result]], command: Sequence[str]) -> list[str]:
+    hints = [block[0].hint for block in blocks if block[0].hint]
+    if len(command) == 1 and " " in command[0] and any(block[0].rc == 127 for block in blocks):
+        hints.append(f"fairlead exec ... -- sh -c '{command[0]}'")
+    return list(dict.fromkeys(hints))
+
+
+def _row(r: Result) -> dict[str, Any]:
+    return {
+        "node": r.node,
+        "state": str(r.state),
+        "rc": r.rc,
+        "stdout": r.stdout.text,
+        "stderr": r.stderr.text,
+        "is_truncated": r.stdout.is_truncated or r.stderr.is_truncated,
+        "duration_s": round(r.duration_s, 3),
+        "error": r.error,
+        "hint": r.hint,
+    }
