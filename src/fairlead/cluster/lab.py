@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 
 from fairlead.base.nodeset import NodeSet
@@ -18,6 +19,10 @@ class LabBackend(Backend):
 
     def __init__(self, lab: str) -> None:
         self._lab = lab
+
+    def environ(self) -> Mapping[str, str]:
+        """This process's own, with the place first where a host keeps the tools of the hardware it shows."""
+        return {**os.environ, "PATH": f"/usr/local/bin:{os.environ.get('PATH', os.defpath)}"}
 
     async def ready(self, nodes: NodeSet) -> Mapping[str, Refusal]:
         """Which hosts there are, and which of them live. A frozen one counts as living, as a hung machine does."""
@@ -46,5 +51,7 @@ class LabBackend(Backend):
         if not enter.is_up(enter.read(self._lab)):
             return Refusal(State.UNREACHABLE, f"the lab `{self._lab}` went down", "fairlead lab up")
         if "nsenter:" in said or rc == 125:
-            return Refusal(State.UNREACHABLE, last_line(said) or "the lab host cannot be entered", "fairlead lab status")
+            return Refusal(
+                State.UNREACHABLE, last_line(said) or "the lab host cannot be entered", "fairlead lab status"
+            )
         return super().explain(node, rc, said)

@@ -18,7 +18,7 @@ def main() -> None:
         state = store.running(name)
         assert state.keeper is not None
         sc.enter(f"/proc/{state.keeper.pid}/root/run/netns/mgmt", sc.CLONE_NEWNET)
-        connection = socket.create_connection((address, int(port)), timeout=30)
+        connection = socket.create_connection((address, int(port)), timeout=5)
     except (FairleadError, OSError) as error:
         sys.exit(f"fairlead lab {name}: {address} port {port}: {error}")
     connection.settimeout(None)

@@ -70,10 +70,11 @@ def words_into(name: str, node: str, argv: Sequence[str]) -> list[str]:
     The command dies with the process that runs these words.
     """
     state = running(name)
-    bound = ["setpriv", "--pdeathsig", "KILL", "--", *argv]
+    # twice: `nsenter` waits outside for the command inside, and each must go with its parent
+    bind = ["setpriv", "--pdeathsig", "KILL", "--"]
     switch = next((s for s in state.switches if node in (s.name, s.netns)), None)
     if switch:
-        return into_netns(state, switch.netns, bound)
+        return [*bind, *into_netns(state, switch.netns, argv)]
     host = state.host(node)
     if host is None:
         known = [*(h.name for h in state.hosts), *(s.name for s in state.switches)]
@@ -82,7 +83,7 @@ def words_into(name: str, node: str, argv: Sequence[str]) -> list[str]:
         )
     if not is_alive(host.anchor):
         raise LabError("lab/node-dead", f"{node} is dead", hint="fairlead lab fault --heal node-dead")
-    return into_host(state, host, bound)
+    return [*bind, *into_host(state, host, [*bind, *argv])]
 
 
 def host_path(host: HostState, path: str) -> Path:

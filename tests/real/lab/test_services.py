@@ -1,0 +1,101 @@
+"""Real OpenSSH and real Slurm on lab hosts, side by side with another lab's, and gone with the lab."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+
+import census
+import pytest
+from conftest import Lab, fresh_name
+
+from fairlead.lab.faults.apply import heal, inject
+from fairlead.lab.shape import LabShape
+from fairlead.lab.up import down
+
+pytestmark = [pytest.mark.real, pytest.mark.requires("root", "netns", "srv6", "tbf", "nft", "slurm", "sshd")]
+
+
+@pytest.fixture(scope="module")
+def lab():
+    made = Lab(LabShape(name=fresh_name(), planes=2, sshd=True, slurm=True))
+    yield made
+    down(made.name)
+
+
+def ssh(lab, host, *words, **more):
+    return subprocess.run(
+        ["ssh", "-F", lab.state.ssh.config, host, *words], capture_output=True, text=True, timeout=30, **more
+    )
+
+
+def test_ssh_from_outside_the_lab_lands_on_the_host(lab):
+    done = ssh(lab, "n2", "hostname; ls /sys/class/infiniband; cat /proc/1/cmdline | tr '\\0' ' '")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[:3] == ["n2", "mlx5_0", "mlx5_1"]
+    assert lab.name in done.stdout
+
+
+def test_ssh_passes_input_output_and_status(lab):
+    done = ssh(lab, "n1", "cat; echo err >&2; exit 7", input="in\n")
+    assert (done.stdout, done.stderr, done.returncode) == ("in\n", "err\n", 7)
+
+
+def test_ssh_to_a_dead_host_fails(lab):
+    inject(lab.name, "node-dead", "n1", {})
+    assert ssh(lab, "n1", "true").returncode == 255
+    heal(lab.name, "all")
+    assert ssh(lab, "n1", "hostname").stdout == "n1\n"
+
+
+def test_keys_are_the_labs_own_and_private(lab):
+    key = os.path.join(os.path.dirname(lab.state.ssh.config), "user_key")
+    assert os.stat(key).st_mode & 0o077 == 0
+    assert lab.sh("n0", "stat -c %a /run/fairlead/ssh/host_key") == "600"
+
+
+def test_slurm_runs_a_task_on_every_host_with_its_gpus(lab):
+    said = lab.sh(
+        "head", "srun -N4 --gres=gpu:lab:4 sh -c 'echo $(hostname) $CUDA_VISIBLE_DEVICES $SLURM_TOPOLOGY_ADDR'"
+    )
+    assert sorted(said.splitlines()) == [
+        "n0 0,1,2,3 core.t0-0.n0",
+        "n1 0,1,2,3 core.t0-0.n1",
+        "n2 0,1,2,3 core.t0-1.n2",
+        "n3 0,1,2,3 core.t0-1.n3",
+    ]
+
+
+def test_a_batch_job_runs_on_its_host(lab):
+    job = lab.sh("head", "sbatch --parsable -w n2 --output=/mnt/out --wrap 'hostname; ls /sys/class/net'")
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline and "COMPLETED" not in lab.sh("head", f"scontrol show job {job}"):
+        time.sleep(0.2)
+    assert lab.sh("n2", "cat /mnt/out").split()[:2] == ["n2", "eth0"]
+
+
+def test_slurm_notices_a_dead_host_and_takes_it_back(lab):
+    def state():
+        return lab.sh("head", "sinfo -h -n n3 -o %T")
+
+    inject(lab.name, "node-dead", "n3", {})
+    lab.sh("head", "scontrol update nodename=n3 state=down reason=test")
+    assert state().startswith("down")
+    heal(lab.name, "all")
+    lab.sh("head", "scontrol update nodename=n3 state=resume", check=False)  # it may have come back by itself
+    deadline = time.monotonic() + 40
+    while time.monotonic() < deadline and state() != "idle":
+        time.sleep(0.2)
+    assert lab.sh("head", "srun -w n3 hostname") == "n3"
+
+
+def test_two_labs_have_a_slurm_each():
+    both = [Lab(LabShape(name=fresh_name(), planes=1, t0=1, t1=1, nodes=("a0", "a1"), slurm=True)) for _ in range(2)]
+    try:
+        assert [sorted(made.sh("head", "srun -N2 hostname").split()) for made in both] == [["a0", "a1"]] * 2
+    finally:
+        for made in both:
+            roots = made.state.cgroup_roots
+            down(made.name)
+            assert census.left_of(made.name, roots) == []
