@@ -12,12 +12,11 @@ from pathlib import Path
 from fairlead.errors import DiskFull, NotPermitted
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 @contextlib.contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Turn the two disk faults a user can mend into DiskFull (exit 5) and NotPermitted (exit 4)."""
+    """Turn what the file system says into DiskFull (exit 5) or NotPermitted (exit 4): a user can mend both."""
     try:
         yield
     except OSError as exc:
@@ -25,19 +24,18 @@ def disk_errors(path: Path) -> Iterator[None]:
             raise DiskFull(
                 "disk/full", f"no room left to write {path}", hint=f"free some space there: df -h {path.parent}"
             ) from exc
-        if exc.errno in _REFUSED:
-            raise NotPermitted(
-                "disk/not-writable", f"cannot write {path}: {exc.strerror}", hint="choose another place with --runs DIR"
-            ) from exc
-        raise
+        raise NotPermitted(
+            "disk/not-writable", f"cannot write {path}: {exc.strerror or exc}", hint="choose another place"
+        ) from exc
 
 
 def write_atomic(path: Path, data: str | bytes, *, mode: int = 0o644) -> None:
     """Write a whole file or nothing: a temporary file beside it, fsync, rename.
 
     Raises DiskFull or NotPermitted; the old content, if any, is then untouched and no temporary file is left.
+    Half a surrogate pair, as in file names that are not UTF-8, is written as `?`.
     """
-    raw = data.encode() if isinstance(data, str) else data
+    raw = data.encode("utf-8", "replace") if isinstance(data, str) else data
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

@@ -28,7 +28,9 @@ ip -6 route add fcbb:bbbb:101::/48 encap seg6local action End flavors next-csid 
 """
 )
 _TBF = _NETNS + "tc qdisc add dev ve0 root tbf rate 250mbit burst 32k limit 256k\n"
-_NFT = _NETNS + "nft add table netdev t; nft add chain netdev t c '{ type filter hook ingress device ve0 priority 0; }'\n"
+_NFT = (
+    _NETNS + "nft add table netdev t; nft add chain netdev t c '{ type filter hook ingress device ve0 priority 0; }'\n"
+)
 
 
 @dataclass(frozen=True)

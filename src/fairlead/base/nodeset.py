@@ -16,26 +16,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from itertools import groupby
 
 from fairlead.errors import UsageError
 
 MAX_NODES = 1_000_000
 """A typing slip such as `n[0-999999999]` is refused here, before it fills memory."""
 
+_MOST_DIGITS = 18
+"""Of a number at the end of a range; longer ones are names, not numbers."""
+
 _NAME = re.compile(r"[A-Za-z0-9._:@-]+\Z")
-_LAST_NUMBER = re.compile(r"(.*?)(\d+)(\D*)\Z")
+_NUMBER = re.compile(r"([0-9]+)")
+_LAST_NUMBER = re.compile(r"(.*?)([0-9]+)([^0-9]*)\Z", re.DOTALL)
 
 
 class NodeSet:
     """An immutable set of node names, kept in natural order."""
 
-    __slots__ = ("_names",)
+    __slots__ = ("_known", "_names")
 
     def __init__(self, text: str | Iterable[str] = ()) -> None:
         """Parse folded text, or take names. Raises UsageError (`nodes/syntax`, `nodes/too-many`)."""
         names = expand(text) if isinstance(text, str) else text
-        self._names: tuple[str, ...] = tuple(sorted(set(names), key=_natural))
+        self._known = frozenset(names)
+        self._names: tuple[str, ...] = tuple(sorted(self._known, key=_natural))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -44,30 +48,28 @@ class NodeSet:
         return len(self._names)
 
     def __contains__(self, name: object) -> bool:
-        return name in set(self._names)
+        return name in self._known
 
     def __getitem__(self, index: int) -> str:
         return self._names[index]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, NodeSet) and self._names == other._names
+        return isinstance(other, NodeSet) and self._known == other._known
 
     def __hash__(self) -> int:
-        return hash(self._names)
+        return hash(self._known)
 
     def __or__(self, other: NodeSet) -> NodeSet:
-        return NodeSet((*self._names, *other._names))
+        return NodeSet(self._known | other._known)
 
     def __and__(self, other: NodeSet) -> NodeSet:
-        keep = set(other._names)
-        return NodeSet(n for n in self._names if n in keep)
+        return NodeSet(self._known & other._known)
 
     def __sub__(self, other: NodeSet) -> NodeSet:
-        drop = set(other._names)
-        return NodeSet(n for n in self._names if n not in drop)
+        return NodeSet(self._known - other._known)
 
     def __le__(self, other: NodeSet) -> bool:
-        return set(self._names) <= set(other._names)
+        return self._known <= other._known
 
     def __str__(self) -> str:
         return fold(self._names)
@@ -86,29 +88,24 @@ def expand(text: str) -> list[str]:
     for part in _split(text):
         names.extend(_expand_one(part, text))
         if len(names) > MAX_NODES:
-            raise UsageError("nodes/too-many", f"node set `{text}` names more than {MAX_NODES} nodes")
+            raise _too_many(text)
     return names
 
 
 def fold(names: Iterable[str]) -> str:
-    """The shortest common writing of a set of names, in natural order.
+    """The short common writing of a set of names: those that differ in their last number become one item.
 
     >>> fold(["n3", "n1", "n2", "x"])
     'n[1-3],x'
     """
-
-    def shape(name: str) -> tuple[str, str]:
+    groups: dict[tuple[str, str | None], list[str]] = {}
+    for name in sorted(set(names), key=_natural):
         match = _LAST_NUMBER.match(name)
-        return (match[1], match[3]) if match else (name, "")
-
-    out: list[str] = []
-    for (prefix, suffix), group in groupby(sorted(set(names), key=_natural), key=shape):
-        members = list(group)
-        digits = [m[len(prefix) : len(m) - len(suffix)] for m in members]
-        if len(members) == 1:
-            out.append(members[0])
-        else:
-            out.append(f"{prefix}[{','.join(_ranges(digits))}]{suffix}")
+        groups.setdefault((match[1], match[3]) if match else (name, None), []).append(match[2] if match else "")
+    out = []
+    for (prefix, suffix), digits in groups.items():
+        body = f"[{','.join(_ranges(digits))}]" if len(digits) > 1 else digits[0]
+        out.append(f"{prefix}{body}{suffix or ''}")
     return ",".join(out)
 
 
@@ -116,7 +113,7 @@ def _ranges(digits: list[str]) -> Iterator[str]:
     """Runs of consecutive numbers of one width: 000, 001, 002, 7 -> `000-002`, `7`."""
     start = last = digits[0]
     for text in [*digits[1:], ""]:
-        if text and int(text) == int(last) + 1 and _same_padding(last, text):
+        if 0 < len(text) <= _MOST_DIGITS and int(text) == int(last) + 1 and _same_padding(last, text):
             last = text
             continue
         yield start if start == last else f"{start}-{last}"
@@ -153,35 +150,51 @@ def _expand_one(part: str, text: str) -> list[str]:
     for literal, body in re.findall(r"([^\[\]]+)|\[([^\[\]]*)\]", part):
         choices = [literal] if literal else _numbers(body, text)
         if len(names) * len(choices) > MAX_NODES:
-            raise UsageError("nodes/too-many", f"node set `{text}` names more than {MAX_NODES} nodes")
+            raise _too_many(text)
         names = [n + c for n in names for c in choices]
-    for name in names[:1]:
-        if not _NAME.match(name):
-            raise _syntax(text, f"`{name}` is not a node name")
+    if not _NAME.match(names[0]):
+        raise _syntax(text, f"`{names[0]}` is not a node name")
     return names
 
 
 def _numbers(body: str, text: str) -> list[str]:
     out: list[str] = []
     for piece in body.split(","):
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?", piece.strip())
+        match = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", piece.strip())
         if not match:
             raise _syntax(text, f"`[{body}]` is not a list of numbers and ranges")
-        low, high = match[1], match[2] or match[1]
+        low, high = match[1], match[2]
+        if high is None:
+            out.append(low)
+            continue
+        if max(len(low), len(high)) > _MOST_DIGITS:
+            raise _too_many(text)
         if int(high) < int(low):
             raise _syntax(text, f"the range {low}-{high} runs backwards")
-        if int(high) - int(low) >= MAX_NODES:
-            raise UsageError("nodes/too-many", f"node set `{text}` names more than {MAX_NODES} nodes")
+        if len(out) + int(high) - int(low) >= MAX_NODES:
+            raise _too_many(text)
         width = len(low) if low.startswith("0") else 0
         out.extend(str(i).zfill(width) for i in range(int(low), int(high) + 1))
     return out
 
 
+def _too_many(text: str) -> UsageError:
+    return UsageError("nodes/too-many", f"node set `{_quoted(text)}` names more than {MAX_NODES} nodes")
+
+
 def _syntax(text: str, why: str) -> UsageError:
-    return UsageError("nodes/syntax", f"node set `{text}`: {why}", hint="write names like h200-[000-127],login1")
+    hint = "write names like h200-[000-127],login1"
+    return UsageError("nodes/syntax", f"node set `{_quoted(text)}`: {_quoted(why)}", hint=hint)
 
 
-def _natural(name: str) -> tuple[tuple[int, str, int], ...]:
-    """Sort key: digits by value, then by padding; the rest as text."""
-    parts = ((1, "", int(p)) if p.isdigit() else (0, p, 0) for p in re.split(r"(\d+)", name) if p)
-    return (*parts, (0, name, len(name)))
+def _quoted(text: str) -> str:
+    return text if len(text) <= 200 else text[:200] + "..."
+
+
+def _natural(name: str) -> tuple[tuple[int, int, str], ...]:
+    """Sort key: numbers by value, whatever their length; the rest as text; equal values by padding."""
+    key = []
+    for part in _NUMBER.split(name):
+        digits = part.lstrip("0")
+        key.append((1, len(digits), digits) if part.isdigit() and part.isascii() else (0, 0, part))
+    return (*key, (0, 0, name))

@@ -1,4 +1,7 @@
-"""Plain columns, two spaces apart, the way kubectl prints them: no boxes, numbers to the right."""
+"""Plain columns, two spaces apart, the way kubectl prints them: no boxes, numbers to the right.
+
+Cells may hold what other machines said; line breaks and control characters become spaces.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]], *, indent: st
     n1       8
     n2      16
     """
-    body = [[("" if c is None else str(c)) for c in row] for row in rows]
+    body = [["" if c is None else printable(str(c)) for c in row] for row in rows]
     right = [bool(body) and all(_numeric(r[i]) for r in body) for i in range(len(header))]
     lines = [list(header), *body] if any(header) else body
     widths = [max((len(r[i]) for r in lines), default=0) for i in range(len(header))]
@@ -23,6 +26,11 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]], *, indent: st
         ).rstrip()
         for row in lines
     )
+
+
+def printable(text: str) -> str:
+    """Text on one line that cannot move a terminal's cursor, change its colours or turn its reading direction."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
 
 
 def _numeric(cell: str) -> bool:

@@ -6,36 +6,42 @@
 
 from __future__ import annotations
 
+import math
+
+_TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+
 
 def duration(seconds: float) -> str:
     """A time a person reads: three figures below a minute, minutes and seconds above."""
+    if not math.isfinite(seconds):
+        return "-"
     if seconds < 0:
         return "-" + duration(-seconds)
-    if seconds >= 60:
+    if seconds >= 59.95:
         minutes, rest = divmod(round(seconds), 60)
         hours, minutes = divmod(minutes, 60)
         return f"{hours} h {minutes:02} m" if hours else f"{minutes} m {rest:02} s"
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= scale:
-            return f"{seconds / scale:.3g} {unit}"
-    return f"{seconds * 1e9:.3g} ns"
+    # 0.9996 s is one second, not 1e+03 ms: three figures decide the unit
+    scale, unit = next((t for t in _TIMES if seconds >= 0.9995 * t[0]), _TIMES[-1])
+    return f"{seconds / scale:.3g} {unit}"
 
 
 def size(num_bytes: float) -> str:
     """Bytes with a binary prefix."""
-    value, unit = float(num_bytes), "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if abs(value) < 1024 or unit == "TiB":
-            break
-        value /= 1024
-    return f"{value:.4g} {unit}"
+    return _prefixed(num_bytes, 1024, ("B", "KiB", "MiB", "GiB", "TiB"))
 
 
 def rate(bits_per_second: float) -> str:
     """A link rate with a decimal prefix."""
-    value, unit = float(bits_per_second), "b/s"
-    for unit in ("b/s", "kb/s", "Mb/s", "Gb/s", "Tb/s"):
-        if abs(value) < 1000 or unit == "Tb/s":
-            break
-        value /= 1000
-    return f"{value:.4g} {unit}"
+    return _prefixed(bits_per_second, 1000, ("b/s", "kb/s", "Mb/s", "Gb/s", "Tb/s"))
+
+
+def _prefixed(value: float, step: int, units: tuple[str, ...]) -> str:
+    """Four figures and the largest unit of which there is at least one."""
+    if not math.isfinite(value):
+        return "-"
+    for unit in units[:-1]:
+        if abs(float(f"{value:.4g}")) < step:
+            return f"{value:.4g} {unit}"
+        value /= step
+    return (f"{value:.4g}" if abs(value) < 10_000 else f"{value:.0f}") + f" {units[-1]}"

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import errno
 import os
 import platform
 import re
@@ -126,10 +127,14 @@ class RunFolder:
         return path
 
     def append(self, name: str, record: Mapping[str, Any]) -> None:
-        """Add one JSON line."""
-        path = self.path / name
+        """Add one JSON line, whole or not at all."""
+        path, line = self.path / name, to_json(builtins(record), indent=0).encode() + b"\n"
         with disk_errors(path), path.open("ab", buffering=0) as file:
-            file.write(to_json(builtins(record), indent=0).encode() + b"\n")
+            written = file.write(line)
+            if written < len(line):
+                # a disk that fills up takes part of a line without a word
+                file.truncate(file.tell() - written)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def write_facts(self, facts: Iterable[NodeFacts]) -> None:
         """One file a node under facts/."""

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import pytest
+
+from fairlead.base.nodeset import MAX_NODES, NodeSet, expand, fold
+from fairlead.errors import Exit, UsageError
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("", []),
+        ("  ,, ", []),
+        ("login", ["login"]),
+        ("n[1-3]", ["n1", "n2", "n3"]),
+        ("n[08-11]", ["n08", "n09", "n10", "n11"]),
+        ("n[1,3,5-6]", ["n1", "n3", "n5", "n6"]),
+        ("r[1-2]n[1-2]-ib", ["r1n1-ib", "r1n2-ib", "r2n1-ib", "r2n2-ib"]),
+        ("b a", ["b", "a"]),
+        ("a\n b\t,c", ["a", "b", "c"]),
+        ("[1-2]", ["1", "2"]),
+        ("n[98-101]", ["n98", "n99", "n100", "n101"]),
+        ("n[098-101]", ["n098", "n099", "n100", "n101"]),
+        ("10.0.0.[1-2]", ["10.0.0.1", "10.0.0.2"]),
+        ("user@host", ["user@host"]),
+    ],
+)
+def test_expand_reads_what_slurm_users_write(text, names):
+    assert expand(text) == names
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        ([], ""),
+        (["n1"], "n1"),
+        (["n3", "n1", "n2", "n2"], "n[1-3]"),
+        (["n1", "n3"], "n[1,3]"),
+        (["n9", "n10", "n11"], "n[9-11]"),
+        (["n09", "n10"], "n[09-10]"),
+        (["n1", "n01"], "n[01,1]"),
+        (["n", "n0", "n1"], "n,n[0-1]"),
+        (["n" + "9" * 5000, "n1" + "0" * 5000], f"n[{'9' * 5000},1{'0' * 5000}]"),
+        (["n99", "n100"], "n[99-100]"),
+        (["n099", "n100"], "n[099-100]"),
+        (["n0", "n00", "n1"], "n[0,00,1]"),
+        (["n1", "n1-ib", "n2", "n2-ib", "n3", "n3-ib"], "n[1-3],n[1-3]-ib"),
+        (["r1n1", "r1n2", "r2n1"], "r1n[1-2],r2n1"),
+        (["login", "n1", "n2"], "login,n[1-2]"),
+        (["n" + "9" * 5000], "n" + "9" * 5000),
+    ],
+)
+def test_fold_writes_it_back(names, text):
+    assert fold(names) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "n[1-",
+        "n]1[",
+        "n[[1]]",
+        "n[]",
+        "n[1-2-3]",
+        "n[3-1]",
+        "n[a-b]",
+        "n[1;2]",
+        "n[-1]",
+        "a b;rm",
+        "n[1-2]$",
+        "a/b",
+        "n[\u0661-\u0663]",
+        "n\x00",
+        "é",
+    ],
+)
+def test_a_slip_is_refused_with_the_text_and_an_example(text):
+    with pytest.raises(UsageError) as caught:
+        expand(text)
+    assert caught.value.code == "nodes/syntax"
+    assert caught.value.exit is Exit.USAGE
+    assert text[:100] in caught.value.message
+    assert "h200-[000-127]" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "n[0-999999999]",
+        "n[1-" + "9" * 5000 + "]",
+        "n[0-999]x[0-9999]",
+        f"n[0-{MAX_NODES}]",
+        "n[" + ",".join(["0-999999"] * 50) + "]",
+        ",".join(f"m{i}-[0-99999]" for i in range(20)),
+    ],
+)
+def test_a_slip_of_a_digit_does_not_fill_memory(text):
+    with pytest.raises(UsageError) as caught:
+        expand(text)
+    assert caught.value.code == "nodes/too-many"
+    assert len(caught.value.message) < 400
+
+
+def test_the_largest_set_is_taken():
+    assert len(expand(f"n[1-{MAX_NODES}]")) == MAX_NODES
+
+
+def test_a_set_is_ordered_indexed_hashable_and_prints_itself():
+    nodes = NodeSet(["n10", "n9", "login"])
+    assert list(nodes) == ["login", "n9", "n10"]
+    assert (nodes[0], nodes[-1], len(nodes), bool(NodeSet())) == ("login", "n10", 3, False)
+    assert {nodes: 1}[NodeSet("login,n[9-10]")] == 1
+    assert repr(nodes) == "NodeSet('login,n[9-10]')"
+    assert "n9" in nodes
+    assert "n09" not in nodes
+    assert 9 not in nodes
+    assert nodes != "login,n[9-10]"
+
+
+def test_names_from_elsewhere_need_not_be_good_names():
+    odd = ["n²", "n\u0663", "a[1", "", "x\ny1"]
+    assert set(NodeSet(odd)) == set(odd)
+    assert isinstance(str(NodeSet(odd)), str)
