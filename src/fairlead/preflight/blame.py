@@ -1,0 +1,305 @@
+"""From pairs that failed to the part that is guilty: the fewest parts that explain every failed pair. Pure.
+
+Knows: which pairs a part of the fabric takes in, and when evidence is enough. Must not know: how pairs were tested, what
+a symptom means, nodes' names. Nodes and paths are numbers; paths share nothing but the nodes.
+
+A part is guilty if (nearly) every tested pair that needs it failed, pairs that another guilty part already explains left
+aside. Of the parts that qualify the one that explains most is taken, then the rest is looked at again. Large parts need
+witnesses: a port or a node fails with at least two different partners, a switch with at least three ports below it, a
+plane or the whole fabric with at least three nodes. What has no such witnesses stays a pair: that is all that is known.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+NEARLY_ALL = 0.9
+"""Share of its pairs that must have failed: among ten pairs or fewer every one, among a thousand a few may differ."""
+
+MIN_PARTNERS = 2
+MIN_SWITCH_PORTS = 3
+MIN_PLANE_NODES = 3
+
+
+class Triple(NamedTuple):
+    """One directed pair on one path."""
+
+    src: int
+    dst: int
+    path: int
+
+
+class Kind(enum.StrEnum):
+    """How large a part is, the largest first."""
+
+    FABRIC = "fabric"
+    PLANE = "plane"
+    NODE = "node"
+    SWITCH = "switch"
+    PORT = "port"
+    PAIR = "pair"
+    LINK = "link"
+
+
+_SIZE = {kind: i for i, kind in enumerate(Kind)}
+
+
+class Way(enum.StrEnum):
+    """Which way, seen from the part (from its first node for a pair)."""
+
+    BOTH = "both"
+    OUT = "out"
+    IN = "in"
+
+
+class Part(NamedTuple):
+    """Something that can be guilty.
+
+    FABRIC (), PLANE (path), NODE (node), SWITCH (group, path), PORT (node, path), PAIR (a, b) on all paths,
+    LINK (a, b, path): a pair on one path. With Way.BOTH a < b; with Way.OUT a sends and b hears.
+    """
+
+    kind: Kind
+    key: tuple[int, ...] = ()
+    way: Way = Way.BOTH
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    """A guilty part and its witnesses."""
+
+    part: Part
+    num_bad: int
+    num_tested: int
+    pairs: tuple[Triple, ...]
+    """Failed pairs that this part explains, at most MAX_SHOWN of them, with partners as different as possible."""
+    partners: tuple[int, ...]
+    """Nodes on the other side of those pairs, for a port or a node."""
+
+
+MAX_SHOWN = 64
+
+
+@dataclass(frozen=True)
+class Tested:
+    """Which directed pairs were tested on which paths: every pair of `nodes`, or only those in `only`."""
+
+    nodes: Sequence[int]
+    paths: Sequence[int]
+    only: frozenset[Triple] | None = None
+    but: Collection[Triple] = frozenset()
+    """Pairs that say nothing here: a blocked pair cannot show whether it would also lose full-size packets."""
+    groups: Mapping[int, int] = field(default_factory=dict)
+    """Node -> the switch it hangs below in every plane, where that is known."""
+    stopped: Mapping[int, int] = field(default_factory=dict)
+    """Path -> the last round it took part in; round r took each node to the r-th behind it in `order`."""
+    order: Sequence[int] = ()
+
+    def of(self, part: Part) -> Iterator[Triple]:
+        """The tested pairs that need a part."""
+        place = {node: i for i, node in enumerate(self.order)}
+        for triple in self._all_of(part):
+            if (self.only is None or triple in self.only) and triple not in self.but:
+                last = self.stopped.get(triple.path)
+                if last is None or (place[triple.dst] - place[triple.src]) % len(place) <= last:
+                    yield triple
+
+    def num_of_paths(self) -> Counter[int]:
+        """How many pairs were tested on each path."""
+        if self.only is not None:
+            return Counter(t.path for t in self.only if t not in self.but)
+        every = Counter({p: self._num_in(self.stopped.get(p)) for p in self.paths})
+        every.subtract(t.path for t in self.but)
+        return every
+
+    def _num_in(self, last: int | None) -> int:
+        """Directed pairs among the nodes, up to a round."""
+        if last is None:
+            return len(self.nodes) * (len(self.nodes) - 1)
+        here, num = set(self.nodes), len(self.order)
+        return sum(
+            self.order[(i + shift) % num] in here
+            for i, node in enumerate(self.order)
+            if node in here
+            for shift in range(1, last + 1)
+        )
+
+    def _all_of(self, part: Part) -> Iterator[Triple]:
+        kind, key, way = part
+        match kind:
+            case Kind.NODE:
+                yield from self._around(key[0], self.paths, way)
+            case Kind.PORT:
+                yield from self._around(key[0], key[1:], way)
+            case Kind.SWITCH:
+                below = [n for n in self.nodes if self.groups[n] == key[0]]
+                seen = set(below)
+                for node in below:
+                    for triple in self._around(node, key[1:], way):
+                        # a pair with both ends below the switch is met from both; count it once
+                        if triple.src == node or triple.src not in seen:
+                            yield triple
+            case Kind.PAIR | Kind.LINK:
+                for path in key[2:] or self.paths:
+                    yield Triple(key[0], key[1], path)
+                    if way is Way.BOTH:
+                        yield Triple(key[1], key[0], path)
+            case _:
+                paths = key or self.paths
+                for path in paths:
+                    for a in self.nodes:
+                        yield from self._around(a, (path,), Way.OUT)
+
+    def _around(self, node: int, paths: Iterable[int], way: Way) -> Iterator[Triple]:
+        for path in paths:
+            for other in self.nodes:
+                if other != node:
+                    if way is not Way.IN:
+                        yield Triple(node, other, path)
+                    if way is not Way.OUT:
+                        yield Triple(other, node, path)
+
+
+def explain(bad: Collection[Triple], tested: Tested) -> list[Culprit]:
+    """The guilty parts, in the order found: the one that explains most first. `bad` must be among the tested."""
+    left = set(bad)
+    found: list[Culprit] = []
+    num = tested.num_of_paths()
+    for part in _whole_paths(left, tested, num):
+        mine = [t for t in left if not part.key or t.path == part.key[0]]
+        found.append(_culprit(part, mine, sum(num[p] for p in part.key or tested.paths)))
+        left.difference_update(mine)
+    cleared: set[Triple] = set()
+    silent = {c.part.key[0] for c in found if c.part.kind is Kind.PLANE}
+    while left:
+        part, members = _next(left, cleared, silent, tested)
+        mine = [t for t in members if t in left]
+        found.append(_culprit(part, mine, len(members)))
+        cleared.update(members)
+        left.difference_update(mine)
+    return found
+
+
+def touches(part: Part, triple: Triple, groups: Mapping[int, int]) -> bool:
+    """Whether traffic between two nodes on any path may meet a part: what happens there needs no cause of its own."""
+    kind, key = part.kind, part.key
+    ends = {triple.src, triple.dst}
+    match kind:
+        case Kind.NODE | Kind.PORT:
+            return key[0] in ends
+        case Kind.PAIR | Kind.LINK:
+            return ends == set(key[:2])
+        case Kind.SWITCH:
+            return any(groups[n] == key[0] for n in ends)
+        case _:
+            return True
+
+
+def contains(part: Part, triple: Triple, groups: Mapping[int, int]) -> bool:
+    """Whether a directed pair on a path needs a part."""
+    if part.kind in (Kind.PLANE, Kind.SWITCH, Kind.PORT, Kind.LINK) and part.key[-1] != triple.path:
+        return False
+    if not touches(part, triple, groups):
+        return False
+    return part.way is Way.BOTH or part.key[0] == (triple.src if part.way is Way.OUT else triple.dst)
+
+
+def _whole_paths(bad: set[Triple], tested: Tested, num: Mapping[int, int]) -> list[Part]:
+    """The whole fabric, or whole planes, settled by counting before anything smaller is looked at."""
+    if len(tested.nodes) < MIN_PLANE_NODES:
+        return []
+    count = Counter(t.path for t in bad)
+    whole = [p for p in tested.paths if count[p] and count[p] >= NEARLY_ALL * num[p]]
+    if len(whole) == len(tested.paths):
+        return [Part(Kind.FABRIC)]
+    return [Part(Kind.PLANE, (p,)) for p in whole]
+
+
+def _next(left: set[Triple], cleared: set[Triple], silent: set[int], tested: Tested) -> tuple[Part, list[Triple]]:
+    """The part that explains most of what is left, with its tested pairs that nothing found so far explains."""
+    counts: Counter[Part] = Counter()
+    for triple in left:
+        counts.update(_parts_of(triple, tested))
+    for part, num in _most_first(counts):
+        members = [t for t in tested.of(part) if t.path not in silent and t not in cleared]
+        if num >= NEARLY_ALL * len(members) and _has_witnesses(part, [t for t in members if t in left], tested):
+            return part, members
+    raise AssertionError("a single pair always explains itself")
+
+
+def _most_first(counts: Counter[Part]) -> Iterator[tuple[Part, int]]:
+    """Parts by how much they explain, then by size; the many that explain a pair or two are sorted only if need be."""
+    for some in (lambda num: num > 2, lambda num: num <= 2):
+        chosen = [item for item in counts.items() if some(item[1])]
+        yield from sorted(chosen, key=lambda item: (-item[1], _SIZE[item[0].kind], item[0]))
+
+
+def _parts_of(triple: Triple, tested: Tested) -> list[Part]:
+    src, dst, path = triple
+    low, high = min(src, dst), max(src, dst)
+    parts = [
+        Part(Kind.LINK, (low, high, path)),
+        Part(Kind.LINK, (src, dst, path), Way.OUT),
+        Part(Kind.NODE, (src,)),
+        Part(Kind.NODE, (dst,)),
+        Part(Kind.NODE, (src,), Way.OUT),
+        Part(Kind.NODE, (dst,), Way.IN),
+    ]
+    if len(tested.paths) > 1:
+        parts += [
+            Part(Kind.PAIR, (low, high)),
+            Part(Kind.PAIR, (src, dst), Way.OUT),
+            Part(Kind.PORT, (src, path)),
+            Part(Kind.PORT, (dst, path)),
+            Part(Kind.PORT, (src, path), Way.OUT),
+            Part(Kind.PORT, (dst, path), Way.IN),
+        ]
+    if tested.groups:
+        parts += [Part(Kind.SWITCH, (g, path)) for g in {tested.groups[src], tested.groups[dst]}]
+    return parts
+
+
+def _has_witnesses(part: Part, bad: list[Triple], tested: Tested) -> bool:
+    match part.kind:
+        case Kind.NODE | Kind.PORT:
+            both_ways = part.way is not Way.BOTH or len({t.src == part.key[0] for t in bad}) == 2
+            across = part.kind is Kind.PORT or len(tested.paths) == 1 or len({t.path for t in bad}) > 1
+            return both_ways and across and len(_partners(part, bad)) >= MIN_PARTNERS
+        case Kind.SWITCH:
+            return len({n for t in bad for n in t[:2] if tested.groups[n] == part.key[0]}) >= MIN_SWITCH_PORTS
+        case Kind.PAIR | Kind.LINK:
+            several = part.kind is Kind.LINK or len({t.path for t in bad}) > 1
+            return several and (part.way is Way.OUT or len({t.src for t in bad}) == 2)
+        case _:
+            return True
+
+
+def _partners(part: Part, bad: Iterable[Triple]) -> list[int]:
+    return sorted({n for t in bad for n in (t.src, t.dst)} - {part.key[0]})
+
+
+def _culprit(part: Part, bad: list[Triple], num_tested: int) -> Culprit:
+    return Culprit(
+        part=part,
+        num_bad=len(bad),
+        num_tested=num_tested,
+        pairs=tuple(_spread(bad)),
+        partners=tuple(_partners(part, bad)) if part.kind in (Kind.NODE, Kind.PORT) else (),
+    )
+
+
+def _spread(bad: list[Triple]) -> list[Triple]:
+    """Some of many pairs: in turn one of each sender, so that the sample names many nodes."""
+    by_src: defaultdict[int, list[Triple]] = defaultdict(list)
+    for triple in sorted(bad[: MAX_SHOWN * MAX_SHOWN]):
+        by_src[triple.src].append(triple)
+    out: list[Triple] = []
+    depth = 0
+    while len(out) < min(len(bad), MAX_SHOWN) and depth < MAX_SHOWN:
+        out += [rows[depth] for rows in by_src.values() if depth < len(rows)]
+        depth += 1
+    return out[:MAX_SHOWN]

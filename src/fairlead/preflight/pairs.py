@@ -1,0 +1,297 @@
+"""The pair phase: what is asked of the nodes, in which order, and when it is enough. No I/O, no clock.
+
+`pair_phase` is a generator: it yields steps (one line for all nodes, and who must answer) and is sent the answers; its
+return value is the PairFacts. A driver performs the steps, on nodes (drive.py) or on a simulated fabric; both run the
+same scheduling and the same blame.
+
+    setup, peers            every node opens its sockets and learns the others' ports
+    clock, work             time of day against ours; a fixed amount of arithmetic
+    train rounds            n-1 rounds over all directed pairs, on every path at once
+    speed rounds            ceil(log2 n) rounds, on every plane at once
+    adaptive rounds         only where something looked wrong: repeat in quiet, until each suspicion is confirmed or gone
+    tcp                     connections on the address that programs use, where nothing explains a failure yet
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from fairlead.preflight.blame import MIN_PARTNERS, NEARLY_ALL
+from fairlead.preflight.facts import Clock, Fault, PairFacts, Speed, Train, Work
+from fairlead.preflight.limits import DEFAULT, Limits
+from fairlead.preflight.schedule import Test, all_pairs, fit, log_degree, max_adaptive_rounds
+from fairlead.preflight.symptoms import blames, wanted
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Who takes part, and where each is reached. `addresses[node][path]`; empty where a node lacks a path."""
+
+    nodes: tuple[str, ...]
+    paths: tuple[str, ...]
+    addresses: tuple[tuple[str, ...], ...]
+    groups: Mapping[int, int] = field(default_factory=dict)
+    limits: Limits = DEFAULT
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One line to all nodes, and what to wait for."""
+
+    line: Mapping[str, Any]
+    expect: frozenset[int]
+    """Nodes that must answer."""
+    collect: Mapping[str, Any] | None = None
+    """Said once everybody has sent: those whose trains are not whole then wait for late packets and report."""
+    limit_s: float = 10.0
+
+
+class Report(msgspec.Struct):
+    """An agent's answer to one step; only the fields of that step are filled."""
+
+    step: int
+    sent: bool = False
+    ports: list[int] = []
+    tcp: int = 0
+    bad: list[tuple[int, int, int, int, int, int, int]] = []
+    errors: list[tuple[Any, ...]] = []
+    ok: int = 0
+    rates: list[tuple[int, int, int, int]] = []
+    sent_to: list[tuple[int, int, int, int]] = []
+    clock_ns: int = 0
+    wall_ns: int = 0
+    cpu_ns: int = 0
+    port: int = 0
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What came back: reports by node, when each arrived (this side's time of day, ns), and who is gone, and why."""
+
+    reports: Mapping[int, Report]
+    asked_ns: int = 0
+    at_ns: Mapping[int, int] = field(default_factory=dict)
+    lost: Mapping[int, str] = field(default_factory=dict)
+
+
+Phase = Generator[Step, Answers, PairFacts]
+
+
+def pair_phase(plan: Plan) -> Phase:
+    """The whole phase; ends early where fewer than two nodes are left."""
+    run = _Run(plan)
+    yield from run.set_up()
+    yield from run.ask_clocks()
+    yield from run.ask_work()
+    if len(run.members) > 1:
+        yield from run.trains()
+        yield from run.speeds()
+        yield from run.adapt()
+        yield from run.connections()
+    return run.facts
+
+
+class _Run:
+    """The state of one phase: the facts so far, who is still there, the number of the next step."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self.limits = plan, plan.limits
+        self.facts = PairFacts(
+            nodes=plan.nodes,
+            paths=plan.paths,
+            addresses=plan.addresses,
+            groups=dict(plan.groups),
+            small=plan.limits.small,
+            full=plan.limits.full,
+            num_flows=8,
+            again_small=plan.limits.again_small,
+        )
+        self.members = list(range(len(plan.nodes)))
+        self.planes = list(range(1, len(plan.paths))) or [0]
+        self.step = 0
+
+    # ---- steps -------------------------------------------------------------------------------------------------------
+
+    def ask(
+        self, do: str, *, of: Iterable[int] | None = None, collect: bool = False, limit_s: float = 10.0, **fields: Any
+    ) -> Generator[Step, Answers, Answers]:
+        """One step; nodes that did not answer are members no more."""
+        self.step += 1
+        line = {"do": do, "step": self.step, **fields}
+        if of is not None:
+            line["only"] = list(of)
+        quiet_ms = self.limits.speed_quiet_ms if do == "speed" else self.limits.quiet_ms
+        late = {"do": "collect", "step": self.step, "quiet_ms": quiet_ms} if collect else None
+        expect = frozenset(self.members if of is None else of)
+        answers = yield Step(line=line, expect=expect, collect=late, limit_s=limit_s)
+        for node, why in answers.lost.items():
+            self.facts.lost[node] = why
+        self.members = [n for n in self.members if n not in self.facts.lost]
+        return answers
+
+    def set_up(self) -> Generator[Step, Answers, None]:
+        """Sockets and ports."""
+        answers = yield from self.ask(
+            "setup",
+            limit_s=self.limits.start_s,
+            run=secrets.randbits(63),
+            nodes=self.plan.nodes,
+            addresses=self.plan.addresses,
+        )
+        for node, report in answers.reports.items():
+            self.facts.unbound += [(node, path, str(error)) for path, error in report.errors]
+        empty = [0] * (len(self.plan.paths) + 1)
+        peers = [[*r.ports, r.tcp] if (r := answers.reports.get(n)) else empty for n in range(len(self.plan.nodes))]
+        yield Step(line={"do": "peers", "peers": peers}, expect=frozenset())
+
+    def ask_clocks(self) -> Generator[Step, Answers, None]:
+        """Each node's time of day: the exchange with the shortest round trip counts."""
+        for _ in range(self.limits.clock_exchanges):
+            answers = yield from self.ask("clock")
+            for node, report in answers.reports.items():
+                back = answers.at_ns.get(node, answers.asked_ns)
+                rtt, middle = back - answers.asked_ns, (back + answers.asked_ns) // 2
+                best = self.facts.clocks.get(node)
+                if best is None or rtt < best.rtt_ns:
+                    self.facts.clocks[node] = Clock(report.clock_ns - middle, rtt)
+
+    def ask_work(self) -> Generator[Step, Answers, None]:
+        """The same arithmetic everywhere at once, then those that took long once more, alone."""
+        answers = yield from self.ask("work", blocks=self.limits.work_blocks)
+        took = {n: Work(r.wall_ns, r.cpu_ns) for n, r in answers.reports.items()}
+        self.facts.work = {n: [w] for n, w in took.items()}
+        walls = sorted(w.wall_ns for w in took.values())
+        slow = [n for n, w in took.items() if w.wall_ns > 1.5 * walls[len(walls) // 2]]
+        if not slow:
+            return
+        quickest = min(took, key=lambda n: took[n].wall_ns)
+        for node in [quickest, *sorted(slow, key=lambda n: -took[n].wall_ns)[:3], quickest]:
+            answers = yield from self.ask("work", of=[node], blocks=self.limits.work_blocks * 4)
+            for n, r in answers.reports.items():
+                self.facts.work[n].append(Work(r.wall_ns // 4, r.cpu_ns // 4, alone=True))
+
+    def trains(self) -> Generator[Step, Answers, None]:
+        """Every directed pair, on every path that does not fail everywhere."""
+        members = list(self.members)
+        self.facts.members = tuple(members)
+        paths = list(range(len(self.plan.paths)))
+        for shifts in all_pairs(len(members)):
+            answers = yield from self.ask(
+                "train",
+                collect=True,
+                limit_s=10.0 + 0.2 * len(shifts),
+                shifts=list(shifts),
+                members=members,
+                paths=paths,
+                **self._train(self.limits.small),
+            )
+            self._keep_trains(answers, self.facts.trains)
+            self._count("train", len(shifts))
+            if shifts[-1] >= MIN_PARTNERS:
+                paths = self._still_useful(paths, len(members), shifts[-1])
+
+    def _still_useful(self, paths: list[int], num_members: int, last: int) -> list[int]:
+        """Paths worth further rounds: not those that failed nearly everywhere, nor the address that a dead plane breaks."""
+        damaged = Counter(t.path for t in self.facts.trains)
+        dead = {p for p in paths if damaged[p] >= NEARLY_ALL * num_members * last}
+        if dead and self.planes != [0]:
+            dead.add(0)
+        self.facts.stopped.update(dict.fromkeys(dead & set(paths), last))
+        return [p for p in paths if p not in dead]
+
+    def speeds(self) -> Generator[Step, Answers, None]:
+        """A log-degree sample of pairs, every plane."""
+        members = list(self.members)
+        paths = [p for p in self.planes if p not in self.facts.stopped]
+        for shift in log_degree(len(members)) if paths else ():
+            answers = yield from self.ask(
+                "speed", collect=True, limit_s=20.0, shifts=[shift], members=members, paths=paths, **self._speed()
+            )
+            self._keep_speeds(answers, self.facts.speeds)
+            self._count("speed")
+
+    def adapt(self) -> Generator[Step, Answers, None]:
+        """Repeat what looked wrong, until every suspicion has its witnesses or is gone."""
+        for _ in range(max_adaptive_rounds(len(self.members))):
+            tests = wanted(blames(self.facts, self.limits), self.facts, self.limits)
+            if not tests[True] and not tests[False]:
+                return
+            if trains := fit(tests[True]):
+                answers = yield from self.ask(
+                    "train", collect=True, pairs=trains, members=[], **self._train(self.limits.again_small)
+                )
+                self._keep_again(answers, trains)
+            if bursts := fit(tests[False]):
+                answers = yield from self.ask(
+                    "speed", collect=True, limit_s=20.0, pairs=bursts, members=[], **self._speed()
+                )
+                self._keep_speeds(answers, self.facts.speeds_again)
+            self._count("adaptive")
+
+    def connections(self) -> Generator[Step, Answers, None]:
+        """A message over TCP on every directed pair; skipped where what is already known would make it wait in vain."""
+        if any(b.symptom.is_train for b in blames(self.facts, self.limits)):
+            self.facts.tcp_skipped = True
+            return
+        members = list(self.members)
+        for shifts in all_pairs(len(members)):
+            limit_s = self.limits.tcp_s * (2 + len(shifts))
+            answers = yield from self.ask(
+                "tcp", shifts=list(shifts), members=members, paths=[0], limit_s=limit_s + self.limits.lost_s, wait_s=self.limits.tcp_s
+            )
+            for node, report in answers.reports.items():
+                self.facts.tcp += [(node, dst, str(error)) for dst, error in report.errors]
+                self.facts.tcp_tested += report.ok + len(report.errors)
+
+    # ---- what came back ----------------------------------------------------------------------------------------------
+
+    def _train(self, small: int) -> dict[str, int]:
+        limits = self.limits
+        return {"small": small, "full": limits.full, "burst": limits.burst, "gap_us": limits.gap_us}
+
+    def _speed(self) -> dict[str, int]:
+        limits = self.limits
+        return {"bytes": limits.speed_bytes, "skip": limits.skip_bytes, "pings": limits.pings}
+
+    def _keep_trains(self, answers: Answers, into: list[Train]) -> None:
+        for node, report in answers.reports.items():
+            into += [Train(src, node, *rest) for src, *rest in report.bad]
+            self._keep_faults(node, report)
+
+    def _keep_again(self, answers: Answers, tests: Sequence[Test]) -> None:
+        """A repeated train is kept also when it was whole: it clears its pair."""
+        broken: list[Train] = []
+        self._keep_trains(answers, broken)
+        seen = {(t.src, t.dst, t.path) for t in broken}
+        self.facts.again += broken
+        whole = (self.limits.again_small, self.limits.full, self.facts.num_flows, 0)
+        for test in tests:
+            if test.dst in answers.reports:
+                missing = [p for p in test.paths if (test.src, test.dst, p) not in seen]
+                self.facts.again += [Train(test.src, test.dst, p, *whole) for p in missing]
+
+    def _keep_speeds(self, answers: Answers, into: list[Speed]) -> None:
+        sent = {
+            (src, dst, path): (rtt_ns, held_back)
+            for src, report in answers.reports.items()
+            for dst, path, rtt_ns, held_back in report.sent_to
+        }
+        for dst, report in answers.reports.items():
+            for src, path, rate_bps, _ in report.rates:
+                into.append(Speed(src, dst, path, rate_bps, *sent.get((src, dst, path), (0, 0))))
+            self._keep_faults(dst, report)
+
+    def _keep_faults(self, node: int, report: Report) -> None:
+        known = {(f.src, f.dst, f.path) for f in self.facts.faults} if report.errors else set()
+        for dst, path, error in report.errors:
+            if (node, dst, path) not in known:
+                self.facts.faults.append(Fault(node, dst, path, str(error)))
+
+    def _count(self, kind: str, num: int = 1) -> None:
+        self.facts.rounds[kind] = self.facts.rounds.get(kind, 0) + num

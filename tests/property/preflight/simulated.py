@@ -1,0 +1,227 @@
+"""A fabric that answers the steps of the pair phase by drawing lots: only what agents would say, as the bytes they say.
+
+Independent of the blame it is used to test: a fault lists the directed pairs it hits by plain loops. Path 0 is the address
+that uses every plane; its flows are dealt to the planes at random, as hashing does.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections import defaultdict
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+
+from fairlead.preflight.pairs import Answers, PairFacts, Report, Step
+
+NUM_FLOWS = 8
+RATE = 100e9
+RTT_NS = 80_000
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What happens to packets of a directed pair on a plane."""
+
+    loss: float = 0.0
+    full_lost: bool = False
+    rate: float = 1.0
+    delay: float = 1.0
+    dark: float = 0.0
+    """Share of flows that do not arrive at all."""
+
+
+BLOCKED = Effect(loss=1.0, full_lost=True)
+MTU = Effect(full_lost=True)
+LOSSY = Effect(loss=0.05)
+SLOW = Effect(rate=0.05)
+LATE = Effect(delay=20.0)
+DARK = Effect(dark=0.5)
+
+
+@dataclass
+class Fabric:
+    """`num_planes` 0 means that nodes have one address and no planes."""
+
+    num_nodes: int
+    num_planes: int
+    seed: int = 0
+    noise: float = 0.1
+    """Spread of healthy rates and round trips."""
+    hiccups: float = 0.0
+    """Chance that a healthy train of the first pass loses a packet to a busy machine."""
+    effects: dict[tuple[int, int, int], Effect] = field(default_factory=dict)
+    dead: set[int] = field(default_factory=set)
+    """Nodes that answer nothing."""
+    sim_s: float = 0.0
+    num_steps: int = 0
+
+    def __post_init__(self) -> None:
+        self.rng = random.Random(self.seed)
+        self.by_shift: dict[int, list[tuple[int, int, int]]] | None = None
+        self.paths = range(1, self.num_planes + 1) if self.num_planes else range(1)
+
+    # ---- faults ------------------------------------------------------------------------------------------------------
+
+    def hit(self, pairs: Iterator[tuple[int, int, int]], effect: Effect) -> None:
+        """Put an effect on directed pairs; the graver stays where two meet."""
+        for key in pairs:
+            old = self.effects.get(key)
+            if old is None or (effect.loss, effect.full_lost, -effect.rate) > (old.loss, old.full_lost, -old.rate):
+                self.effects[key] = effect
+
+    def plane(self, p: int) -> Iterator[tuple[int, int, int]]:
+        n = self.num_nodes
+        return ((a, b, p) for a in range(n) for b in range(n) if a != b)
+
+    def port(self, node: int, p: int, way: str = "both") -> Iterator[tuple[int, int, int]]:
+        for other in range(self.num_nodes):
+            if other != node:
+                if way != "in":
+                    yield node, other, p
+                if way != "out":
+                    yield other, node, p
+
+    def node(self, node: int) -> Iterator[tuple[int, int, int]]:
+        for p in self.paths:
+            yield from self.port(node, p)
+
+    def pair(self, a: int, b: int, *, one_way: bool = False) -> Iterator[tuple[int, int, int]]:
+        for p in self.paths:
+            yield a, b, p
+            if not one_way:
+                yield b, a, p
+
+    # ---- the phase ---------------------------------------------------------------------------------------------------
+
+    def run(self, phase: Generator[Step, Answers, PairFacts]) -> PairFacts:
+        """Answer every step; the time spent drawing lots is kept in `sim_s`."""
+        try:
+            step = next(phase)
+            while True:
+                raw = self.answer(step)
+                self.num_steps += 1
+                decode = msgspec.json.Decoder(Report).decode
+                reports = {node: decode(text) for node, text in raw.items()}
+                lost = {n: "no answer" for n in step.expect if n in self.dead}
+                step = phase.send(Answers(reports, 0, dict.fromkeys(reports, 1000), lost))
+        except StopIteration as end:
+            return end.value
+
+    def answer(self, step: Step) -> dict[int, bytes]:
+        started = time.process_time()
+        line = step.line
+        alive = [n for n in step.expect if n not in self.dead]
+        said: dict[int, dict] = {n: {"step": line.get("step", 0)} for n in alive}
+        getattr(self, "_" + line["do"])(line, said)
+        out = {n: json.dumps(fields).encode() for n, fields in said.items()}
+        self.sim_s += time.process_time() - started
+        return out
+
+    def _setup(self, line, said):
+        for fields in said.values():
+            fields.update(ports=[1] * (self.num_planes + 1), tcp=1, errors=[])
+
+    def _peers(self, line, said):
+        pass
+
+    def _clock(self, line, said):
+        for fields in said.values():
+            fields["clock_ns"] = 500
+
+    def _work(self, line, said):
+        for fields in said.values():
+            fields.update(wall_ns=20_000_000, cpu_ns=20_000_000)
+
+    def _tcp(self, line, said):
+        for fields in said.values():
+            fields.update(ok=len(line["shifts"]), errors=[])
+
+    def _train(self, line, said):
+        small, full = line["small"], line["full"]
+        bad = defaultdict(list)
+        for src, dst, path in self._hit_pairs(line):
+            if dst in said and ("pairs" in line or path in line["paths"]):
+                got = self._one_train(src, dst, path, small, full)
+                if got:
+                    bad[dst].append([src, path, *got, 0])
+        for node, fields in said.items():
+            fields.update(bad=bad[node], errors=[])
+            if self.hiccups and self.rng.random() < self.hiccups:
+                src = self.rng.choice([n for n in said if n != node])
+                if not any(b[0] == src for b in bad[node]) and "shifts" in line:
+                    fields["bad"].append([src, self.paths[0], small - 3, full, 5, 0, 0])
+
+    def _one_train(self, src, dst, path, small, full):
+        rng = self.rng
+        flows = []
+        for _ in range(NUM_FLOWS):
+            plane = path if path or not self.num_planes else rng.choice(self.paths)
+            flows.append(self.effects.get((src, dst, plane), Effect()))
+        if src in self.dead:
+            return [0, 0, 0, NUM_FLOWS]
+        counts = []
+        fulls = 0
+        for i, effect in enumerate(flows):
+            dark = effect.dark and i < effect.dark * NUM_FLOWS
+            num = small // NUM_FLOWS
+            counts.append(0 if dark or effect.loss == 1.0 else sum(rng.random() >= effect.loss for _ in range(num)))
+            fulls += not (dark or effect.full_lost or rng.random() < effect.loss)
+        whole, dark = sum(c == small // NUM_FLOWS for c in counts), sum(c == 0 for c in counts)
+        return None if whole == NUM_FLOWS and fulls == full else [sum(counts), fulls, whole, dark]
+
+    def _hit_pairs(self, line):
+        """Pairs of an order that some effect may touch."""
+        if "pairs" in line:
+            return [(s, d, p) for s, d, paths in line["pairs"] for p in paths]
+        if self.by_shift is None:
+            self.by_shift = defaultdict(list)
+            n = self.num_nodes
+            ends = set()
+            for s, d, p in self.effects:
+                self.by_shift[(d - s) % n].append((s, d, p))
+                ends.add((s, d))
+            if self.num_planes:
+                for s, d in ends:
+                    self.by_shift[(d - s) % n].append((s, d, 0))
+            for node in self.dead:
+                for other in range(n):
+                    if other != node:
+                        self.by_shift[(other - node) % n] += [(node, other, p) for p in range(self.num_planes + 1)]
+        members = line["members"]
+        if len(members) == self.num_nodes:
+            return [t for shift in line["shifts"] for t in self.by_shift.get(shift, ())]
+        at = {m: i for i, m in enumerate(members)}
+        shifts = set(line["shifts"])
+        every = (t for rows in self.by_shift.values() for t in rows)
+        return [t for t in every if t[0] in at and t[1] in at and (at[t[1]] - at[t[0]]) % len(members) in shifts]
+
+    def _speed(self, line, said):
+        if "pairs" in line:
+            tests = [(s, d, p) for s, d, paths in line["pairs"] for p in paths]
+        else:
+            members = line["members"]
+            n = len(members)
+            tests = [
+                (members[i], members[(i + shift) % n], p)
+                for shift in line["shifts"]
+                for i in range(n)
+                for p in line["paths"]
+            ]
+        for fields in said.values():
+            fields.update(rates=[], sent_to=[], errors=[])
+        for s, d, p in tests:
+            effect = self.effects.get((s, d, p), Effect())
+            rate = RATE * effect.rate * (1 - self.noise * self.rng.random())
+            rtt = RTT_NS * effect.delay * (1 + self.noise * self.rng.random())
+            if effect.full_lost or s in self.dead or d in self.dead:
+                rate = 0
+            if effect.loss == 1.0:
+                rtt = 0
+            if d in said:
+                said[d]["rates"].append([s, p, int(rate), 0])
+            if s in said:
+                said[s]["sent_to"].append([d, p, int(rtt), 3])
