@@ -14,8 +14,7 @@ from fairlead.cli.output import Answer, Session, session
 from fairlead.errors import RunError
 from fairlead.records.finding import Finding, verdict_of
 from fairlead.records.redact import Redactor, pack
-from fairlead.records.runs import Run, find_run, list_runs
-from fairlead.records.verdict import Verdict
+from fairlead.records.runs import Run, find_run, is_running, list_runs
 from fairlead.report.text import Paint, counts_line, findings_text, paint_for
 
 
@@ -47,7 +46,7 @@ def show(
         session().note(f"packed {found.path.name} into {pack_to}")
     document = found.result()
     findings = found.findings()
-    verdict = Verdict(document["verdict"])
+    verdict = found.verdict
     text = _page(found, document, findings, paint_for(session().stdout))
     if redactor:
         document, text = redactor.tree(document), redactor.text(text)
@@ -108,10 +107,18 @@ def diff(old: str, new: str, *, common: Common = Common()) -> Answer:
 
 
 def _listing(place: Path) -> Answer:
-    infos = [Run(p).info for p in list_runs(place)]
-    rows = [(i.id, i.verb, i.verdict or "cut short", i.start, i.version) for i in reversed(infos)]
+    rows, infos = [], []
+    for path in reversed(list_runs(place)):
+        try:
+            info = Run(path).info
+        except RunError:
+            rows.append((path.name, "", "damaged", "", ""))
+            continue
+        infos.append(info)
+        state = info.verdict or ("running" if is_running(path) else "cut short")
+        rows.append((info.id, info.verb, state, info.start, info.version))
     text = table(["RUN", "VERB", "VERDICT", "START", "VERSION"], rows) if rows else f"no runs in {place}"
-    return Answer(schema="fairlead.runs/1", text=text, body={"place": str(place), "runs": list(reversed(infos))})
+    return Answer(schema="fairlead.runs/1", text=text, body={"place": str(place), "runs": infos})
 
 
 def _page(run: Run, document: dict[str, Any], findings: list[Finding], paint: Paint) -> str:
@@ -121,11 +128,11 @@ def _page(run: Run, document: dict[str, Any], findings: list[Finding], paint: Pa
         f"command  {' '.join(info.argv)}",
         f"time     {info.start} to {info.end}",
     ]
-    if "error" in document:
-        head.append(f"error    {document['error']['message']}")
+    if isinstance(problem := document.get("error"), dict):
+        head.append(f"error    {problem.get('message', '')}")
     if findings:
         head += [findings_text(findings, paint), counts_line(findings)]
-    return "\n".join(p for p in [*head, f"verdict  {document['verdict']}"] if p)
+    return "\n".join(p for p in [*head, f"verdict  {run.verdict}"] if p)
 
 
 def _changes(before: list[Finding], now: list[Finding]) -> list[dict[str, str]]:

@@ -1,1 +1,1 @@
-"""What crosses a border between rooms or lands on disk, and its JSON. Records hold no behaviour beyond their own arithmetic."""
+"""What crosses a border between rooms or lands on disk, and its JSON. Records hold no behaviour but their own sums."""

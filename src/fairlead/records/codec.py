@@ -14,7 +14,11 @@ T = TypeVar("T")
 
 def to_json(value: Any, *, indent: int = 2) -> str:
     """JSON text with a stable key order as declared; `indent=0` gives one line."""
-    raw = msgspec.json.encode(value)
+    try:
+        raw = msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        # a name that is not UTF-8 comes from the system as half surrogate pairs, which JSON cannot hold
+        raw = msgspec.json.encode(_without_surrogates(msgspec.to_builtins(value)))
     return (msgspec.json.format(raw, indent=indent) if indent else raw).decode()
 
 
@@ -26,3 +30,13 @@ def from_json(text: str | bytes, kind: type[T]) -> T:
 def builtins(value: Any) -> Any:
     """A record as plain dicts, lists, strings and numbers."""
     return msgspec.to_builtins(value)
+
+
+def _without_surrogates(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {_without_surrogates(k): _without_surrogates(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_surrogates(v) for v in value]
+    return value

@@ -32,10 +32,12 @@ import msgspec
 
 from fairlead import __version__
 from fairlead.base.files import disk_errors, write_atomic
+from fairlead.base.process import start_ticks
 from fairlead.errors import RunError
 from fairlead.records.codec import builtins, from_json, to_json
 from fairlead.records.facts import NodeFacts
 from fairlead.records.finding import Finding
+from fairlead.records.verdict import Verdict
 
 DEFAULT_KEEP = 50
 _NAME = re.compile(r"\d{8}-\d{6}-[a-z-]+-[0-9a-f]{4}\Z")
@@ -55,6 +57,9 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     host: str = ""
     python: str = ""
     cwd: str = ""
+    pid: int = 0
+    started_ticks: int = 0
+    """With `pid` and `host`: whether the process that writes the folder still lives."""
 
 
 def now_utc() -> str:
@@ -65,7 +70,7 @@ def now_utc() -> str:
 def new_id(verb: str, when: dt.datetime | None = None) -> str:
     """A fresh run id: time, verb, four random hex digits."""
     stamp = (when or dt.datetime.now(dt.UTC)).strftime("%Y%m%d-%H%M%S")
-    return f"{stamp}-{verb.replace(' ', '-')}-{secrets.token_hex(2)}"
+    return f"{stamp}-{re.sub('[^a-z]+', '-', verb)}-{secrets.token_hex(2)}"
 
 
 def default_place(cwd: Path | None = None, env: Mapping[str, str] = os.environ) -> Path:
@@ -73,12 +78,20 @@ def default_place(cwd: Path | None = None, env: Mapping[str, str] = os.environ) 
 
     The root directory never takes run folders, also for root: schedulers start their prologs there.
     """
-    here = cwd or Path.cwd()
+    here = cwd or Path(_cwd())
     if here != Path(here.anchor) and os.access(here, os.W_OK):
         return here / "runs"
     state = env.get("XDG_STATE_HOME") or ""
     base = Path(state) if state.startswith("/") else Path(env.get("HOME") or "/var/tmp") / ".local" / "state"  # noqa: S108
     return base / "fairlead" / "runs"
+
+
+def _cwd() -> str:
+    """The current directory; the root where it was removed under us."""
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        return "/"
 
 
 class RunFolder:
@@ -108,7 +121,9 @@ class RunFolder:
                 start=now_utc(),
                 host=platform.node(),
                 python=platform.python_version(),
-                cwd=str(Path.cwd()),
+                cwd=_cwd(),
+                pid=os.getpid(),
+                started_ticks=start_ticks(os.getpid()) or 0,
             )
             folder = cls(path, info)
             try:
@@ -159,9 +174,7 @@ class Run:
         except OSError as exc:
             raise RunError("run/not-a-run", f"{path} is not a run folder: {head.name} {exc.strerror}") from exc
         except ValueError as exc:
-            raise RunError(
-                "run/damaged", f"{head} is damaged: {exc}", hint="choose another run: fairlead show"
-            ) from exc
+            raise self._damaged("run.json", exc) from exc
 
     def read(self, name: str, kind: type[Any]) -> Any:
         """One file of the folder as a record."""
@@ -172,18 +185,31 @@ class Run:
             why = "the run was cut short" if name == "result.json" else "this verb does not write it"
             raise RunError("run/no-part", f"{self.path.name} has no {name}: {why}") from exc
         except ValueError as exc:
-            raise RunError(
-                "run/damaged", f"{path} is damaged: {exc}", hint="choose another run: fairlead show"
-            ) from exc
+            raise self._damaged(name, exc) from exc
 
     def result(self) -> dict[str, Any]:
         """The document `--json` printed."""
         found: dict[str, Any] = self.read("result.json", dict[str, Any])
         return found
 
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict of the result."""
+        try:
+            return Verdict(self.result().get("verdict", ""))
+        except ValueError as exc:
+            raise self._damaged("result.json", exc) from exc
+
     def findings(self) -> list[Finding]:
         """The findings of the result."""
-        return msgspec.convert(self.result().get("findings", []), list[Finding])
+        try:
+            return msgspec.convert(self.result().get("findings", []), list[Finding])
+        except msgspec.ValidationError as exc:
+            raise self._damaged("result.json", exc) from exc
+
+    def _damaged(self, name: str, why: Exception) -> RunError:
+        hint = "choose another run: fairlead show"
+        return RunError("run/damaged", f"{self.path / name} is damaged: {why}", hint=hint)
 
     def facts(self) -> list[NodeFacts]:
         """Every node's facts, by node name."""
@@ -214,14 +240,30 @@ def find_run(word: str, place: Path) -> Run:
     raise RunError("run/unknown", f"no run `{word}` in {place}; {newest}", hint="list them with: fairlead show")
 
 
+def is_running(path: Path) -> bool:
+    """Whether the process that writes a run folder may still live; on another host nobody here can tell."""
+    if (path / "result.json").is_file():
+        return False
+    try:
+        info = Run(path).info
+    except RunError:
+        return False
+    return info.host != platform.node() or (info.pid > 0 and start_ticks(info.pid) == info.started_ticks)
+
+
 def prune(place: Path, keep: int) -> list[Path]:
-    """Remove the oldest finished runs beyond `keep`; what is still running is never touched. Returns what went."""
-    finished = [p for p in list_runs(place) if (p / "result.json").is_file()]
-    gone = finished[: max(0, len(finished) - keep)] if keep > 0 else []
+    """Remove the oldest ended runs beyond `keep` (0 keeps all); one that is running is never touched.
+
+    Returns what went.
+    """
+    if keep <= 0:
+        return []
+    ended = [p for p in list_runs(place) if not is_running(p)]
+    gone = ended[: max(0, len(ended) - keep)]
     for path in gone:
-        # rename first: a half-removed folder must not look like a run
+        # renamed first: a half-removed folder must not look like a run
         with contextlib.suppress(OSError):
-            doomed = Path(tempfile.mkdtemp(dir=place, prefix=".gone-")) / path.name
-            path.rename(doomed)
-            shutil.rmtree(doomed.parent, ignore_errors=True)
+            path.rename(Path(tempfile.mkdtemp(dir=place, prefix=".gone-")) / path.name)
+    for doomed in place.glob(".gone-*"):
+        shutil.rmtree(doomed, ignore_errors=True)
     return gone
