@@ -15,6 +15,7 @@ Sources of the formats, not of the values:
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -36,10 +37,13 @@ class Machine:
     files: dict[str, bytes] = field(default_factory=dict)
     links: dict[str, str] = field(default_factory=dict)
     absent: set[str] = field(default_factory=set)
+    folders: set[str] = field(default_factory=set)
+    """Folders that are there whatever is in them."""
     gpus: list[str] = field(default_factory=list)
     hcas: list[str] = field(default_factory=list)
 
     def put(self, path: str, text: str | bytes) -> None:
+        self.absent.discard(path)
         self.files[path] = text.encode() if isinstance(text, str) else text
 
     def cmd(self, words: str | list[str], output: str, rc: int = 0) -> None:
@@ -57,22 +61,22 @@ class Machine:
         self.put(path, text.replace(old, new, count))
 
     def remove(self, path: str) -> None:
-        """A file, a link, or everything below a directory. Nobody looked there, then."""
+        """A file, a link, or everything below a directory: not in the tree, and not known to be absent."""
         before = len(self.files) + len(self.links)
+        self.folders.add(os.path.dirname(path))
         for table in (self.files, self.links):
             for name in [n for n in table if n == path or n.startswith(path.rstrip("/") + "/")]:
                 del table[name]  # type: ignore[attr-defined]
         assert len(self.files) + len(self.links) < before, f"nothing at {path}"
 
     def write(self, root: Path) -> Path:
+        for folder in sorted({os.path.dirname(path) for path in (*self.files, *self.links)} | self.folders):
+            os.makedirs(f"{root}{folder}", exist_ok=True)
         for path, target in self.links.items():
-            place = root / path.lstrip("/")
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.symlink_to(target)
+            os.symlink(target, f"{root}{path}")
         for path, data in self.files.items():
-            place = root / path.lstrip("/")
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(data)
+            with open(f"{root}{path}", "wb") as file:
+                file.write(data)
         (root / "absent").write_text("\n".join(sorted(self.absent)) + "\n")
         return root
 
@@ -307,11 +311,31 @@ def mounts(m: Machine, extra: tuple[tuple[str, str, str, str, int, float], ...] 
     rows = {}
     for _, place, kind, _, gib, used in table:
         blocks = gib * GIB // 4096
-        rows[place] = f"4096 {blocks} {int(blocks * (1 - used))} 8000000 {int(8000000 * (1 - used))} {place}", kind
+        rows[place] = f"4096:{blocks}:{int(blocks * (1 - used))}:8000000:{int(8000000 * (1 - used / 2))}:{place}", kind
     local = sorted(p for p, (_, kind) in rows.items() if not kind.startswith(("nfs", "lustre", "fuse")))
     m.cmd(["stat", "-f", "-c", FORMAT, *local], "".join(rows[p][0] + "\n" for p in local))
     for place in set(rows) - set(local):
         m.cmd(["stat", "-f", "-c", FORMAT, place], rows[place][0] + "\n")
+
+
+def stat_words(m: Machine) -> list[str]:
+    """The stat command the machine has an answer for: the longest, that of all local mounts."""
+    table = [line.split() for line in m.text("/proc/self/mounts").split("\n") if line]
+    local = [place for device, place, kind, *_ in table if kind not in ("proc", "nfs4")]
+    return ["stat", "-f", "-c", FORMAT, *sorted(local)]
+
+
+def join(folder: str, target: str) -> str:
+    """Where a link in a folder leads."""
+    return os.path.normpath(target if target.startswith("/") else f"{folder}/{target}")
+
+
+def drop_gpu(text: str, number: int) -> str:
+    """nvidia-smi's output without one GPU."""
+    parts = text.split("\t<gpu id=")
+    del parts[number + 1]
+    last = parts[-1] if "</nvidia_smi_log>" in parts[-1] else parts[-1] + "</nvidia_smi_log>\n"
+    return "\t<gpu id=".join([*parts[:-1], last])
 
 
 def netdev(

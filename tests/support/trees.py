@@ -6,15 +6,19 @@ import json
 
 from support.treeparts import (
     CHRONYC,
+    FORMAT,
     NVLINK,
     SHM,
     SMI,
     SYSTEMCTL_FAILED,
     SYSTEMCTL_SHOW,
+    TAKEN_AT_NS,
     Machine,
     base,
     cmd_path,
+    drop_gpu,
     hca,
+    join,
     modules,
     mounts,
     netdev,
@@ -24,21 +28,33 @@ from support.treeparts import (
     read_root,
     run_program,
     services,
+    stat_words,
 )
 
 __all__ = [
     "CHRONYC",
+    "FORMAT",
     "NVLINK",
     "SHM",
     "SMI",
     "SYSTEMCTL_FAILED",
     "SYSTEMCTL_SHOW",
+    "TAKEN_AT_NS",
     "Machine",
+    "base",
     "cmd_path",
+    "drop_gpu",
+    "hca",
+    "join",
+    "modules",
+    "mounts",
+    "netdev",
+    "pci",
     "read",
     "read_root",
     "run_program",
     "services",
+    "stat_words",
 ]
 
 
@@ -206,21 +222,21 @@ def ncv6(hostname: str = "n0") -> Machine:
     return m
 
 
-def nd_mi300x_v5(hostname: str = "n0") -> Machine:
+def nd_mi300x_v5(hostname: str = "n0", *, gpus: int = 8, hcas: int = 8) -> Machine:
     """Standard_ND96isr_MI300X_v5: 8 MI300X (class 0x1200), 8 x 400 Gb/s."""
     m = base(hostname=hostname, cpus=96, memory_kb=int(1850 * 1024 * 1024 * 0.98))
     modules(m, "amdgpu")
     m.absent.discard("/sys/module/amdgpu")
     m.put("/sys/module/amdgpu/version", "6.12.12\n")
     m.put("/sys/class/kfd/kfd/topology/nodes/0/gpu_id", "0\n")
-    for index in range(8):
+    for index in range(gpus):
         pci(
             m,
             f"000{index + 1:x}:00:00.0",
             vendor="0x1002",
             device="0x74b5",
             kind="0x120000",
-            numa=index // 4,
+            numa=index * 2 // gpus,
             driver="amdgpu",
         )
         m.put(f"/sys/class/kfd/kfd/topology/nodes/{index + 1}/gpu_id", f"{4000 + index}\n")
@@ -229,10 +245,12 @@ def nd_mi300x_v5(hostname: str = "n0") -> Machine:
         "rocm-smi --showproductname --showuniqueid --showvbios --json",
         json.dumps({"card0": {"Card Series": "AMD Instinct MI300X VF"}}),
     )
+    m.remove("/usr/lib/x86_64-linux-gnu")
+    m.absent.add("/usr/lib/x86_64-linux-gnu")
     m.put("/opt/rocm/lib/librccl.so.1.0.70000", "")
     m.absent.discard("/opt/rocm/lib")
     accelerated_port(m)
-    infiniband(m, 8, rate="400 Gb/sec (4X NDR)", numas=[0, 0, 0, 0, 1, 1, 1, 1])
+    infiniband(m, hcas, rate="400 Gb/sec (4X NDR)", numas=[index * 2 // hcas for index in range(hcas)])
     nvme_disks(m, 8)
     return m
 

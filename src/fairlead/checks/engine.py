@@ -176,14 +176,22 @@ def _bug(check: Check, node: Node, part: str, bug: Exception) -> Finding:
 
 
 def evidence(facts: Facts) -> tuple[Evidence, ...]:
-    """What was read, as read: single values, not whole tables."""
-    return tuple(
-        Evidence(facts.source(keys), _text(value)) for keys, value in facts.read.items() if not isinstance(value, dict)
-    )[-MAX_EVIDENCE:]
+    """What was read, as read. Of a table, its names, unless something below it was read too."""
+    last_first = sorted(facts.read.items(), reverse=True, key=lambda item: item[0])
+    shown: dict[tuple[str, ...], str] = {}
+    below: tuple[str, ...] = ()
+    for keys, value in last_first:
+        if below[: len(keys)] != keys:
+            shown[keys] = _text(value)
+        below = keys
+    found = tuple(Evidence(facts.source(keys), shown[keys]) for keys in facts.read if keys in shown)
+    return found[-MAX_EVIDENCE:]
 
 
 def _text(value: Any) -> str:
-    return (", ".join(map(str, value)) if isinstance(value, list) else str(value))[:300]
+    if isinstance(value, dict | list):
+        return ", ".join(str(v) for v in value)[:300] or "none"
+    return str(value)[:300]
 
 
 def read_by(check: Check, node: Node) -> set[tuple[str, ...]]:

@@ -115,7 +115,7 @@ def _same_gpu(nodes: Sequence[Node]) -> list[Finding]:
         node.facts = Facts(node.facts.record)
         try:
             for address in node.get(gpu.SMI):
-                owners[node.get(gpu.SMI, address, "uuid")].append(node.facts.node)
+                owners[node.text(gpu.SMI, address, "uuid")].append(node.facts.node)
         except Unread:
             continue  # gpu/count already says so
     shared: dict[tuple[str, ...], list[str]] = defaultdict(list)

@@ -20,6 +20,7 @@ from fairlead.checks.node import Node
 from fairlead.records.facts import Unread
 
 LINK_LAYERS = {"infiniband": "InfiniBand", "ethernet": "Ethernet"}
+KNOWN_LAYERS = ("InfiniBand", "Ethernet", "Unspecified")
 OFF = ("1: Sleep", "3: Disabled")
 """Physical states of a port that somebody switched off (linux Documentation/ABI/stable/sysfs-class-infiniband)."""
 
@@ -48,6 +49,19 @@ def keys_of(port: str) -> tuple[str, str, str]:
 def choose(n: Node) -> Ports:
     """The ports of a node that count. Raises Unread where the list of devices could not be read."""
     return n.once("ports", _choose)
+
+
+def ports_of(n: Node) -> list[str]:
+    """The ports that count, where all of them are clear; else raises the Unread of one that is not."""
+    found = choose(n)
+    for hole in found.unclear.values():
+        raise hole
+    return found.chosen
+
+
+def devices_of(n: Node) -> list[str]:
+    """The devices of the ports that count."""
+    return list(dict.fromkeys(port.rpartition("/")[0] for port in ports_of(n)))
 
 
 def _choose(n: Node) -> Ports:
@@ -107,6 +121,8 @@ def _take(n: Node, found: Ports, wants: Callable[[str], bool], *, check_link: bo
 def _not_ours(n: Node, port: str) -> str:
     """Why a port is none of the RDMA network's; empty if it is."""
     layer = n.get("ib.devices", *keys_of(port), "link_layer")
+    if layer not in KNOWN_LAYERS:
+        raise Unread(f"ib.devices.{port}.link_layer", f"`{layer[:40]}` is not a link layer")
     if layer != LINK_LAYERS[n.expect.link]:
         return f"its link layer is {layer}"
     if n.expect.link == "ethernet" and port.startswith("mlx5_an"):

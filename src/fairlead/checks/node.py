@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar, cast
 
 from fairlead.checks.expect import Expect
-from fairlead.records.facts import Facts, Unread
+from fairlead.records.facts import Facts, Unread, fact_path
 from fairlead.records.verdict import Verdict
 
 T = TypeVar("T")
@@ -59,6 +59,22 @@ class Node:
     def get(self, path: str, *keys: str) -> Any:
         """A fact; raises Unread, which no rule catches."""
         return self.facts.get(path, *keys)
+
+    def table(self, path: str, *keys: str) -> dict[str, Any]:
+        """A fact that must be a table; a tool that prints a word in its place has not answered the question."""
+        found = self.facts.get(path, *keys)
+        if not isinstance(found, dict):
+            full = (*path.split("."), *keys)
+            raise Unread(fact_path(full), f"`{str(found)[:40]}` stands in its place", self.facts.source(full))
+        return found
+
+    def text(self, path: str, *keys: str) -> str:
+        """A fact that must be a text."""
+        found = self.facts.get(path, *keys)
+        if not isinstance(found, str):
+            full = (*path.split("."), *keys)
+            raise Unread(fact_path(full), "is not a text", self.facts.source(full))
+        return found
 
     def once(self, name: str, work: Callable[[Node], T]) -> T:
         """The result of `work`, done once; the facts it rests on count as read each time."""

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from fairlead.checks.hcas import choose, keys_of
+from fairlead.checks.hcas import devices_of, keys_of, ports_of
 from fairlead.checks.node import Node, number_of
 from fairlead.checks.rules import gpu
 from fairlead.records.verdict import Verdict
@@ -43,7 +43,7 @@ def _os(n: Node) -> Values:
 
 
 def _vbios(n: Node) -> Values:
-    return {"": ", ".join(sorted({n.get(gpu.SMI, g, "vbios_version") for g in n.get(gpu.SMI)}))}
+    return {"": ", ".join(sorted({n.text(gpu.SMI, g, "vbios_version") for g in n.get(gpu.SMI)}))}
 
 
 def _gpu_driver(n: Node) -> Values:
@@ -53,25 +53,23 @@ def _gpu_driver(n: Node) -> Values:
 def _firmware(n: Node) -> Values:
     """Per kind of board: mixed boards in a node are no skew, two firmwares on one kind are."""
     found: dict[str, set[str]] = defaultdict(set)
-    for device in dict.fromkeys(port.rpartition("/")[0] for port in choose(n).chosen):
+    for device in devices_of(n):
         found[n.get("ib.devices", device, "board_id")].add(n.get("ib.devices", device, "fw_ver"))
     return {board: ", ".join(sorted(versions)) for board, versions in found.items()}
 
 
 def _per_port(fact: str) -> Callable[[Node], Values]:
-    return lambda n: {port: n.get("ib.devices", *keys_of(port), fact) for port in choose(n).chosen}
+    return lambda n: {port: n.get("ib.devices", *keys_of(port), fact) for port in ports_of(n)}
 
 
 def _prefix(n: Node) -> Values:
     """The subnet prefix: the upper half of GID 0."""
-    return {
-        port: ":".join(n.get("ib.devices", *keys_of(port), "gids", "0").split(":")[:4]) for port in choose(n).chosen
-    }
+    return {port: ":".join(n.get("ib.devices", *keys_of(port), "gids", "0").split(":")[:4]) for port in ports_of(n)}
 
 
 def _pkeys(n: Node) -> Values:
     found = {}
-    for port in choose(n).chosen:
+    for port in ports_of(n):
         table = n.get("ib.devices", *keys_of(port), "pkeys")
         keys = {n.get("ib.devices", *keys_of(port), "pkeys", index) for index in table}
         found[port] = ", ".join(sorted(keys - {"0x7fff", "0xffff"})) or ", ".join(sorted(keys))
@@ -79,12 +77,12 @@ def _pkeys(n: Node) -> Values:
 
 
 def _rates(n: Node) -> Values:
-    rates = {number_of(n.get("ib.devices", *keys_of(p), "rate"), f"ib.devices.{p}.rate") for p in choose(n).chosen}
+    rates = {number_of(n.get("ib.devices", *keys_of(p), "rate"), f"ib.devices.{p}.rate") for p in ports_of(n)}
     return {"": " and ".join(f"{r:g}" for r in sorted(rates)) + " Gb/s"}
 
 
 def _num_ports(n: Node) -> Values:
-    return {"": f"{len(choose(n).chosen)} ports"}
+    return {"": f"{len(ports_of(n))} ports"}
 
 
 def _num_gpus(n: Node) -> Values:

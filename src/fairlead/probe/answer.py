@@ -111,7 +111,9 @@ def write_tree(kept: dict[str, Any], root: Path) -> int:
         if here is not None and not here.is_dir():
             here.write_bytes(_bytes(data))
             num += 1
-    for path, names in listed:
+    # deepest first: a name in a listing may itself be a listed directory
+    for path, names in sorted(listed, key=lambda item: -item[0].count("/")):
+        _inside(place, root, path + "any")
         for name in names:
             here = _inside(place, root, path + name)
             if here is not None and not here.exists() and not here.is_symlink():

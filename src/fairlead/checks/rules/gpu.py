@@ -63,13 +63,15 @@ def _counted(n: Node, part: str) -> int:
     if part == "PCI":
         return len(on_pci(n, vendor(n)))
     if part == "kernel driver":
-        return len(n.get("nvidia.driver.gpus")) if vendor(n) == "nvidia" else len(n.get("amd").get("kfd", {}))
+        if vendor(n) == "nvidia":
+            return len(n.get("nvidia.driver.gpus"))
+        return len(n.get("amd.kfd")) if n.get("amd.loaded") else 0
     return len(n.get("nvidia.driver.dev")) if part == "device files" else len(n.get(SMI))
 
 
 def model(n: Node, part: str) -> Outcome:
     """The product is the VM size's."""
-    found, expected = n.get(SMI, part, "product_name"), n.expect.get("gpu_model")
+    found, expected = n.text(SMI, part, "product_name"), n.expect.get("gpu_model")
     data = {"value": found, "expected": expected}
     is_right = expected.casefold().replace(" ", "") in found.casefold().replace(" ", "")
     return ok(found, **data) if is_right else bad(f"{found}, expected {expected}", **data)
@@ -104,7 +106,7 @@ def nouveau(n: Node, part: str) -> Outcome:
 
 def mig(n: Node, part: str) -> Outcome:
     """The GPU is whole: a job over several nodes expects no slices."""
-    mode = n.get(SMI, part, "mig_mode", "current_mig")
+    mode = n.text(SMI, part, "mig_mode", "current_mig")
     return (
         bad("MIG is enabled: the GPU is cut into slices", value=mode)
         if mode == "Enabled"
@@ -119,7 +121,7 @@ def ecc(n: Node, part: str) -> Outcome:
     """No uncorrectable memory error since the driver started, and no threshold crossed over the GPU's life."""
     if n.get(SMI, part, "ecc_mode", "current_ecc") == "N/A":
         return skip("this GPU has no ECC to report")
-    volatile, aggregate = n.get(SMI, part, "ecc_errors", "volatile"), n.get(SMI, part, "ecc_errors", "aggregate")
+    volatile, aggregate = n.table(SMI, part, "ecc_errors", "volatile"), n.table(SMI, part, "ecc_errors", "aggregate")
     path = f"{SMI}.ecc_errors"
     counted = {k: number_of(v, path) for k, v in volatile.items() if "uncorrectable" in k and v != "N/A"}
     if not counted:
@@ -163,7 +165,7 @@ def xid(n: Node, part: str) -> Outcome:
 
 def needs_reset(n: Node, part: str) -> Outcome:
     """The driver asks neither for a reset nor for a reboot."""
-    gpu = n.get(SMI, part)
+    gpu = n.table(SMI, part)
     action = gpu.get("gpu_recovery_action", "None")
     required = (
         gpu.get("gpu_reset_status", {}).get("reset_required", "No")
@@ -189,9 +191,11 @@ SLOWED = {
 
 def throttle(n: Node, part: str) -> Outcome:
     """The clocks are not held down by heat or lack of power. Drivers before 535 call the same list throttle reasons."""
-    gpu = n.get(SMI, part)
+    gpu = n.table(SMI, part)
     key = "clocks_event_reasons" if "clocks_event_reasons" in gpu else "clocks_throttle_reasons"
-    reasons = n.get(SMI, part, key)
+    if n.get(SMI, part, key) == "N/A":
+        return skip("this GPU does not report why its clocks are low")
+    reasons = n.table(SMI, part, key)
     active = {name for name, value in reasons.items() if value == "Active"}
     found = [
         SLOWED[s] for s in SLOWED if f"clocks_event_reason_{s}" in active or f"clocks_throttle_reason_{s}" in active
@@ -215,13 +219,13 @@ def temperature(n: Node, part: str) -> Outcome:
 
 def persistence(n: Node, part: str) -> Outcome:
     """The driver stays loaded between jobs; else each job pays seconds to start it, and counters restart."""
-    mode = n.get(SMI, part, "persistence_mode")
+    mode = n.text(SMI, part, "persistence_mode")
     return ok("on") if mode == "Enabled" else bad(f"persistence mode is {mode.lower()}", value=mode)
 
 
 def pcie_width(n: Node, part: str) -> Outcome:
     """The PCIe link has all its lanes. Its generation is no evidence: an idle GPU lowers it."""
-    widths = n.get(SMI, part, "pci", "pci_gpu_link_info", "link_widths")
+    widths = n.table(SMI, part, "pci", "pci_gpu_link_info", "link_widths")
     now, most = widths.get("current_link_width", "N/A"), widths.get("max_link_width", "N/A")
     if "N/A" in (now, most):
         return skip("the driver does not report the width of this link")
@@ -251,7 +255,7 @@ def busy(n: Node, part: str) -> Outcome:
 def nvlink(n: Node, part: str) -> Outcome:
     """As many NVLinks are up as the VM size has."""
     expected = n.expect.get("nvlinks_per_gpu")
-    links = n.get("nvidia.nvlink.links", n.get(SMI, part, "uuid"))
+    links = n.table("nvidia.nvlink.links", n.text(SMI, part, "uuid"))
     up = [name for name, state in links.items() if "inactive" not in state]
     down = sorted((name for name in links if name not in up), key=int)
     data = {"value": len(up), "expected": expected, "inactive": down}
@@ -263,10 +267,10 @@ def nvlink(n: Node, part: str) -> Outcome:
 
 def fabric(n: Node, part: str) -> Outcome:
     """The GPU has joined its NVLink fabric. Whether IMEX is idle plays no part: it is only needed across nodes."""
-    gpu = n.get(SMI, part)
+    gpu = n.table(SMI, part)
     if "fabric" not in gpu:
         return skip("this driver does not report the fabric")
-    state, status = n.get(SMI, part, "fabric", "state"), n.get(SMI, part, "fabric", "status")
+    state, status = n.text(SMI, part, "fabric", "state"), n.text(SMI, part, "fabric", "status")
     if state == "N/A":
         return skip("this GPU registers with no fabric")
     data = {"state": state, "status": status}

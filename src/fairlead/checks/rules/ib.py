@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from fairlead.checks.hcas import LINK_LAYERS, choose, keys_of
+from fairlead.checks.hcas import LINK_LAYERS, choose, devices_of, keys_of, ports_of
 from fairlead.checks.messages import judge_messages
 from fairlead.checks.node import Node, Outcome, bad, number_of, ok, skip, warn
 from fairlead.checks.rules.gpu import spread
@@ -32,10 +32,7 @@ def driver(n: Node, part: str) -> Outcome:
 
 def count(n: Node, part: str) -> Outcome:
     """As many RDMA ports count as the VM size has; without a number, at least one."""
-    ports, expected = choose(n), n.expect.get("hca_ports")
-    if ports.unclear:
-        raise next(iter(ports.unclear.values()))
-    found = len(ports.chosen)
+    found, ports, expected = len(ports_of(n)), choose(n), n.expect.get("hca_ports")
     data = {"value": found, "expected": expected, "chosen_by": ports.by, "limit_source": n.expect.origin("hca_ports")}
     if ports.missing:
         return bad(f"not there: {', '.join(ports.missing)}", **data)
@@ -71,8 +68,8 @@ def registered(n: Node, part: str) -> Outcome:
 
 def char_devices(n: Node, part: str) -> Outcome:
     """Programs can open every RDMA device: one uverbs file each. umad and issm files are optional and not asked for."""
-    wanted = {port.rpartition("/")[0] for port in choose(n).chosen}
-    by_device = {device: name for name, device in n.get("ib.files.uverbs").items()}
+    wanted = devices_of(n)
+    by_device = {n.get("ib.files.uverbs", name): name for name in n.get("ib.files.uverbs")}
     files = n.get("ib.files.dev")
     missing = sorted(d for d in wanted if by_device.get(d) not in files)
     if missing:
@@ -82,8 +79,7 @@ def char_devices(n: Node, part: str) -> Outcome:
 
 def numa(n: Node, part: str) -> Outcome:
     """The HCAs are spread over the NUMA nodes as the VM size spreads them."""
-    devices = dict.fromkeys(port.rpartition("/")[0] for port in choose(n).chosen)
-    where = [n.get(IB, device, "pci") for device in devices]
+    where = [n.get(IB, device, "pci") for device in devices_of(n)]
     return spread(n, where, n.expect.get("hcas_per_numa"), "HCAs")
 
 

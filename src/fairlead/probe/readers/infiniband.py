@@ -65,8 +65,8 @@ def _port(tree: Tree, base: str) -> dict[str, Any]:
         key: tree.attr(base + "/" + key)
         for key in ("state", "phys_state", "rate", "link_layer", "lid", "sm_lid", "cap_mask")
     }
-    found["pkeys"] = _table(tree, base + "/pkeys", "0x0000")
-    found["gids"] = _table(tree, base + "/gids", "0000:0000:0000:0000:0000:0000:0000:0000")
+    found["pkeys"] = _numbered(tree, base + "/pkeys", "0x0000")
+    found["gids"] = _numbered(tree, base + "/gids", "0000:0000:0000:0000:0000:0000:0000:0000")
     # asking for the type of an unused entry is an error, so only those in use are asked
     gids = found["gids"]
     found["gid_attrs"] = {
@@ -77,13 +77,13 @@ def _port(tree: Tree, base: str) -> dict[str, Any]:
     return found
 
 
-def _table(tree: Tree, base: str, unused: str) -> dict[str, Any]:
-    """The entries in use of a numbered table of files."""
+def _numbered(tree: Tree, base: str, unused: str) -> dict[str, Any]:
+    """The entries in use of a table of files numbered from 0. One that is not there is a hole, not an unused entry."""
     try:
-        names = sorted((n for n in tree.names(base) if n.isdigit()), key=int)
+        last = max([int(n) for n in tree.names(base) if n.isdigit()], default=-1)
     except Hole as missing:
         return hole(missing.why, missing.source)
-    values = {name: tree.attr(base + "/" + name) for name in names[:TABLE]}
+    values = {str(n): tree.attr(base + "/" + str(n)) for n in range(min(last + 1, TABLE))}
     return {name: value for name, value in values.items() if value != unused}
 
 

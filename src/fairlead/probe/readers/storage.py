@@ -13,11 +13,11 @@ REMOTE = ("nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "beegfs", "gpfs", "9p
 HELD = ("/", "/dev/shm", "/tmp")  # noqa: S108 - places to look at, not to write to
 """Looked at whatever file system they are on; others only if they are on a device."""
 
-FORMAT = "%S %b %a %c %d %n"
+FORMAT = "%S:%b:%a:%c:%d:%n"
 """stat -f: block size, blocks, blocks free to users, inodes, inodes free, name."""
 
 
-def _table(tree: Tree) -> list[tuple[str, str, str, list[str]]]:
+def _mount_table(tree: Tree) -> list[tuple[str, str, str, list[str]]]:
     """(device, mount point, type, options) of /proc/self/mounts; a later mount hides an earlier one there."""
     found = {}
     for line in tree.read("/proc/self/mounts", 4 << 20).split("\n"):
@@ -34,19 +34,19 @@ def _is_remote(kind: str) -> bool:
 def remote_mounts(tree: Tree) -> list[str]:
     """Mount points whose server may not answer."""
     tree.source((), "/proc/self/mounts")
-    return [safe_name(place) for _, place, kind, _ in _table(tree) if _is_remote(kind)]
+    return [safe_name(place) for _, place, kind, _ in _mount_table(tree) if _is_remote(kind)]
 
 
 def read_remote_mount(tree: Tree, place: str) -> dict[str, Any]:
     """One remote mount."""
-    found: dict[str, Any] = _mounts(tree, [entry for entry in _table(tree) if entry[1] == place])[place]
+    found: dict[str, Any] = _mounts(tree, [entry for entry in _mount_table(tree) if entry[1] == place])[place]
     return found
 
 
 def read_mounts(tree: Tree) -> dict[str, Any]:
     """Local mounts: point -> device, type, options, sizes in bytes."""
     tree.source((), "/proc/self/mounts")
-    table = _table(tree)
+    table = _mount_table(tree)
     local = [e for e in table if not _is_remote(e[2]) and (e[1] in HELD or e[0].startswith("/dev/"))]
     return _mounts(tree, local[:128])
 
@@ -69,7 +69,7 @@ def _mounts(tree: Tree, table: list[tuple[str, str, str, list[str]]]) -> dict[st
 def _sizes(text: str) -> dict[str, dict[str, int]]:
     found = {}
     for line in text.split("\n"):
-        words = line.split(" ", 5)
+        words = line.split(":", 5)
         if len(words) == 6 and all(w.isdigit() for w in words[:5]):
             block, blocks, avail, inodes, inodes_free = (int(w) for w in words[:5])
             found[words[5]] = {

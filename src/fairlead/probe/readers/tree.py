@@ -191,6 +191,7 @@ class Tree:
                 status = int(self.optional(name + ".rc") or 0) if os.path.exists(self.root + name + ".rc") else 0
             except (Hole, ValueError):
                 if argv[0] in self._absences():
+                    self._note_absent(argv[0])
                     raise Absent("no such command", source) from None
                 raise Hole("the captured tree does not hold its output", source) from None
         self._keep("/cmd/" + slug(argv), data)
@@ -299,6 +300,7 @@ class Tree:
                 self._note_absent(path)
                 return Absent("is not there", path)
             if path in self._absences():
+                self._note_absent(path)
                 return Absent("is not there", path)
             return Hole("the captured tree does not hold it", path)
         return Hole(os.strerror(error.errno or 0).lower(), path)

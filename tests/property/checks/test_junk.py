@@ -1,0 +1,110 @@
+"""Whatever stands in the files of a node: the readers do not fail, the judge does not fall over, and no fault is hidden."""
+
+from __future__ import annotations
+
+import copy
+import re
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fairlead.checks import judge
+from fairlead.records.facts import Facts
+from fairlead.records.finding import verdict_of
+from fairlead.records.verdict import Verdict
+from support.judging import facts_of, small, spec_of, verdict
+from support.trees import SMI
+
+SPEC = spec_of("Standard_ND96isr_H100_v5")
+
+
+def faulty() -> object:
+    """Eight GPUs and ports are declared, two are there; one port is down, one memory row waits, swap is on."""
+    m = small()
+    m.put("/sys/class/infiniband/mlx5_ib0/ports/1/state", "1: DOWN\n")
+    m.edit(SMI, "<remapped_row_pending>No", "<remapped_row_pending>Yes", count=1)
+    m.put(
+        "/dev/kmsg",
+        m.text("/dev/kmsg") + "3,9,88000000,-;NVRM: Xid (PCI:0001:00:00): 79, pid=1, GPU has fallen off the bus.\n",
+    )
+    return m
+
+
+MACHINE = small()
+FAULTY = faulty()
+PATHS = sorted(MACHINE.files)
+FAILED = {f.code for f in judge([facts_of(FAULTY)], SPEC) if f.verdict is Verdict.FAIL}  # type: ignore[arg-type]
+
+junk = st.one_of(
+    st.binary(max_size=64),
+    st.text(max_size=64).map(str.encode),
+    st.sampled_from(
+        [
+            b"\n",
+            b"\0" * 9,
+            b"N/A\n",
+            b"-1\n",
+            b"0x\n",
+            b"{}",
+            b"[]",
+            b"<nvidia_smi_log/>",
+            b"9" * 400,
+            b"\xef\xbf\xbd",
+            b"a:b:c:d:e:f\n",
+        ]
+    ),
+)
+damage = st.dictionaries(st.sampled_from(PATHS), junk, min_size=1, max_size=6)
+
+
+def damaged(machine: object, what: dict[str, bytes]) -> object:
+    worse = copy.deepcopy(machine)
+    for path, data in what.items():
+        worse.put(path, data)  # type: ignore[attr-defined]
+    return worse
+
+
+@given(damage)
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_junk_is_a_hole_and_never_a_crash(what: dict[str, bytes]) -> None:
+    record = facts_of(damaged(MACHINE, what))  # type: ignore[arg-type]
+    assert [why for _, why in Facts(record).holes() if "the reader failed" in why] == []
+    findings = judge([record], SPEC)
+    assert [f.message for f in findings if "has a bug" in f.message] == []
+
+
+LEAVES = [m.span(1) for m in re.finditer(r">([^<>\n]*)</", MACHINE.text(SMI))]
+WORDS = [
+    "N/A",
+    "[N/A]",
+    "ERR!",
+    "Unknown Error",
+    "[GPU requires reset]",
+    "Requested functionality has been deprecated",
+    "",
+    "-1",
+    "1e999",
+    "<x/>",
+]
+"""What nvidia-smi prints in place of a value when it cannot tell, and worse."""
+
+
+@given(st.dictionaries(st.sampled_from(range(len(LEAVES))), st.sampled_from(WORDS), min_size=1, max_size=8))
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_a_gpu_that_answers_nonsense(words: dict[int, str]) -> None:
+    text = MACHINE.text(SMI)
+    for index in sorted(words, reverse=True):
+        start, end = LEAVES[index]
+        text = text[:start] + words[index] + text[end:]
+    findings = judge([facts_of(damaged(MACHINE, {SMI: text.encode()}))], SPEC)  # type: ignore[arg-type]
+    assert [f.message for f in findings if "has a bug" in f.message] == []
+
+
+@given(damage)
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_junk_never_turns_a_fail_into_a_pass(what: dict[str, bytes]) -> None:
+    findings = judge([facts_of(damaged(FAULTY, what))], SPEC)  # type: ignore[arg-type]
+    assert {"gpu/count", "gpu/row-remap", "gpu/xid", "ib/count", "ib/port-state"} <= FAILED
+    for code in FAILED:
+        assert verdict(findings, code) in (Verdict.FAIL, Verdict.UNKNOWN), code
+    assert verdict_of(findings) in (Verdict.FAIL, Verdict.UNKNOWN)

@@ -1,0 +1,96 @@
+"""Which RDMA ports count: the chain of choices, from the most explicit to the strictest."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from fairlead.checks.hcas import choose, nccl_takes
+from fairlead.checks.node import Node
+from fairlead.records.facts import Facts
+from fairlead.records.verdict import Verdict
+from support.judging import SMALL, expect, facts_of, judged, of, small
+from support.trees import Machine, hca
+
+
+def chosen(m: Machine, **values: object) -> tuple[list[str], str]:
+    ports = choose(Node(Facts(facts_of(m)), dataclasses.replace(SMALL, values={**SMALL.values, **values})))
+    return ports.chosen, ports.by
+
+
+def test_names_in_the_cluster_file_go_first() -> None:
+    m = small()
+    m.put("/etc/nccl.conf", "NCCL_IB_HCA=mlx5_ib1\n")
+    assert chosen(m, hcas=("mlx5_ib0",)) == (["mlx5_ib0/1"], "the names in the cluster file")
+
+
+def test_a_named_device_that_is_not_there_is_missing() -> None:
+    found = of(judged(small(), expect("Standard_ND96isr_H100_v5", hcas=("mlx5_ib0", "mlx5_ib7"))), "ib/count")
+    assert [(f.verdict, f.message) for f in found] == [(Verdict.FAIL, "not there: mlx5_ib7")]
+
+
+def test_nccl_goes_next_and_the_environment_before_the_file() -> None:
+    m = small()
+    m.put("/etc/nccl.conf", "NCCL_IB_HCA=mlx5_ib1\n")
+    assert chosen(m) == (["mlx5_ib1/1"], "NCCL_IB_HCA=mlx5_ib1")
+    m.put("/proc/self/environ", "NCCL_IB_HCA==mlx5_ib0:1\0")
+    assert chosen(m) == (["mlx5_ib0/1"], "NCCL_IB_HCA==mlx5_ib0:1")
+
+
+def test_a_prefix_of_nccl_does_not_bring_in_the_accelerated_port() -> None:
+    m = small()
+    m.put("/etc/nccl.conf", "NCCL_IB_HCA=mlx5\n")
+    assert chosen(m)[0] == ["mlx5_ib0/1", "mlx5_ib1/1"]
+
+
+def test_an_empty_choice_fails() -> None:
+    m = small()
+    m.put("/etc/nccl.conf", "NCCL_IB_HCA=bnxt\n")
+    found = of(judged(m), "ib/count")
+    assert (found[0].verdict, found[0].message) == (
+        Verdict.FAIL,
+        "no RDMA port counts, by NCCL_IB_HCA=bnxt; expected 2",
+    )
+
+
+@pytest.mark.parametrize("phys_state", ["3: Disabled", "1: Sleep"])
+def test_ports_switched_off_are_left_out_while_enough_remain(phys_state: str) -> None:
+    m = small()
+    hca(m, "mlx5_ib2", address="0103:00:00.0", numa=0, rate="10 Gb/sec (4X SDR)")
+    m.put("/sys/class/infiniband/mlx5_ib2/ports/1/phys_state", f"{phys_state}\n")
+    assert chosen(m)[0] == ["mlx5_ib0/1", "mlx5_ib1/1"]
+    assert chosen(m, hca_ports=3)[0] == ["mlx5_ib0/1", "mlx5_ib1/1", "mlx5_ib2/1"]
+
+
+def test_a_polling_port_is_not_switched_off() -> None:
+    m = small()
+    hca(m, "mlx5_ib2", address="0103:00:00.0", numa=0, rate="10 Gb/sec (4X SDR)")
+    m.put("/sys/class/infiniband/mlx5_ib2/ports/1/phys_state", "2: Polling\n")
+    assert "mlx5_ib2/1" in chosen(m)[0]
+
+
+def test_on_ethernet_the_accelerated_port_is_left_out() -> None:
+    m = small()
+    hca(m, "rocep1s0", address="0003:00:00.0", numa=0, rate="100 Gb/sec (4X EDR)", link="Ethernet")
+    roce = dataclasses.replace(SMALL, link="ethernet", rdma="roce", values={**SMALL.values, "hca_ports": 1})
+    assert choose(Node(Facts(facts_of(m)), roce)).chosen == ["rocep1s0/1"]
+
+
+@pytest.mark.parametrize(
+    ("rule", "port", "takes"),
+    [
+        ("mlx5", "mlx5_0/1", True),
+        ("mlx5_1", "mlx5_10/1", True),  # a prefix, as NCCL reads it
+        ("=mlx5_1", "mlx5_10/1", False),
+        ("=mlx5_1", "mlx5_1/1", True),
+        ("=mlx5_0,mlx5_1", "mlx5_1/1", True),
+        ("mlx5_0:2", "mlx5_0/1", False),
+        ("mlx5_0:2", "mlx5_0/2", True),
+        ("^mlx5_0", "mlx5_0/1", False),
+        ("^mlx5_0", "mlx5_3/1", True),
+        ("^=mlx5_1", "mlx5_10/1", True),
+    ],
+)
+def test_nccl_ib_hca(rule: str, port: str, takes: bool) -> None:
+    assert nccl_takes(rule, port) is takes

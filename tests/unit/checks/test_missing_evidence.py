@@ -1,0 +1,88 @@
+"""Generated: for every check and every file its verdict rests on, that file taken away turns the verdict to unknown.
+
+Never to pass, which would be a node let through unseen, and never to fail, which would be a healthy node sent away.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from collections.abc import Callable
+
+import pytest
+
+from fairlead.checks import CATALOG, Expect, judge_node
+from fairlead.checks.engine import read_by
+from fairlead.checks.node import Node
+from fairlead.records.facts import Facts
+from fairlead.records.verdict import Verdict
+from support import trees
+from support.judging import SMALL, expect, facts_of, small, verdict
+from support.trees import Machine
+
+CASES: list[tuple[Callable[[], Machine], Expect]] = [
+    (small, SMALL),
+    (trees.nd_gb300_v6, expect("Standard_ND128isr_GB300_v6")),
+    (lambda: trees.nd_mi300x_v5(gpus=2, hcas=1), expect("Standard_ND96isr_MI300X_v5", gpus=2, hca_ports=1)),
+]
+
+
+def rests_on(machine: Machine, expected: Expect) -> dict[str, set[str]]:
+    """File or command of the tree -> the checks that read it on their way to a pass or a skip."""
+    record = facts_of(machine)
+    node = Node(Facts(record), expected)
+    found: dict[str, set[str]] = defaultdict(set)
+    for check in CATALOG:
+        for keys in read_by(check, node):
+            source = Facts(record).source(keys)
+            assert source.startswith("/") or " " in source, f"{check.code}: no source for {keys}"
+            found[source].add(check.code)
+    return found
+
+
+def without(machine: Machine, source: str) -> Machine:
+    """The machine as a capture that did not take this along."""
+    less = copy.deepcopy(machine)
+    if source == "/proc/*/stat":
+        for path in [p for p in less.files if p.startswith("/proc/") and p.endswith("/stat")]:
+            del less.files[path]
+        return less
+    path = resolved(less, source.rstrip("/")) if source.startswith("/") else trees.cmd_path(source.split(" "))
+    if path in less.absent:
+        less.absent.discard(path)
+    else:
+        less.remove(path)
+    return less
+
+
+def resolved(machine: Machine, path: str) -> str:
+    """Follows the links of the tree above the last step, as opening the file would."""
+    parts, here = path.split("/")[1:], ""
+    for index, part in enumerate(parts):
+        step = f"{here}/{part}"
+        if step in machine.links and index < len(parts) - 1:
+            step = trees.join(here, machine.links[step])
+        here = step
+    return here
+
+
+@pytest.mark.parametrize(("build", "expected"), CASES, ids=["H100", "GB300", "MI300X"])
+def test_taking_a_file_away_makes_its_checks_unknown(build: Callable[[], Machine], expected: Expect) -> None:
+    machine = build()
+    wrong = []
+    files = rests_on(machine, expected)
+    assert len(files) > 50
+    for source, codes in sorted(files.items()):
+        record = facts_of(without(machine, source))
+        findings = judge_node(Node(Facts(record), expected))
+        wrong += [
+            f"{code} without {source}: {v}" for code in codes if (v := verdict(findings, code)) is not Verdict.UNKNOWN
+        ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_an_empty_capture_knows_nothing() -> None:
+    """Nothing read, nothing passed: only what the cluster file alone decides is skipped."""
+    findings = judge_node(Node(Facts(facts_of(Machine())), SMALL))
+    assert {f.verdict for f in findings} <= {Verdict.UNKNOWN, Verdict.SKIP}
+    assert {f.code for f in findings if f.verdict is Verdict.SKIP} == {"host/vm-size", "ib/gid"}

@@ -1,0 +1,83 @@
+"""What comes back from a node: a record, a sentence why not, or a captured tree that reads the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fairlead.errors import ClusterError, UsageError
+from fairlead.probe import local, parse, split_capture, write_tree
+from support import trees
+from support.judging import facts_of, small
+
+
+def test_parse_names_the_node() -> None:
+    record = parse('{"schema": "fairlead.facts/1", "taken_at_ns": 7, "facts": {"a": 1}}', "n7")
+    assert (record.node, record.taken_at_ns, record.facts) == ("n7", 7, {"a": 1})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "null", "[]", "{", '{"schema": "fairlead.facts/1", "facts": {"host": {"os": ', "Welcome to the cluster!\n{}",
+        '{"facts": 7}', '{"schema": "fairlead.facts/2"}', '{"taken_at_ns": "yesterday"}', b"\xff\xfe{}",
+    ],
+)  # fmt: skip
+def test_half_a_document_is_one_sentence(text: str | bytes) -> None:
+    with pytest.raises(ClusterError) as caught:
+        parse(text, "n7")
+    assert caught.value.code == "probe/bad-answer"
+    assert caught.value.nodes == "n7"
+    assert "\n" not in caught.value.message
+    assert "n7" not in caught.value.message
+
+
+def test_a_place_without_a_tree(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no captured tree at"):
+        local(tmp_path / "nowhere")
+
+
+def test_an_answer_without_a_tree() -> None:
+    with pytest.raises(ClusterError, match="carries no captured tree"):
+        split_capture('{"facts": {}}')
+
+
+def test_a_capture_reads_like_the_machine(tmp_path: Path) -> None:
+    """Capturing a tree and reading the capture gives the same facts, junk and absences included."""
+    m = small()
+    m.put("/sys/class/infiniband/mlx5_ib0/ports/1/rate", b"\xff\x00")
+    m.put(trees.cmd_path(["nvidia-smi", "nvlink", "-s"]) + ".rc", "3")
+    original = m.write(tmp_path / "original")
+    document, kept = split_capture(json.dumps(trees.run_program(original, "--capture")))
+    assert write_tree(kept, tmp_path / "copy") > 100
+    again = trees.run_program(tmp_path / "copy")
+    before, after = json.loads(document)["facts"], again["facts"]
+    for facts in (before, after):
+        facts["nvidia"]["smi"].pop("took_s")
+        # of the kernel's messages, a capture holds those that are facts
+        facts["kernel_log"].pop("num_read")
+        facts["kernel_log"].pop("first_s")
+    assert after == before
+
+
+def test_a_capture_writes_nothing_outside_its_folder(tmp_path: Path) -> None:
+    evil = {
+        "/../../escape": "x", "/a/../../escape2": "x", "/link@": "../../outside", "/link/file": "x", "/etc/": ["../up", "ok", "."],
+        "/abs@": str(tmp_path / "outside"), "/abs/file": "x", "!/gone": "", "/nul\0byte": "x", "": "x", "/": [], "/bin": {"hex": "ff00"},
+    }  # fmt: skip
+    root = tmp_path / "deep" / "er" / "tree"
+    write_tree(evil, root)
+    outside = [p for p in tmp_path.rglob("*") if root not in (p, *p.parents) and p not in root.parents]
+    assert outside == []
+    assert (root / "bin").read_bytes() == b"\xff\x00"
+    assert (root / "absent").read_text() == "/gone\n"
+
+
+def test_facts_of_a_record_survive_json() -> None:
+    from fairlead.records.codec import from_json, to_json
+    from fairlead.records.facts import NodeFacts
+
+    record = facts_of(small())
+    assert from_json(to_json(record), NodeFacts) == record

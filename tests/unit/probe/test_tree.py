@@ -1,0 +1,156 @@
+"""Reading a machine that is broken, hostile or half captured: every trouble is a hole with its reason."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from fairlead.probe.readers.tree import Absent, Hole, Tree, fact_path, key_values, number, slug
+from fairlead.records import facts as records
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "sys").mkdir()
+    return tmp_path
+
+
+def why(tree: Tree, path: str) -> str:
+    with pytest.raises(Hole) as caught:
+        tree.read(path)
+    assert caught.value.source == path
+    return caught.value.why
+
+
+def test_a_file_is_its_text(root: Path) -> None:
+    (root / "sys/rate").write_text("400 Gb/sec (4X NDR)\n")
+    tree = Tree(str(root))
+    assert tree.read("/sys/rate") == "400 Gb/sec (4X NDR)\n"
+    assert tree.attr("/sys/rate") == "400 Gb/sec (4X NDR)"
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"\xff\xfe400", "holds bytes that are not text"),
+        (b"400\x00\x07", "holds bytes that are not text"),
+        (b"", "is empty"),
+        (b"\n", "is empty"),
+        (b"x" * 5000, "is larger than 4096 bytes"),
+    ],
+)
+def test_junk_in_a_one_value_file_is_a_hole(root: Path, data: bytes, reason: str) -> None:
+    (root / "sys/rate").write_bytes(data)
+    assert Tree(str(root)).attr("/sys/rate") == {"unread": reason, "source": "/sys/rate"}
+
+
+def test_a_number_that_is_none(root: Path) -> None:
+    (root / "sys/numa_node").write_text("N/A (no PMA)\n")
+    tree = Tree(str(root))
+    assert tree.number("/sys/numa_node") == {"unread": "is not a number: N/A (no PMA)", "source": "/sys/numa_node"}
+    assert number("0x1a", base=0) == 26
+    assert number("-1") == -1
+
+
+def test_what_is_not_in_a_capture_was_not_looked_at(root: Path) -> None:
+    tree = Tree(str(root))
+    assert why(tree, "/sys/gone") == "the captured tree does not hold it"
+    assert tree.attr("/sys/gone")["unread"] == "the captured tree does not hold it"
+    with pytest.raises(Hole):
+        tree.optional("/sys/gone")
+
+
+def test_what_a_capture_says_was_absent_is_absent(root: Path) -> None:
+    (root / "absent").write_text("/sys/gone\nnvidia-smi\n")
+    tree = Tree(str(root))
+    assert tree.optional("/sys/gone") is None
+    assert tree.optional_names("/sys/gone") == []
+    with pytest.raises(Absent):
+        tree.run(["nvidia-smi", "-q", "-x"], 1.0)
+
+
+def test_on_a_live_machine_a_missing_file_is_absent() -> None:
+    tree = Tree()
+    with pytest.raises(Absent):
+        tree.read("/proc/no-such-file-of-fairlead")
+    with pytest.raises(Absent):
+        tree.run(["no-such-command-of-fairlead"], 1.0)
+
+
+def test_below_an_empty_mount_point_nothing_is_known() -> None:
+    """A container without /sys says nothing about hardware."""
+    with pytest.raises(Hole) as caught:
+        Tree().read("/no-such-top-of-fairlead/class/infiniband")
+    assert not isinstance(caught.value, Absent)
+    assert caught.value.why == "nothing is mounted at /no-such-top-of-fairlead"
+
+
+def test_links_lead_nowhere_but_into_the_tree(root: Path) -> None:
+    """An absolute link, and one that climbs out, must not read this machine in place of the captured one."""
+    (root / "sys/real").mkdir()
+    (root / "sys/real/value").write_text("captured\n")
+    (root / "sys/absolute").symlink_to("/sys/real")
+    (root / "sys/climbs").symlink_to("../../../../../../../../../../sys/real")
+    (root / "sys/outside").symlink_to("/etc")
+    tree = Tree(str(root))
+    assert tree.read("/sys/absolute/value") == "captured\n"
+    assert tree.read("/sys/climbs/value") == "captured\n"
+    assert why(tree, "/sys/outside/hostname") == "the captured tree does not hold it"
+    assert tree.link("/sys/absolute") == "/sys/real"
+
+
+def test_links_that_go_in_circles(root: Path) -> None:
+    (root / "sys/a").symlink_to("b")
+    (root / "sys/b").symlink_to("a")
+    assert why(Tree(str(root)), "/sys/a/value") == "too many levels of symbolic links"
+
+
+def test_a_pipe_in_place_of_a_file_does_not_hang(root: Path) -> None:
+    os.mkfifo(root / "sys/fifo")
+    assert Tree(str(root)).attr("/sys/fifo") == {"unread": "is empty", "source": "/sys/fifo"}
+
+
+def test_a_directory_in_place_of_a_file(root: Path) -> None:
+    (root / "sys/rate").mkdir()
+    assert why(Tree(str(root)), "/sys/rate") == "is a directory"
+
+
+def test_a_file_name_that_is_no_text(root: Path) -> None:
+    os.mkdir(os.fsencode(root) + b"/sys/mlx5_\xff")
+    tree = Tree(str(root))
+    assert tree.names("/sys") == [os.fsdecode(b"mlx5_\xff")]
+
+
+def test_a_command_that_failed(root: Path) -> None:
+    (root / "cmd").mkdir()
+    (root / "cmd" / slug(["nvidia-smi", "-q", "-x"])).write_text(
+        "Unable to determine the device handle for GPU 0001:00:00.0: GPU is lost\n"
+    )
+    (root / "cmd" / (slug(["nvidia-smi", "-q", "-x"]) + ".rc")).write_text("15")
+    with pytest.raises(Hole) as caught:
+        Tree(str(root)).run(["nvidia-smi", "-q", "-x"], 1.0)
+    assert caught.value.why == "exit status 15: Unable to determine the device handle for GPU 0001:00:00.0: GPU is lost"
+    assert caught.value.source == "nvidia-smi -q -x"
+
+
+def test_file_names_of_commands() -> None:
+    assert slug(["stat", "-f", "/mnt/x"]) == "stat_-f_%2Fmnt%2Fx"
+    long_one, other = slug(["x" * 300]), slug(["x" * 299 + "y"])
+    assert len(long_one) < 180
+    assert long_one != other
+
+
+def test_fact_paths_are_written_alike_on_both_sides() -> None:
+    for keys in (
+        ("ib", "devices", "mlx5_0"),
+        ("pci", "devices", "0101:00:00.0", "class"),
+        ("a", ""),
+        ("0001:00:00.0",),
+    ):
+        assert fact_path(*keys) == records.fact_path(keys)
+
+
+def test_key_values() -> None:
+    assert key_values("A: 1\nB:\t 2 : 3\nno separator\n: nothing\n", ":") == {"A": "1", "B": "2 : 3"}
