@@ -135,11 +135,11 @@ def rotate(m: Words, tx: int, ports: int, avoid: int) -> int:
 def _next_in_plane(m: Words, tx: int, plane: int, kind: int, avoid: int) -> int:
     """Walk one plane: the next EV in rotation that is not to be skipped; with kind EV_DENIED any EV not denied.
 
-    An EV in SKIP is passed over once and is GOOD from then on, so the second lap always finds one; -1 only if all are
-    denied.
+    An EV in SKIP is passed over once and is GOOD from then on. Three laps from anywhere hold two whole ones, whatever
+    order a new lap takes, so an EV in rotation is always found; -1 only if all are denied.
     """
     fallback = -1
-    for _ in range(2 << m[m[tx + E_PROFILE] + P_EV_SHIFT]):
+    for _ in range(3 << m[m[tx + E_PROFILE] + P_EV_SHIFT]):
         slot = step(m, tx, plane)
         word = _word(m, tx, slot)
         bit = 1 << (slot & 31)

@@ -360,8 +360,9 @@ def on_data(
     if m[rx + E_ERROR]:
         return DID_NOTHING
     did = responder.accept(m, rx, psn, num_bytes, flags, slot, echo, s, o)
-    period = m[m[rx + E_PROFILE] + P_REVERSE_PROBE_NS]
-    if (period > 0 and now >= m[rx + RX_PROBE_AT]) or m[rx + E_STATUS] & 1:
+    if m[m[rx + E_PROFILE] + P_REVERSE_PROBE_NS] > 0 and now >= m[rx + RX_PROBE_AT]:
+        m[rx + RX_PROBE_DUE] = 1
+    if m[rx + RX_PROBE_DUE] or m[rx + E_STATUS] & 1:
         did |= DO_CONTROL
     return did
 
@@ -401,11 +402,12 @@ def next_control(m: Words, rx: int, now: int, ports: int, out: Words, o: int) ->
     plane = evs.next_plane(m, rx, usable)
     if m[rx + E_STATUS] & 1:
         m[rx + E_PLANE] = plane
-        kind = sending.send_status(m, rx, now, m[rx + m[p + P_RX_REVERSE] + plane], out, o)
+        sending.send_status(m, rx, now, m[rx + m[p + P_RX_REVERSE] + plane], out, o)
         m[rx + RX_DEADLINE] = m[rx + E_STATUS_AT]
-        return kind
-    if m[p + P_REVERSE_PROBE_NS] == 0 or now < m[rx + RX_PROBE_AT]:
+        return SEND_PORT_STATUS
+    if not m[rx + RX_PROBE_DUE]:
         return SEND_NOTHING
+    m[rx + RX_PROBE_DUE] = 0
     m[rx + E_PLANE] = plane
     number = bits.random32(m, rx + E_RANDOM) & ((1 << m[p + P_EV_SHIFT]) - 1)
     m[rx + RX_PROBE_SLOT] = plane << m[p + P_EV_SHIFT] | number
@@ -426,6 +428,7 @@ def _set_reverse(m: Words, rx: int, now: int, slot: int) -> None:
     p = m[rx + E_PROFILE]
     m[rx + m[p + P_RX_REVERSE] + (slot >> m[p + P_EV_SHIFT])] = slot
     m[rx + RX_PROBE_AT] = now + m[p + P_REVERSE_PROBE_NS]
+    m[rx + RX_PROBE_DUE] = 0
 
 
 # --- ports -------------------------------------------------------------------------------------------------------

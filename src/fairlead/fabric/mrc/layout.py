@@ -224,7 +224,8 @@ EV_ACTIVE, EV_SKIP, EV_BAD, EV_DENIED, NUM_EV_WORDS = range(5)
     RX_WIMM_DONE,
     RX_PENALTY,  # rcv_cwnd_pen to send, 0..127
     RX_RESTORE,  # restore_cwnd to send
-    RX_PROBE_AT,  # when the next reverse EV is probed
+    RX_PROBE_AT,  # from then on, data that arrives lets a reverse EV be probed
+    RX_PROBE_DUE,
     RX_PROBE_SLOT,
     RX_PROBE_ID,
     RX_DEADLINE,
@@ -234,7 +235,7 @@ EV_ACTIVE, EV_SKIP, EV_BAD, EV_DENIED, NUM_EV_WORDS = range(5)
     RX_NUM_SACKS,
     RX_NUM_NACKS,
     NUM_RX_FIELDS,
-) = range(NUM_ENDPOINT_FIELDS, NUM_ENDPOINT_FIELDS + 21)
+) = range(NUM_ENDPOINT_FIELDS, NUM_ENDPOINT_FIELDS + 22)
 
 # --- blocks that cross between a handler and its driver -----------------------------------------------------
 # control packet: SACK or NACK, one cache line

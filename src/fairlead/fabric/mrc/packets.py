@@ -42,7 +42,6 @@ from fairlead.fabric.mrc.layout import TIMESTAMP_BITS, TIMESTAMP_UNIT_NS
 
 _IMM = struct.Struct("!I")
 _TIMESTAMP_MASK = (1 << TIMESTAMP_BITS) - 1
-MAX_PAYLOAD_BYTES = 9000
 
 
 class WireError(RemoteProtocolError):
@@ -245,7 +244,7 @@ def _decode_write(body: memoryview, bth: Bth, *, is_trimmed: bool) -> Write:
     if len(body) < start:
         raise WireError(f"{len(body)} bytes are too few for the headers of a Write")
     end = len(body) - bth.pad
-    if not is_trimmed and (len(body) % 4 or end < start or end - start > MAX_PAYLOAD_BYTES):
+    if not is_trimmed and (len(body) % 4 or end < start):
         raise WireError(f"{len(body) - start} bytes of payload and padding with pad {bth.pad} cannot be")
     return Write(
         bth=bth,

@@ -175,7 +175,7 @@ class Profile:
         """The profile block."""
         block = [0] * at.NUM_PROFILE_FIELDS
         for field in fields(self):
-            place = _PLACES.get(field.name)
+            place = PLACES.get(field.name)
             if place is not None:
                 block[place] = int(getattr(self, field.name))
         for first, areas in ((at.NUM_TX_FIELDS, self.tx_areas()), (at.NUM_RX_FIELDS, self.rx_areas())):
@@ -203,7 +203,7 @@ class Profile:
         return block
 
 
-_PLACES = {
+PLACES = {  # where the fields that go into the block as they are stand
     "mtu": at.P_MTU,
     "overhead": at.P_OVERHEAD,
     "mpr": at.P_MPR,

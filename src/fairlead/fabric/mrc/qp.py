@@ -38,7 +38,7 @@ from fairlead.fabric.mrc.headers import (
 )
 from fairlead.fabric.mrc.memory import MemoryRegion, ProtectionDomain
 from fairlead.fabric.mrc.packets import Ack, Nack, Packet, Path, Probe, Request, Response, Sack, WireError, Write
-from fairlead.fabric.mrc.profile import Profile
+from fairlead.fabric.mrc.profile import PLACES, Profile
 from fairlead.fabric.mrc.verbs import MPR_UNIT, TIMEOUT_UNIT_NS, QpState, RetryCnt, check_step
 
 ALL_PORTS = 0xFFFFFFFF
@@ -168,10 +168,8 @@ class QueuePair:
                 hint="create the queue pair with a profile of larger mpr",
             )
         block = profile.words()
-        own = self.profile.words()
-        for field in (at.P_MPR, at.P_MAX_WIMM, at.P_MAX_WIMM_DEST, at.P_RTO_NS, at.P_RETRY_LINEAR, at.P_RETRY_EXP):
-            own[field] = block[field]
-            self.m[self.rows.profiles[0] + field] = own[field]
+        for name in changes:
+            self.m[self.rows.profiles[0] + PLACES[name]] = block[PLACES[name]]
         self.profile = replace(profile, mpr=self.profile.mpr)
 
     # --- application calls -----------------------------------------------------------------------------------------
@@ -245,7 +243,7 @@ class QueuePair:
 
     def transmit(self, now_ns: int, ports: int = ALL_PORTS) -> Iterator[Datagram]:
         """Datagrams to send now on the free ports (bit set of planes), answers first; stop taking them at any time."""
-        while self._answers and self.state in (QpState.RTR, QpState.RTS):
+        while self._answers:  # also in the error state: the last one may say why
             packet, arrived_on = self._answers[0]
             slot = law.control_slot(self.m, self.rx, arrived_on, ports)
             if slot < 0:
@@ -451,7 +449,6 @@ class QueuePair:
         while self._receives:
             wr_id = self._receives.popleft()
             self._recv_cq.add(Completion(wr_id, self.qp_num, WorkOpcode.RECV_RDMA_WITH_IMM, Status.WR_FLUSH_ERR))
-        self._answers.clear()
 
     def _complete(self, send: _Send, status: Status) -> None:
         num_bytes = len(send.data) if status is Status.SUCCESS else 0

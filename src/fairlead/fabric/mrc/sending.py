@@ -81,7 +81,9 @@ def next_control(m: Words, tx: int, now: int, ports: int, out: Words, o: int) ->
     if m[tx + E_STATUS] & 1:
         slot = paths.choose(m, tx, ports, -1)
         if slot >= 0:
-            return send_status(m, tx, now, slot, out, o)
+            send_status(m, tx, now, slot, out, o)
+            timers.set_deadline(m, tx)
+            return SEND_PORT_STATUS
     if m[tx + TX_PROBE_DUE]:
         slot = paths.choose(m, tx, ports, -1)
         if slot >= 0:
@@ -111,9 +113,8 @@ def describe(m: Words, row: int, number: int, slot: int, mask: int, out: Words, 
     out[o + D_RQMSN] = 0
 
 
-def send_status(m: Words, row: int, now: int, slot: int, out: Words, o: int) -> int:
+def send_status(m: Words, row: int, now: int, slot: int, out: Words, o: int) -> None:
     """Describe a Port Status Update (ERTH op 0)."""
     m[row + E_STATUS] &= ~1
     m[row + E_STATUS_AT] = now + m[m[row + E_PROFILE] + P_RTO_NS]
     describe(m, row, m[row + E_STATUS] >> 1, slot, m[row + E_PORTS], out, o)
-    return SEND_PORT_STATUS

@@ -1,0 +1,116 @@
+"""The register map: every word has one place, areas do not overlap, rows are whole cache lines."""
+
+from __future__ import annotations
+
+import pytest
+
+from fairlead.errors import LocalProtocolError
+from fairlead.fabric.mrc import layout as at
+from fairlead.fabric.mrc import state
+from fairlead.fabric.mrc.profile import Profile
+
+
+def _fields(prefix: str) -> dict[str, int]:
+    return {name: value for name, value in vars(at).items() if name.startswith(prefix)}
+
+
+@pytest.mark.parametrize(
+    ("prefix", "first", "end"),
+    [
+        ("P_", 0, at.NUM_PROFILE_FIELDS),
+        ("E_", 0, at.NUM_ENDPOINT_FIELDS),
+        ("TX_", at.NUM_ENDPOINT_FIELDS, at.NUM_TX_FIELDS),
+        ("RX_", at.NUM_ENDPOINT_FIELDS, at.NUM_RX_FIELDS),
+        ("D_", 0, at.NUM_SEND_FIELDS),
+        ("S_", 0, at.NUM_SACK_FIELDS),
+    ],
+)
+def test_fields_of_a_block_are_distinct_and_dense(prefix: str, first: int, end: int) -> None:
+    assert sorted(_fields(prefix).values()) == list(range(first, end))
+
+
+def test_bits_that_travel_together_are_distinct() -> None:
+    for prefix in ("F_", "DO_", "DID_"):
+        values = [v for v in _fields(prefix).values() if v]
+        assert all(v.bit_count() == 1 for v in values)
+    assert len({*_fields("DO_").values(), *_fields("DID_").values()}) == len(_fields("DO_")) + len(_fields("DID_"))
+    assert len(set(_fields("F_").values())) == len(_fields("F_"))
+
+
+@pytest.mark.parametrize(
+    "profile",
+    [
+        Profile.mrc(),
+        Profile.uec(),
+        Profile.mrc(mpr=128, planes=1, evs_per_plane=8, evs_active=8, max_messages=1),
+        Profile.mrc(mpr=4096, planes=8, evs_per_plane=32),
+        Profile.mrc(planes=3, evs_per_plane=4, evs_active=4),
+    ],
+)
+def test_areas_follow_each_other_inside_the_row(profile: Profile) -> None:
+    words = profile.words()
+    for first, areas, length in (
+        (at.NUM_TX_FIELDS, profile.tx_areas(), profile.tx_words),
+        (at.NUM_RX_FIELDS, profile.rx_areas(), profile.rx_words),
+    ):
+        end = first
+        for place, size in areas.items():
+            assert words[place] == end
+            end += size
+        assert end <= length < end + at.LINE_WORDS
+        assert length % at.LINE_WORDS == 0
+
+
+def test_rows_begin_at_cache_lines_and_do_not_overlap() -> None:
+    rows = state.allocate([Profile.mrc(), Profile.uec()], 3, 2)
+    starts = [rows.tx(i) for i in range(3)] + [rows.rx(i) for i in range(2)]
+    assert all((rows.m.ctypes.data + 8 * start) % 64 == 0 for start in starts)
+    assert rows.tx(2) + rows.tx_stride == rows.rx(0)
+    assert rows.rx(1) + rows.rx_stride == len(rows.m)
+    assert len(rows.m) == state.num_words([Profile.mrc(), Profile.uec()], 3, 2)
+    assert [int(rows.m[p + at.P_MTU]) for p in rows.profiles] == [4096, 4086]
+
+
+def test_a_full_scale_requestor_takes_a_few_kilobytes() -> None:
+    profile = Profile.mrc(mpr=512, planes=8, evs_per_plane=32, max_messages=4)
+    assert profile.num_evs == 256
+    assert profile.tx_words * 8 <= 6 * 1024
+    assert profile.rx_words * 8 <= 1024
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"mpr": 100},
+        {"mpr": 33_000},
+        {"evs_per_plane": 24},
+        {"planes": 9},
+        {"evs_active": 33},
+        {"max_messages": 3},
+        {"ring_size": 6},
+        {"mtu": 16_000},
+        {"planes": 0},
+        {"ev_probe_ok": 16},
+        {"rto_ns": 0},
+        {"network_rtt_ns": 0},
+    ],
+)
+def test_a_profile_that_no_row_can_hold_is_refused(changes: dict[str, int]) -> None:
+    with pytest.raises(LocalProtocolError) as caught:
+        Profile.mrc(**changes)
+    assert caught.value.code == "fabric/bad-profile"
+
+
+def test_nscc_constants_scale_with_the_network_as_in_the_reference() -> None:
+    reference = Profile.mrc(rate_mbps=100_000, network_rtt_ns=12_000).words()
+    assert reference[at.P_TARGET_NS] == 9_000
+    assert reference[at.P_FI] == 5 * 4096
+    assert reference[at.P_ETA] == 614  # 0.15 x 4096
+    assert reference[at.P_ALPHA] == 4 * 4096 * 3 // 4  # alpha x target, a = 1, b = 3/4
+    assert reference[at.P_FI_SCALE] == 65536 // 4
+    assert reference[at.P_CWND] == 225_000
+    eight = Profile.mrc(rate_mbps=800_000, network_rtt_ns=12_000).words()
+    assert eight[at.P_FI] == 8 * reference[at.P_FI]
+    assert eight[at.P_ALPHA] == 8 * reference[at.P_ALPHA]
+    assert Profile.mrc(trim=False).words()[at.P_TARGET_NS] == 12_000
+    assert Profile.mrc(target_delay_ns=6_000).words()[at.P_QA_THRESHOLD_NS] == 24_000

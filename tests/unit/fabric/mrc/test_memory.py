@@ -1,0 +1,82 @@
+"""Memory regions and completion queues."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from fairlead.errors import LocalProtocolError
+from fairlead.fabric.mrc.completion import Completion, CompletionQueue, Status, WorkOpcode
+from fairlead.fabric.mrc.memory import ProtectionDomain
+
+
+def domain() -> ProtectionDomain:
+    return ProtectionDomain(itertools.count(0xABC00000))
+
+
+@pytest.mark.parametrize(
+    ("offset", "length", "inside"),
+    [(0, 100, True), (0, 0, True), (99, 1, True), (100, 0, True), (-1, 1, False), (0, 101, False), (100, 1, False)],
+)
+def test_bounds(offset: int, length: int, inside: bool) -> None:
+    pd = domain()
+    region = pd.register(bytearray(100), addr=1 << 20)
+    assert (pd.find(region.rkey, region.addr + offset, length) is region) == inside
+
+
+def test_addresses_at_the_end_of_the_space_do_not_wrap() -> None:
+    pd = domain()
+    region = pd.register(bytearray(16), addr=(1 << 64) - 16)
+    assert pd.find(region.rkey, (1 << 64) - 16, 16) is region
+    assert pd.find(region.rkey, (1 << 64) - 8, 16) is None
+
+
+def test_a_key_opens_its_own_region_and_only_while_it_is_registered() -> None:
+    pd = domain()
+    one, two = pd.register(bytearray(8)), pd.register(bytearray(8))
+    assert one.rkey != two.rkey
+    assert pd.find(one.rkey, two.addr, 1) is None
+    assert pd.find(one.rkey ^ 1, one.addr, 1) is None
+    pd.deregister(one)
+    pd.deregister(one)
+    assert pd.find(one.rkey, one.addr, 1) is None
+    again = pd.register(bytearray(8), addr=one.addr)
+    assert again.rkey != one.rkey
+
+
+def test_keys_do_not_come_back_for_65_536_registrations() -> None:
+    pd = ProtectionDomain(itertools.repeat(7))
+    keys = set()
+    for _ in range(65_536):
+        region = pd.register(bytearray(1))
+        keys.add(region.rkey)
+        pd.deregister(region)
+    assert len(keys) == 65_536
+
+
+def test_read_only_memory_is_refused() -> None:
+    with pytest.raises(LocalProtocolError) as caught:
+        domain().register(memoryview(b"abc"))
+    assert caught.value.code == "fabric/read-only-region"
+
+
+def test_a_completion_always_finds_the_place_reserved_for_it() -> None:
+    queue = CompletionQueue(2)
+    done = [Completion(n, 1, WorkOpcode.RDMA_WRITE, Status.SUCCESS) for n in range(3)]
+    queue.reserve()
+    queue.reserve()
+    with pytest.raises(LocalProtocolError) as caught:
+        queue.reserve()
+    assert caught.value.code == "fabric/queue-full"
+    queue.add(done[0])
+    with pytest.raises(LocalProtocolError):
+        queue.reserve()
+    queue.release()
+    queue.reserve()
+    queue.add(done[1])
+    assert len(queue) == 2
+    assert queue.poll(1) == [done[0]]
+    queue.reserve()
+    assert queue.poll() == [done[1]]
+    assert queue.poll() == []

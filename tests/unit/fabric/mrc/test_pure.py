@@ -1,0 +1,71 @@
+"""The core does no I/O: no clock, socket, thread, log or chance, in whatever way they might be imported."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import fairlead.fabric.mrc
+
+FOLDER = Path(fairlead.fabric.mrc.__file__).parent
+SOURCES = sorted(FOLDER.glob("*.py"))
+FORBIDDEN = {
+    "_random", "_socket", "_thread", "asyncio", "concurrent", "datetime", "logging", "multiprocessing", "queue", "random",
+    "sched", "secrets", "select", "selectors", "signal", "socket", "socketserver", "ssl", "subprocess", "threading", "time",
+    "uuid",
+}  # fmt: skip
+LAW = {"layout", "bits", "evs", "paths", "congestion", "window", "timers", "sending", "responder", "law"}
+
+
+def imports(path: Path) -> set[str]:
+    """Full names of the modules a file imports, in any way a reader can see."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names} | {str(node.module)}
+    return found
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: p.stem)
+def test_no_file_imports_io(path: Path) -> None:
+    assert not {name.split(".")[0] for name in imports(path)} & FORBIDDEN
+    text = path.read_text()
+    assert "__import__" not in text
+    assert "importlib" not in text
+
+
+@pytest.mark.parametrize("path", [p for p in SOURCES if p.stem in LAW], ids=lambda p: p.stem)
+def test_the_law_needs_the_standard_library_alone_and_itself(path: Path) -> None:
+    for name in imports(path):
+        own = name.startswith("fairlead.fabric.mrc")
+        assert name.split(".")[0] in {"__future__", "typing"} or own, name
+        if own and name != "fairlead.fabric.mrc":
+            assert name.split(".")[3] in LAW, name
+
+
+@pytest.mark.parametrize("path", [p for p in SOURCES if p.stem in LAW], ids=lambda p: p.stem)
+def test_the_law_is_integer_arithmetic_without_objects(path: Path) -> None:
+    """No float, no division that makes one, no container, no exception, no class with behaviour: what numba and Python share."""
+    tree = ast.parse(path.read_text())
+    for function in [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]:
+        for node in ast.walk(function):
+            if isinstance(node, ast.Constant):
+                assert not isinstance(node.value, float), ast.dump(node)
+            banned = (
+                ast.Div | ast.Raise | ast.Try | ast.List | ast.Dict | ast.Set | ast.ListComp | ast.Lambda | ast.Assert
+            )
+            assert not isinstance(node, banned), f"{path.stem}.{function.name}: {ast.dump(node)[:80]}"
+
+
+def test_only_one_file_imports_numba_and_only_two_numpy() -> None:
+    users = {
+        name: {p.stem for p in SOURCES if any(i.split(".")[0] == name for i in imports(p))}
+        for name in ("numba", "numpy")
+    }
+    assert users["numba"] == {"compile"}
+    assert users["numpy"] == {"state"}
