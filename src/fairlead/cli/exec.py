@@ -70,7 +70,7 @@ def exec_(
         loaded.spec,
         folder=folder.path,
         recorder=lambda record: folder.append("commands.jsonl", builtins(record)),
-        watch=lambda done, total, out: here.progress("nodes", done, total, f"waiting for {out}" if out else ""),
+        watch=lambda done, total, out: here.progress("nodes", done, total, _waiting(out)),
         note=here.note,
     ) as cluster:
         limit_s, on_line = loaded.spec.access.timeout_s, _print_line if live else None
@@ -98,6 +98,12 @@ _VERDICTS = {
     "unreachable": Verdict.UNKNOWN,
     "cancelled": Verdict.UNKNOWN,
 }
+
+
+def _waiting(out: NodeSet) -> str:
+    """Who is still out, as far as it fits on a line."""
+    said = f"waiting for {out}"
+    return said if out and len(said) <= 60 else ""
 
 
 def _print_line(line: Line) -> None:

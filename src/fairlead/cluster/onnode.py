@@ -100,6 +100,16 @@ def descendants(root: int) -> list[int]:
     return found
 
 
+def has_children() -> bool:
+    """Whether anything is left below: whoever adopts orphans has them all as children. Reaps those that have ended."""
+    while True:
+        try:
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                return True
+        except ChildProcessError:
+            return False
+
+
 def signal_all(pids: list[int], number: int) -> None:
     """Send a signal to each; who is gone already or not ours does not matter."""
     for pid in pids:
@@ -240,7 +250,7 @@ class Run:
     def finish(self, rank: Rank, status: int, stopped: str, is_last: bool) -> None:  # noqa: FBT001
         """Stop what an ended rank left behind, send the rest of its output, tell how it ended."""
         took_s = time.monotonic() - self.started
-        if is_last:
+        if is_last and has_children():
             kill_below(os.getpid())
         deadline = time.monotonic() + DRAIN_S
         for pump in rank.pumps:
@@ -279,7 +289,7 @@ class Run:
         signal_all(below, signal.SIGTERM)
         signal_all(below, signal.SIGCONT)
         deadline = time.monotonic() + GRACE_S
-        while time.monotonic() < deadline and (self.alive or descendants(me)):
+        while time.monotonic() < deadline and self.alive:
             time.sleep(0.02)
         for pid in list(self.alive):  # where /proc told nothing, these groups are all we know
             with contextlib.suppress(OSError):

@@ -49,10 +49,11 @@ def judge_nodes(nodes: NodeSet, listing: str, *, in_job: bool) -> dict[str, Refu
     """From `sinfo` lines `node|state|reason`. A node in a job may drain: its steps still run."""
     unusable = _UNUSABLE_IN_JOB if in_job else _UNUSABLE
     found: dict[str, Refusal] = {}
-    unknown = set(nodes)
+    asked = set(nodes)
+    unknown = set(asked)
     for line in listing.splitlines():
         node, state, reason = [*line.split("|", 2), "", ""][:3]
-        if node not in nodes:
+        if node not in asked:
             continue
         unknown.discard(node)
         is_silent = "*" in state

@@ -125,4 +125,6 @@ def test_an_interrupt_says_how_many_and_where():
     results = [Result(node=f"n{i}", state=State.CANCELLED, error="stopped") for i in range(1, 13)]
     results += [Result(node=f"n{i}", state=State.CANCELLED, error="not started") for i in range(13, 65)]
     results += [Result(node="n65", state=State.DONE)]
-    assert interrupt_text(results, "interrupted") == "interrupted; stopped on n[1-12] (12); not started on n[13-64] (52)"
+    assert (
+        interrupt_text(results, "interrupted") == "interrupted; stopped on n[1-12] (12); not started on n[13-64] (52)"
+    )
