@@ -8,6 +8,7 @@ from __future__ import annotations
 from fairlead.checks.catalog import CATALOG, Check
 from fairlead.checks.engine import judge, judge_node
 from fairlead.checks.expect import DEFAULTS, Expect, expect_of
+from fairlead.checks.holes import condensed
 from fairlead.checks.skews import SKEWS
 
-__all__ = ["CATALOG", "DEFAULTS", "SKEWS", "Check", "Expect", "expect_of", "judge", "judge_node"]
+__all__ = ["CATALOG", "DEFAULTS", "SKEWS", "Check", "Expect", "condensed", "expect_of", "judge", "judge_node"]

@@ -14,10 +14,11 @@ from typing import Any
 from fairlead.checks.catalog import CATALOG, Check
 from fairlead.checks.expect import Expect, expect_of
 from fairlead.checks.fleet import judge_fleet
+from fairlead.checks.holes import how_to_read
 from fairlead.checks.node import Node, Outcome, skip
 from fairlead.checks.scopes import CONDITIONS, SCOPES
 from fairlead.checks.waive import apply_waivers
-from fairlead.records.facts import Facts, NodeFacts, Unread, fact_path
+from fairlead.records.facts import Facts, NodeFacts, Unread
 from fairlead.records.finding import Evidence, Finding, Subject
 from fairlead.records.verdict import Verdict
 from fairlead.spec.model import Spec
@@ -149,18 +150,9 @@ def _unread(check: Check, node: Node, part: str, hole: Unread) -> Finding:
         subject=_subject(check, node, part),
         message=f"could not read {hole.path}: {hole.why}",
         evidence=(Evidence(hole.source or hole.path, hole.why),),
-        remedy=_how_to_read(hole, node.facts.node or "the node"),
+        remedy=how_to_read(hole, node.facts.node or "the node"),
         data={"path": hole.path},
     )
-
-
-def _how_to_read(hole: Unread, node: str) -> str:
-    """What to type to see for oneself why something could not be read."""
-    if "permi" in hole.why or "not permitted" in hole.why:
-        return f"run the probe as root on {node}, or waive this code there"
-    if hole.source.startswith("/"):
-        return f"on {node}: ls -l {hole.source}; cat {hole.source}"
-    return f"on {node}: {hole.source}" if " " in hole.source else f"fairlead probe -w {node}"
 
 
 def _bug(check: Check, node: Node, part: str, bug: Exception) -> Finding:
@@ -211,6 +203,3 @@ def read_by(check: Check, node: Node) -> set[tuple[str, ...]]:
     except Unread:
         pass
     return seen | set(node.facts.read)
-
-
-__all__ = ["day_of", "evidence", "fact_path", "judge", "judge_node", "read_by"]

@@ -9,7 +9,8 @@ import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from fairlead.base.nodeset import fold
+from fairlead.base.nodeset import NodeSet, fold
+from fairlead.checks.holes import how_to_read
 from fairlead.checks.node import Node
 from fairlead.checks.rules import gpu
 from fairlead.checks.scopes import CONDITIONS
@@ -36,10 +37,9 @@ def judge_fleet(nodes: Sequence[Node]) -> list[Finding]:
 
 
 def _judge(skew: Skew, nodes: Sequence[Node]) -> list[Finding]:
-    if skew.without and nodes[0].expect.get(skew.without) is not None:
+    if skew.without and _has_number(nodes[0].expect.get(skew.without)):
         return []
-    by_label: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-    holes: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+    holes: dict[tuple[str, str], tuple[Unread, list[str]]] = {}
     asked: list[tuple[str, Values]] = []
     for node in nodes:
         node.facts = Facts(node.facts.record)
@@ -47,21 +47,37 @@ def _judge(skew: Skew, nodes: Sequence[Node]) -> list[Finding]:
             if not CONDITIONS[skew.when](node):
                 asked.append((node.facts.node, skew.values(node)))
         except Unread as hole:
-            holes[hole.path, hole.why, hole.source].append(node.facts.node)
+            holes.setdefault((hole.path, hole.why), (hole, []))[1].append(node.facts.node)
     labels = sorted({label for _, values in asked for label in values})
+    findings: list[Finding] = []
     for label in labels:
+        by_value: dict[str, list[str]] = defaultdict(list)
         for name, values in asked:
             if label in values or skew.fill:
-                by_label[label][values.get(label, "not set")].append(name)
-    findings = [f for label in labels for f in _odd(skew, label, by_label[label])]
+                by_value[values.get(label, "not set")].append(name)
+        findings += _odd(skew, label, by_value)
     if asked and not findings:
-        shown = f"{len(labels)} compared" if len(labels) > 1 else next(iter(by_label[labels[0]])) if labels else "none"
+        shown = f"{len(labels)} compared" if len(labels) > 1 else next(iter(by_value)) if labels else "none"
         message = f"{skew.what}: {shown} on {_nodes(len(asked))}"
-        findings = [_about(skew, Verdict.PASS, [name for name, _ in asked], message)]
-    for (path, why, source), names in holes.items():
-        message = f"could not read {path}: {why}"
-        findings.append(_about(skew, Verdict.UNKNOWN, names, message, (Evidence(source or path, why),)))
-    return findings
+        findings = [Finding(code=skew.code, verdict=Verdict.PASS, subject=Subject(kind="cluster"), message=message)]
+    return findings + [_unread(skew, hole, names) for hole, names in holes.values()]
+
+
+def _has_number(value: object) -> bool:
+    """Whether a node can be judged by itself. Several right answers still leave the nodes to be compared."""
+    return value is not None and not (isinstance(value, tuple) and len(value) > 1)
+
+
+def _unread(skew: Skew, hole: Unread, names: list[str]) -> Finding:
+    return Finding(
+        code=skew.code,
+        verdict=Verdict.UNKNOWN,
+        subject=Subject(kind="node", nodes=tuple(names)),
+        message=f"could not read {hole.path}: {hole.why}",
+        evidence=(Evidence(hole.source or hole.path, hole.why),),
+        remedy=how_to_read(hole, fold(names)),
+        data={"path": hole.path},
+    )
 
 
 def _odd(skew: Skew, label: str, groups: Mapping[str, list[str]]) -> list[Finding]:
@@ -71,37 +87,32 @@ def _odd(skew: Skew, label: str, groups: Mapping[str, list[str]]) -> list[Findin
     ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
     (most, leaders), (_, second) = ordered[0], ordered[1]
     what = f"{skew.what} {label}".strip()
-    proof = tuple(Evidence(fold(names), value) for value, names in ordered[:8])
+    proof = [Evidence(fold(names), value) for value, names in ordered[:8]]
     if len(leaders) == len(second):
-        text = "; ".join(f"{value} on {fold(names)}" for value, names in ordered[:4])
-        message = f"{what} differs, and no value has a majority: {text}"
-        return [_about(skew, WARN, [n for _, names in ordered for n in names], message, proof, kind_cluster=True)]
+        sides = "; ".join(f"{value} on {fold(names)}" for value, names in ordered[:4])
+        message = f"{what} differs, and no value has a majority: {sides}"
+        return [_about(skew, WARN, [n for _, names in ordered for n in names], message, proof)]
     return [
         _about(
             skew,
             skew.severity,
             names,
             f"{what} is {value}, but {most} on {_nodes(len(leaders))}",
-            (proof[0], Evidence(fold(names), value)),
+            [proof[0], Evidence(fold(names), value)],
         )
         for value, names in ordered[1:]
     ]
 
 
-def _about(
-    skew: Skew,
-    verdict: Verdict,
-    names: Sequence[str],
-    message: str,
-    proof: tuple[Evidence, ...] = (),
-    *,
-    kind_cluster: bool = False,
-) -> Finding:
-    calm = verdict is Verdict.PASS
-    kind = "cluster" if calm or kind_cluster else "node"
-    remedy = "" if calm else skew.remedy.replace("{nodes}", fold(names)).replace("{what}", skew.what)
-    subject = Subject(kind="cluster" if kind == "cluster" else "node", nodes=() if calm else tuple(names))
-    return Finding(code=skew.code, verdict=verdict, subject=subject, message=message, evidence=proof, remedy=remedy)
+def _about(skew: Skew, verdict: Verdict, names: Sequence[str], message: str, proof: Sequence[Evidence]) -> Finding:
+    return Finding(
+        code=skew.code,
+        verdict=verdict,
+        subject=Subject(kind="node", nodes=tuple(NodeSet(names))),
+        message=message,
+        evidence=tuple(proof),
+        remedy=skew.remedy.replace("{nodes}", fold(names)).replace("{what}", skew.what),
+    )
 
 
 def _nodes(num: int) -> str:

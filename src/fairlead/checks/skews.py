@@ -176,7 +176,9 @@ SKEWS: tuple[Skew, ...] = (
         WARN,
         when="InfiniBand",
     ),
-    Skew("skew/port-rate", "port rate", _rates, "on {nodes}: ibstat | grep Rate", when="RDMA"),
+    Skew(
+        "skew/port-rate", "port rate", _rates, "on {nodes}: ibstat | grep Rate", without="hca_rates_gbps", when="RDMA"
+    ),
     Skew(
         "skew/placement",
         "placement group",

@@ -143,7 +143,7 @@ def test_a_hole_for_want_of_rights_says_so() -> None:
     record = facts_of(small())
     record.facts["kernel_log"] = {"unread": "operation not permitted", "source": "/dev/kmsg"}
     found = of(judge_node(Node(Facts(record), SMALL)), "gpu/xid")[0]
-    assert found.remedy == "run the probe as root on n0, or waive this code there"
+    assert found.remedy == "run the probe as root on n0, or waive what it leaves open there"
 
 
 def test_a_message_never_names_its_node() -> None:

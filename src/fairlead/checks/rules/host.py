@@ -77,7 +77,7 @@ def memlock(n: Node, part: str) -> Outcome:
     """A process may lock enough memory to register it for RDMA. The limit is the one of the probe's own session."""
     if n.expect.is_lab:
         return skip("lab hosts lock no memory for RDMA")
-    soft, least = n.get("host.limits.memlock")["soft"], n.expect.get("memlock_gib")
+    soft, least = n.get("host.limits.memlock", "soft"), n.expect.get("memlock_gib")
     if soft == "unlimited":
         return ok("unlimited", value=soft)
     data = {"value": soft, "unit": "B", "expected": least * GIB}

@@ -12,6 +12,7 @@ from typing import Any
 from fairlead.probe.readers.tree import Hole, Tree, hole, read_or_hole, safe_name
 
 SYS_IB = "/sys/class/infiniband"
+SYS_VERBS = "/sys/class/infiniband_verbs"
 TABLE = 16
 """Entries read of the P_Key and GID tables; a device may have hundreds, and the ones in use come first."""
 
@@ -101,14 +102,17 @@ def _saturated(counters: dict[str, Any]) -> list[str]:
 def read_device_files(tree: Tree) -> dict[str, Any]:
     """Character devices. umad and issm are optional; verbs need a uverbs file each."""
     tree.source(("dev",), "/dev/infiniband")
-    tree.source(("uverbs",), "/sys/class/infiniband_verbs/")
+    tree.source(("uverbs",), SYS_VERBS + "/")
     return {
         "dev": read_or_hole(lambda: [safe_name(n) for n in tree.optional_names("/dev/infiniband")]),
         "uverbs": read_or_hole(
-            lambda: {
-                safe_name(n): tree.attr("/sys/class/infiniband_verbs/" + n + "/ibdev")
-                for n in tree.optional_names("/sys/class/infiniband_verbs")
-                if n.startswith("uverbs")
-            }
+            lambda: {safe_name(n): _owner(tree, n) for n in tree.optional_names(SYS_VERBS, "uverbs")}
         ),
     }
+
+
+def _owner(tree: Tree, name: str) -> Any:
+    """The device a uverbs file belongs to."""
+    path = SYS_VERBS + "/" + name + "/ibdev"
+    tree.source(("uverbs", safe_name(name)), path)
+    return tree.attr(path)

@@ -55,7 +55,7 @@ def read_driver(tree: Tree) -> dict[str, Any]:
         "version": match.group(1) if match else missing,
         "open": "Open Kernel Module" in text if match else missing,
         "gpus": read_or_hole(lambda: {safe_name(n): _proc_gpu(tree, n) for n in tree.optional_names(PROC + "/gpus")}),
-        "dev": read_or_hole(lambda: [n for n in tree.names("/dev") if re.match(r"nvidia\d+\Z", n)]),
+        "dev": read_or_hole(lambda: [n for n in tree.names("/dev", "nvidia") if re.match(r"nvidia\d+\Z", n)]),
     }
 
 

@@ -129,10 +129,10 @@ class Tree:
         text = self.attr(path)
         return text if isinstance(text, dict) else number(text, path, base)
 
-    def names(self, path: str) -> list[str]:
-        """What a directory holds, sorted. Raises Absent or Hole."""
+    def names(self, path: str, part: str = "") -> list[str]:
+        """What a directory holds, sorted; with `part`, only names that have it in them. Raises Absent or Hole."""
         try:
-            found = sorted(os.listdir(self._locate(path)))
+            found = sorted(name for name in os.listdir(self._locate(path)) if part in name)
         except OSError as error:
             raise self._hole(error, path) from None
         if self.kept is not None:
@@ -170,10 +170,10 @@ class Tree:
         except Absent:
             return None
 
-    def optional_names(self, path: str) -> list[str]:
+    def optional_names(self, path: str, part: str = "") -> list[str]:
         """What a directory holds; nothing where it is known not to be there. Raises Hole."""
         try:
-            return self.names(path)
+            return self.names(path, part)
         except Absent:
             return []
 

@@ -38,7 +38,7 @@ def _packages(tree: Tree, places: list[str]) -> dict[str, str]:
     found = dict.fromkeys(PACKAGES, "")
     for place in places:
         tree.source(("packages",), place)
-        for name in tree.optional_names(place):
+        for name in tree.optional_names(place, ".dist-info"):
             match = re.match(r"([A-Za-z0-9_.]+)-([^-]+)\.dist-info\Z", name)
             for key, prefix in PACKAGES.items() if match else ():
                 # an earlier place wins, as it does for an import; CUDA's major version is part of the package's name
@@ -50,19 +50,12 @@ def _packages(tree: Tree, places: list[str]) -> dict[str, str]:
 def _nccl(tree: Tree) -> str:
     """The system's library, from the file its link points to: libnccl.so.2.27.3."""
     for place in LIBRARY_DIRS:
-        for name in tree.optional_names(place) if _is_there(tree, place) else ():
+        for name in tree.optional_names(place, "ccl.so."):
             match = re.match(r"lib[nr]ccl\.so\.(\d+\.\d+\.\d+)\Z", name)
             if match:
                 tree.source(("nccl_system",), place + "/" + name)
                 return match.group(1)
     return ""
-
-
-def _is_there(tree: Tree, place: str) -> bool:
-    try:
-        return bool(tree.names(place))
-    except Hole:
-        return False
 
 
 def _cuda(tree: Tree) -> str:

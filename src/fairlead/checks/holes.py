@@ -1,0 +1,48 @@
+"""Findings about what could not be read: what to type to see why, and how a page says it once.
+
+One file that cannot be read leaves every check open that rests on it. Each of them is a finding of its own, in JSON and
+in the verdict; a person wants the file named once, with the checks it leaves open behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from fairlead.records.facts import Unread
+from fairlead.records.finding import Finding
+from fairlead.records.verdict import Verdict
+
+
+def how_to_read(hole: Unread, node: str) -> str:
+    """What to type to see for oneself why something could not be read."""
+    if "permission" in hole.why or "not permitted" in hole.why:
+        return f"run the probe as root on {node}, or waive what it leaves open there"
+    if hole.source.startswith("/"):
+        return f"on {node}: ls -l {hole.source}; cat {hole.source}"
+    return f"on {node}: {hole.source}" if " " in hole.source else f"fairlead probe -w {node}"
+
+
+def condensed(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings for a page: unknowns of one node that come from the same hole are one."""
+    out: list[Finding] = []
+    first: dict[tuple[str, tuple[str, ...]], int] = {}
+    codes: dict[int, list[str]] = {}
+    for finding in findings:
+        path = finding.data.get("path") if finding.verdict is Verdict.UNKNOWN and not finding.waived else None
+        key = (str(path), finding.subject.nodes)
+        if path and key in first:
+            seen = codes[first[key]]
+            if finding.code not in seen:
+                seen.append(finding.code)
+            continue
+        if path:
+            first[key] = len(out)
+            codes[len(out)] = [finding.code]
+        out.append(finding)
+    for index, open_ in codes.items():
+        if len(open_) > 1:
+            one = out[index]
+            out[index] = msgspec.structs.replace(one, message=f"{one.message}; also leaves open {', '.join(open_[1:])}")
+    return out

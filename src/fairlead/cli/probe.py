@@ -1,0 +1,259 @@
+"""`fairlead probe`: what nodes are and whether each is well, read from the nodes or from captured trees."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from fairlead.base.nodeset import NodeSet, fold
+from fairlead.base.table import table
+from fairlead.cli.common import Common, SpecFile
+from fairlead.cli.output import Answer, session
+from fairlead.errors import UsageError
+from fairlead.records.facts import Facts, NodeFacts, Unread
+from fairlead.records.finding import Finding, verdict_of
+from fairlead.report.text import counts_line, findings_text, paint_for
+
+if TYPE_CHECKING:
+    from fairlead.probe import NodeAnswer
+    from fairlead.records.runs import RunFolder
+    from fairlead.spec.model import Spec
+
+
+def probe(
+    *,
+    nodes: Annotated[str, Parameter(name=("--nodes", "-w"))] = "",
+    exclude: Annotated[str, Parameter(name=("--exclude", "-x"))] = "",
+    root: Path | None = None,
+    size: str = "",
+    capture: Path | None = None,
+    imds: Annotated[bool, Parameter(negative=())] = False,
+    all_: Annotated[bool, Parameter(name=("--all", "-a"), negative=())] = False,
+    spec: SpecFile = None,
+    common: Common = Common(),
+) -> Answer:
+    """Read nodes' facts and judge each node by itself and all of them side by side.
+
+    Nothing is installed on a node and nothing is written there: a small program is piped to its Python and prints what
+    it read. Exit codes: 0 all is well, or only warnings; 3 a node fails; 4 something could not be read, or a node gave
+    no answer.
+
+    Parameters
+    ----------
+    nodes
+        The nodes, such as `h200-[000-015]`; else every node of the cluster file.
+    exclude
+        Nodes to leave out.
+    root
+        Read a captured tree, or a folder with one captured tree per node, instead of nodes.
+    size
+        With `--root` and no cluster file: the VM size to judge against, such as Standard_ND96isr_H100_v5.
+    capture
+        Also keep what was read, as it was, in a folder per node below this one. `--root` reads it again.
+    imds
+        Also ask Azure's metadata service on each node for VM size and placement.
+    all_
+        Show what passed and what was skipped, too.
+    spec
+        The cluster file; else FAIRLEAD_SPEC, ./cluster.toml, or the lab.
+    """
+    if size and root is None:
+        raise UsageError("cli/usage", "--size goes with --root", hint="fairlead probe --help")
+    if root is not None and capture is not None:
+        raise UsageError("cli/usage", "--root and --capture exclude each other", hint="fairlead probe --help")
+    from fairlead.checks import condensed, judge
+    from fairlead.records.runs import now_utc
+
+    started = now_utc()
+    if root is not None:
+        facts, silent, spec_, folder = _from_trees(root, size, spec, common)
+    else:
+        facts, silent, spec_, folder = _from_nodes(nodes, exclude, capture, spec, common, imds=imds)
+    if folder:
+        folder.write_facts(facts)
+    findings = silent + (judge(facts, spec_) if facts else [])
+    if folder:
+        folder.write("findings.json", findings)
+    body = {
+        "started": started,
+        "nodes": fold(f.node for f in facts),
+        "silent": fold(n for f in silent for n in f.subject.nodes),
+        "findings": findings,
+    }
+    return Answer(
+        schema="fairlead.probe/1",
+        verdict=verdict_of(findings),
+        text=lambda: _page(facts, findings, condensed(findings), show_all=all_),
+        body=body,
+        hints=_hints(findings),
+    )
+
+
+# ---- where the facts come from -------------------------------------------------------------------------------------
+
+_Read = tuple[list[NodeFacts], list[Finding], "Spec", "RunFolder | None"]
+
+
+def _from_nodes(
+    nodes: str, exclude: str, capture: Path | None, path: Path | None, common: Common, *, imds: bool
+) -> _Read:
+    from fairlead.cluster import Command, check_nodes, connect
+    from fairlead.probe import GRACE_S, KEEP_BYTES, LIMIT_S, NodeAnswer, command, program, sort_answers
+    from fairlead.records.codec import builtins
+    from fairlead.spec.loader import read
+
+    here = session()
+    loaded = read(path, flags={"runs.dir": common.runs}, or_lab=True)
+    spec = loaded.spec
+    named = check_nodes(nodes, spec.nodes) if nodes else spec.nodes
+    chosen = check_nodes(named - NodeSet(exclude), None)
+    folder = here.open_folder(common.runs, from_file=spec.runs.dir, keep=spec.runs.keep)
+    folder.write("spec.toml", loaded.text)
+    # the probe must end by itself before the node's time is over, or what it has read is lost
+    limit_s = min(LIMIT_S, max(2.0, spec.access.timeout_s - GRACE_S))
+    sent = program().encode()
+    commands: dict[str, Command] = {}
+    for pool in spec.pools:
+        argv = command(pool.python, imds=imds, capture=capture is not None, limit_s=limit_s)
+        commands |= {node: Command(argv=tuple(argv), stdin=sent) for node in pool.nodes if node in chosen}
+    with connect(
+        spec,
+        folder=folder.path,
+        recorder=lambda record: folder.append("commands.jsonl", builtins(record)),
+        watch=lambda done, total, out: here.progress("nodes", done, total, f"waiting for {out}" if out else ""),
+        note=here.note,
+    ) as cluster:
+        results = cluster.run_each(commands, limit_s=spec.access.timeout_s, keep_bytes=KEEP_BYTES)
+    answers = [NodeAnswer(r.node, r.stdout.data if r.ok else None, r.error, r.hint) for r in results]
+    if capture is not None:
+        answers = [_kept(answer, capture / answer.node) for answer in answers]
+        here.note(f"kept what was read below {capture}")
+    facts, silent = sort_answers(answers)
+    return facts, silent, spec, folder
+
+
+def _kept(answer: NodeAnswer, place: Path) -> NodeAnswer:
+    """An answer without the tree it carries, which goes to its place. Half an answer is left to be judged as one."""
+    from fairlead.errors import ClusterError
+    from fairlead.probe import split_capture, write_tree
+
+    if answer.document is None:
+        return answer
+    try:
+        document, tree = split_capture(answer.document)
+    except ClusterError:
+        return answer
+    write_tree(tree, place)
+    return answer._replace(document=document)
+
+
+def _from_trees(root: Path, size: str, path: Path | None, common: Common) -> _Read:
+    """Captured trees: no node is touched, so no run folder is opened."""
+    from fairlead.probe import local, parse
+    from fairlead.spec.loader import read
+
+    trees = _trees(root)
+    spec = read(path).spec if path else _spec_for(NodeSet(trees), size)
+    here = session()
+    facts = []
+    for number, (node, place) in enumerate(trees.items()):
+        here.progress("trees", number, len(trees), place.name)
+        facts.append(parse(local(place, node=node), node))
+    here.progress("trees", len(trees), len(trees))
+    return facts, [], spec, None
+
+
+def _trees(root: Path) -> dict[str, Path]:
+    """Node -> its tree: the folder itself, or the folders in it."""
+    if not root.is_dir():
+        raise UsageError(
+            "probe/no-tree", f"no captured tree at {root}", hint="fairlead probe --capture DIR makes one for each node"
+        )
+    if any((root / mark).exists() for mark in ("self.json", "proc", "sys", "cmd")):
+        return {root.resolve().name: root}
+    found = {place.name: place for place in sorted(root.iterdir()) if (place / "self.json").exists()}
+    if not found:
+        raise UsageError(
+            "probe/no-tree",
+            f"{root} holds neither sys and proc nor folders that do",
+            hint="name what --capture made",
+        )
+    return found
+
+
+def _spec_for(nodes: NodeSet, size: str) -> Spec:
+    """Trees of one VM size, where no cluster file says more."""
+    from fairlead.base.suggest import did_you_mean
+    from fairlead.spec import size as vm_size
+    from fairlead.spec import sizes
+    from fairlead.spec.model import Access, Fabric, Pool, Spec
+
+    known = vm_size(size or "other")
+    if known is None:
+        raise UsageError("probe/no-size", f"no VM size `{size}`; {did_you_mean(size, sizes())}", hint="fairlead schema")
+    fabric = Fabric(link="ethernet", rdma="none")
+    if known.hca_ports:
+        fabric = Fabric(link="infiniband", rdma="ib") if known.link_layer == "infiniband" else Fabric(rdma="roce")
+    pool = Pool(name="trees", size=known.name, nodes=nodes)
+    return Spec(schema=1, pools=(pool,), fabric=fabric, access=Access(via="local"))
+
+
+# ---- the page ------------------------------------------------------------------------------------------------------
+
+
+def _page(facts: Sequence[NodeFacts], findings: Sequence[Finding], shown: Sequence[Finding], *, show_all: bool) -> str:
+    paint = paint_for(session().stdout)
+    parts = [_inventory(facts), findings_text(shown, paint, passes=show_all), counts_line(findings)]
+    return "\n\n".join(p for p in parts if p) + f"\nverdict  {verdict_of(findings)}"
+
+
+def _inventory(facts: Sequence[NodeFacts]) -> str:
+    """What the nodes are, nodes that are alike in one line: printed before any verdict."""
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for record in facts:
+        rows.setdefault(tuple(_cell(read, record) for read in _COLUMNS.values()), []).append(record.node)
+    lines = [(f"{fold(names)} ({len(names)})", *row) for row, names in rows.items()]
+    return table(["NODES", *_COLUMNS], lines) if lines else ""
+
+
+def _cell(read: Any, record: NodeFacts) -> str:
+    try:
+        return str(read(Facts(record)))
+    except Unread:
+        return "?"
+
+
+def _gpus(f: Facts) -> str:
+    held = f.get("nvidia.driver.gpus")
+    if held:
+        return f"{len(held)} x {f.get('nvidia.driver.gpus', next(iter(held)), 'model').removeprefix('NVIDIA ')}"
+    return f"{len(f.get('amd.kfd'))} x AMD" if f.get("amd.loaded") else "-"
+
+
+def _ports(f: Facts) -> str:
+    """`8 x 400 Gb/sec (4X NDR), 1 x 40 Gb/sec (4X QDR)`."""
+    counts: dict[str, int] = {}
+    for device in f.get("ib.devices"):
+        for port in f.get("ib.devices", device, "ports"):
+            rate = f.get("ib.devices", device, "ports", port, "rate")
+            counts[rate] = counts.get(rate, 0) + 1
+    return ", ".join(f"{num} x {rate}" for rate, num in sorted(counts.items(), key=lambda item: -item[1])) or "-"
+
+
+_COLUMNS: Mapping[str, Any] = {
+    "OS": lambda f: f"{f.get('host.os.id')} {f.get('host.os.version_id')}",
+    "KERNEL": lambda f: f.get("host.os.kernel"),
+    "CPUS": lambda f: f.get("host.cpu.online"),
+    "MEMORY": lambda f: f"{f.get('host.memory.MemTotal') / (1 << 20):.0f} GiB",
+    "GPUS": _gpus,
+    "DRIVER": lambda f: f.get("nvidia.driver.version") if f.get("nvidia.driver.gpus") else "-",
+    "RDMA PORTS": _ports,
+}
+
+
+def _hints(findings: Sequence[Finding]) -> list[str]:
+    first = next((f for f in findings if f.verdict in ("fail", "unknown")), None)
+    return [f"fairlead explain {first.code}"] if first else []
