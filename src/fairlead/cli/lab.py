@@ -25,8 +25,7 @@ app = App(
 )
 
 Flag = Annotated[bool, Parameter(negative=())]
-Name = Annotated[str | None, Parameter(name=("--name", "-n"))]
-"""The lab; else the one the cluster file names."""
+Name = Annotated[str | None, Parameter(name=("--name", "-n"), help="The lab; else the one the cluster file names.")]
 
 
 @app.command
@@ -51,10 +50,8 @@ def up(*, name: Name = None, spec: SpecFile = None, common: Common = Common()) -
     state = build(shape)
     took_s = time.monotonic() - began
     topo = shape.topology
-    lines = [
-        f"lab {state.name} is up: {topo.num_hosts} hosts, {topo.planes} planes, {topo.num_switches} switches, "
-        f"{topo.num_host_links + topo.num_fabric_links} links   {duration(took_s)}"
-    ]
+    parts = f"{topo.num_hosts} hosts, {topo.planes} planes, {topo.num_switches} switches, {len(state.links)} links"
+    lines = [f"the lab `{state.name}` is up: {parts}   {duration(took_s)}"]
     if state.ssh:
         lines.append(f"ssh      ssh -F {state.ssh.config} {shape.nodes[0]}")
     if state.slurm:
@@ -87,22 +84,38 @@ def down(*, name: Name = None, spec: SpecFile = None, all_: Annotated[Flag, Para
 
 
 @app.command
-def status(*, name: Name = None, spec: SpecFile = None, links: Flag = False, common: Common = Common()) -> Answer:
+def status(
+    *,
+    name: Name = None,
+    spec: SpecFile = None,
+    links: Flag = False,
+    svg: Path | None = None,
+    common: Common = Common(),
+) -> Answer:
     """Draw the fabric: planes, switches, hosts, links with their state, rate and counters, and the faults in force.
 
     Parameters
     ----------
     links
         Every link with its counters, not only those that differ from how they were built.
+    svg
+        Write the fabric as a picture to this file.
     """
+    from fairlead.base.files import write_atomic
     from fairlead.cluster.enter import running
-    from fairlead.lab import status as lab_status
+    from fairlead.lab import drawing
+    from fairlead.lab.status import read
+    from fairlead.report.fabric_picture import fabric_figure
 
     state = running(_name(name, spec))
-    now = lab_status.read(state)
+    now = read(state)
+    if svg:
+        command = " ".join(session().argv)
+        write_atomic(svg, fabric_figure(drawing.picture(state, now), command=f"fairlead {command}").svg())
+        session().note(f"drew {svg}")
     return Answer(
         schema="fairlead.lab-status/1",
-        text=lambda: lab_status.draw(state, now, every_link=links),
+        text=lambda: drawing.text(state, now, every_link=links),
         body={"lab": state, "status": now},
     )
 
@@ -130,7 +143,7 @@ def exec_(
     # the command has the terminal: an interrupt is for it, and its answer is ours
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        done = subprocess.run(argv, check=False, preexec_fn=_default_interrupt)  # noqa: PLW1509
+        done = subprocess.run(argv, check=False, preexec_fn=_default_interrupt)
     finally:
         signal.signal(signal.SIGINT, before)
     status = done.returncode if done.returncode >= 0 else 128 - done.returncode

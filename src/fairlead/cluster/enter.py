@@ -1,7 +1,7 @@
 """Finding a lab by its record, and the words that put a command inside it.
 
-Knows: where labs leave their records, who of them is alive, and the programs `sh` and `nsenter`. Must not know: how labs
-are built or changed (`lab/` does, and writes the records), or what is run in them.
+Knows: where labs leave their records, who of them is alive, and the programs `sh` and `nsenter`. Must not know: how
+labs are built or changed (`lab/` does, and writes the records), or what is run in them.
 
     DIR/<name>/state.json    the LabState, always whole
 

@@ -6,11 +6,11 @@ namespace is there already), other hosts, faults.
 A host shares the machine's programs and home directories and owns the rest:
 
     network, UTS, IPC, PID and mount namespaces of its own, and a cgroup where the lab has any
-    one tmpfs of limited size behind /tmp, /run, /mnt (scratch), /var/tmp, /var/log and every change below /etc
+    one tmpfs of limited size behind /tmp, /run, /mnt (scratch), /var/tmp, /var/log and changes below /etc
     /dev with the usual devices, a /dev/shm of its own, and the GPUs and HCAs it shows
-    /proc and /sys of its own namespaces, with the host's tree of facts laid over them (see TREE_OVERLAYS)
+    /proc and /sys of its own namespaces, with the host's tree of facts laid over them (TREE_OVERLAYS)
 
-Writable overlays, not copies, carry the facts, so that a fault is an edit of a file and nothing in fairlead knows of it.
+Writable overlays carry the facts, so that a fault is an edit of a file and nothing in fairlead knows of it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import contextlib
 import json
 import os
 import signal
-import stat
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -105,8 +104,8 @@ def _be_the_host(host: dict[str, Any], writer: int, keep: int) -> NoReturn:
     for fd in (0, 1, 2):
         os.dup2(null, fd)
     _tell(writer, {"pid": pid, "start": started})
-    for fd in map(int, os.listdir("/proc/self/fd")):
-        if fd > 2 and fd != keep:
+    for fd in range(3, 256):
+        if fd != keep:
             with contextlib.suppress(OSError):
                 os.close(fd)
     reap_forever()
@@ -198,7 +197,7 @@ def _files_below(folder: Path) -> Iterable[Path]:
 
 
 def _devices(shown: Sequence[str]) -> None:
-    """A /dev of the host's own. Device files are the machine's, bound: making new ones is not an ordinary user's right."""
+    """A /dev of the host's own. Its files are the machine's, bound: an ordinary user may not make device files."""
     dev = _STAGE / "dev"
     dev.mkdir()
     for name in _DEVICES:
@@ -221,7 +220,7 @@ def _devices(shown: Sequence[str]) -> None:
 
 def _sysfs() -> None:
     """The /sys of this network namespace, keeping the machine's cgroup tree where it was."""
-    kept = os.open("/sys/fs/cgroup", os.O_PATH) if stat.S_ISDIR(os.stat("/sys/fs/cgroup").st_mode) else None
+    kept = os.open("/sys/fs/cgroup", os.O_PATH) if Path("/sys/fs/cgroup").is_dir() else None
     sc.mount("sysfs", "/sys", "sysfs", flags=sc.MS_NOSUID | sc.MS_NODEV | sc.MS_NOEXEC)
     if kept is not None:
         sc.bind(f"/proc/self/fd/{kept}", "/sys/fs/cgroup", recursive=True)

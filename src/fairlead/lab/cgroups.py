@@ -114,11 +114,12 @@ def kill(paths: Sequence[str]) -> None:
 
 def freeze(paths: Sequence[str], *, frozen: bool) -> bool:
     """Stop or continue everything in a host's cgroups; False where no cgroup of the host can."""
-    return any([_set_frozen(Path(path), frozen=frozen) for path in paths])
+    done = [_set_frozen(Path(path), frozen=frozen) for path in paths]
+    return any(done)
 
 
 def set_cpu_quota(paths: Sequence[str], percent: float | None) -> None:
-    """Hold a host to so many percent of one processor (None: no limit). Raises NotPermitted without a cpu controller."""
+    """Hold a host to so many percent of one processor (None: no limit). NotPermitted without a cpu controller."""
     for path in map(Path, paths):
         quota = None if percent is None else max(1000, round(PERIOD_US * percent / 100))
         if (path / "cpu.max").exists():
@@ -132,7 +133,7 @@ def set_cpu_quota(paths: Sequence[str], percent: float | None) -> None:
         raise NotPermitted(
             "lab/no-cpu-cgroup",
             "this lab's hosts have no cgroup that can limit processor time",
-            hint="run the lab as root, or inside a scope with the cpu controller: systemd-run --user --scope -p Delegate=yes",
+            hint="run the lab as root, or inside a scope that has it: systemd-run --user --scope -p Delegate=yes",
         )
 
 

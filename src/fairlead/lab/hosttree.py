@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from importlib import resources
 from pathlib import Path
+from string import Template
 from typing import Any
 
 from fairlead.errors import LabError
@@ -73,7 +75,7 @@ def captured(folder: str) -> dict[str, str | bytes]:
     root, files = Path(folder), dict[str, str | bytes]()
     if not root.is_dir():
         raise LabError(
-            "lab/no-facts", f"no captured tree in {folder}", hint="`facts` names a folder with one folder per node"
+            "lab/no-facts", f"no captured tree in {folder}", hint="`facts` names a folder of one folder per node"
         )
     for base, folders, names in os.walk(root):
         for name in [*names, *(f for f in folders if Path(base, f).is_symlink())]:
@@ -102,15 +104,16 @@ def hca_bus(number: int) -> str:
 
 def _gpus(what: Mapping[str, Any]) -> dict[str, str | bytes]:
     files: dict[str, str | bytes] = {
-        "proc/driver/nvidia/version": f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {DRIVER_VERSION}  Release Build\n"
-        "GCC version:  gcc version 12.2.0 (Debian 12.2.0-14)\n",
+        "proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  "
+        f"{DRIVER_VERSION}  Release Build\nGCC version:  gcc version 12.2.0 (Debian 12.2.0-14)\n",
         "sys/module/nvidia/version": f"{DRIVER_VERSION}\n",
     }
     for i in range(what["gpus"]):
         bus = gpu_bus(i)
         files[f"proc/driver/nvidia/gpus/{bus}/information"] = (
-            f"Model: \t\t {GPU_NAME}\nIRQ:   \t\t {64 + i}\nGPU UUID: \t {_uuid(what, i)}\nVideo BIOS: \t 96.00.a5.00.01\n"
-            f"Bus Type: \t PCIe\nDMA Size: \t 52 bits\nBus Location: \t {bus}\nDevice Minor: \t {i}\nGPU Excluded:\t No\n"
+            f"Model: \t\t {GPU_NAME}\nIRQ:   \t\t {64 + i}\nGPU UUID: \t {_uuid(what, i)}\n"
+            f"Video BIOS: \t 96.00.a5.00.01\nBus Type: \t PCIe\nDMA Size: \t 52 bits\nBus Location: \t {bus}\n"
+            f"Device Minor: \t {i}\nGPU Excluded:\t No\n"
         )
         files |= _pci(
             bus, vendor=0x10DE, device=0x2330, kind=0x030200, driver="nvidia", speed="32.0 GT/s PCIe", width=16
@@ -152,24 +155,24 @@ def _hca(what: Mapping[str, Any], number: int, port: Mapping[str, Any]) -> dict[
         "sys/module/mlx5_core/version": f"{OFED_VERSION}\n",
         "sys/module/ib_core/version": f"{OFED_VERSION}\n",
     }
-    for counter in _COUNTERS:
+    for counter in _COUNTERS.split():
         files[f"{one}/counters/{counter}"] = "0\n"
-    for counter in _HW_COUNTERS:
+    for counter in _HW_COUNTERS.split():
         files[f"{one}/hw_counters/{counter}"] = "0\n"
     return files | _pci(
         bus, vendor=0x15B3, device=0x101E, kind=0x020000, driver="mlx5_core", speed="16.0 GT/s PCIe", width=16
     )
 
 
-_COUNTERS = (
-    "port_xmit_data port_rcv_data port_xmit_packets port_rcv_packets port_xmit_wait port_xmit_discards port_rcv_errors "
-    "port_rcv_remote_physical_errors port_rcv_switch_relay_errors symbol_error link_error_recovery link_downed "
-    "local_link_integrity_errors excessive_buffer_overrun_errors VL15_dropped unicast_xmit_packets unicast_rcv_packets"
-).split()
-_HW_COUNTERS = (
-    "out_of_sequence out_of_buffer packet_seq_err local_ack_timeout_err rnr_nak_retry_err implied_nak_seq_err "
-    "np_cnp_sent np_ecn_marked_roce_packets rp_cnp_handled rp_cnp_ignored"
-).split()
+_COUNTERS = """
+    port_xmit_data port_rcv_data port_xmit_packets port_rcv_packets port_xmit_wait port_xmit_discards port_rcv_errors
+    port_rcv_remote_physical_errors port_rcv_switch_relay_errors symbol_error link_error_recovery link_downed
+    local_link_integrity_errors excessive_buffer_overrun_errors VL15_dropped unicast_xmit_packets unicast_rcv_packets
+"""
+_HW_COUNTERS = """
+    out_of_sequence out_of_buffer packet_seq_err local_ack_timeout_err rnr_nak_retry_err implied_nak_seq_err
+    np_cnp_sent np_ecn_marked_roce_packets rp_cnp_handled rp_cnp_ignored
+"""
 
 
 def _pci(
@@ -196,65 +199,20 @@ def _uuid(what: Mapping[str, Any], gpu: int) -> str:
 
 def smi_xml(what: Mapping[str, Any], *, driver: str = DRIVER_VERSION) -> str:
     """What `nvidia-smi -q -x` prints on the host: the elements that health checks read, all of them healthy."""
-    gpus = "".join(_smi_gpu(what, i) for i in range(what["gpus"]))
+    form = Template(resources.files("fairlead.lab").joinpath("gpu.xml").read_text())
+    gpus = "".join(
+        form.substitute(
+            bus=f"0000{gpu_bus(i).upper()}",
+            domain=gpu_bus(i).split(":")[0],
+            name=GPU_NAME,
+            serial=f"{what['number']:05d}{i:02d}",
+            uuid=_uuid(what, i),
+            minor=i,
+        )
+        for i in range(what["gpus"])
+    )
     return (
         '<?xml version="1.0" ?>\n<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">\n<nvidia_smi_log>\n'
         f"\t<driver_version>{driver}</driver_version>\n\t<cuda_version>{CUDA_VERSION}</cuda_version>\n"
         f"\t<attached_gpus>{what['gpus']}</attached_gpus>\n{gpus}</nvidia_smi_log>\n"
     )
-
-
-def _smi_gpu(what: Mapping[str, Any], gpu: int) -> str:
-    bus = gpu_bus(gpu)
-    domain = bus.split(":")[0]
-    return f"""\t<gpu id="0000{bus.upper()}">
-\t\t<product_name>{GPU_NAME}</product_name>
-\t\t<product_architecture>Lab</product_architecture>
-\t\t<persistence_mode>Enabled</persistence_mode>
-\t\t<mig_mode><current_mig>Disabled</current_mig><pending_mig>Disabled</pending_mig></mig_mode>
-\t\t<serial>{what["number"]:05d}{gpu:02d}</serial>
-\t\t<uuid>{_uuid(what, gpu)}</uuid>
-\t\t<minor_number>{gpu}</minor_number>
-\t\t<vbios_version>96.00.A5.00.01</vbios_version>
-\t\t<pci>
-\t\t\t<pci_bus>00</pci_bus><pci_device>00</pci_device><pci_domain>{domain}</pci_domain>
-\t\t\t<pci_bus_id>0000{bus.upper()}</pci_bus_id>
-\t\t\t<pci_gpu_link_info>
-\t\t\t\t<pcie_gen><max_link_gen>5</max_link_gen><current_link_gen>5</current_link_gen></pcie_gen>
-\t\t\t\t<link_widths><max_link_width>16x</max_link_width><current_link_width>16x</current_link_width></link_widths>
-\t\t\t</pci_gpu_link_info>
-\t\t\t<replay_counter>0</replay_counter>
-\t\t</pci>
-\t\t<clocks_event_reasons>
-\t\t\t<clocks_event_reason_gpu_idle>Active</clocks_event_reason_gpu_idle>
-\t\t\t<clocks_event_reason_hw_slowdown>Not Active</clocks_event_reason_hw_slowdown>
-\t\t\t<clocks_event_reason_hw_thermal_slowdown>Not Active</clocks_event_reason_hw_thermal_slowdown>
-\t\t\t<clocks_event_reason_hw_power_brake_slowdown>Not Active</clocks_event_reason_hw_power_brake_slowdown>
-\t\t\t<clocks_event_reason_sw_thermal_slowdown>Not Active</clocks_event_reason_sw_thermal_slowdown>
-\t\t</clocks_event_reasons>
-\t\t<fb_memory_usage>
-\t\t\t<total>16384 MiB</total><reserved>256 MiB</reserved><used>0 MiB</used><free>16128 MiB</free>
-\t\t</fb_memory_usage>
-\t\t<compute_mode>Default</compute_mode>
-\t\t<ecc_mode><current_ecc>Enabled</current_ecc><pending_ecc>Enabled</pending_ecc></ecc_mode>
-\t\t<ecc_errors>
-\t\t\t<volatile><sram_correctable>0</sram_correctable><sram_uncorrectable_parity>0</sram_uncorrectable_parity>\
-<sram_uncorrectable_secded>0</sram_uncorrectable_secded><dram_correctable>0</dram_correctable>\
-<dram_uncorrectable>0</dram_uncorrectable></volatile>
-\t\t\t<aggregate><sram_correctable>0</sram_correctable><sram_uncorrectable_parity>0</sram_uncorrectable_parity>\
-<sram_uncorrectable_secded>0</sram_uncorrectable_secded><dram_correctable>0</dram_correctable>\
-<dram_uncorrectable>0</dram_uncorrectable><sram_threshold_exceeded>No</sram_threshold_exceeded></aggregate>
-\t\t</ecc_errors>
-\t\t<remapped_rows>
-\t\t\t<remapped_row_corr>0</remapped_row_corr><remapped_row_unc>0</remapped_row_unc>
-\t\t\t<remapped_row_pending>No</remapped_row_pending><remapped_row_failure>No</remapped_row_failure>
-\t\t</remapped_rows>
-\t\t<temperature><gpu_temp>34 C</gpu_temp><gpu_temp_max_threshold>92 C</gpu_temp_max_threshold>\
-<gpu_temp_slow_threshold>89 C</gpu_temp_slow_threshold></temperature>
-\t\t<gpu_power_readings><power_state>P0</power_state><instant_power_draw>70.00 W</instant_power_draw>\
-<current_power_limit>300.00 W</current_power_limit><default_power_limit>300.00 W</default_power_limit></gpu_power_readings>
-\t\t<clocks><graphics_clock>1980 MHz</graphics_clock><sm_clock>1980 MHz</sm_clock><mem_clock>2619 MHz</mem_clock></clocks>
-\t\t<max_clocks><graphics_clock>1980 MHz</graphics_clock><sm_clock>1980 MHz</sm_clock><mem_clock>2619 MHz</mem_clock></max_clocks>
-\t\t<processes></processes>
-\t</gpu>
-"""

@@ -65,9 +65,9 @@ def run_on(state: LabState, host: HostState, argv: Sequence[str]) -> subprocess.
 
 
 def words_into(name: str, node: str, argv: Sequence[str]) -> list[str]:
-    """The words that run a command on a host or in a switch of a lab. Raises LabError where there is no such living node.
+    """The words that run a command on a host or in a switch of a lab; it dies with the process that runs them.
 
-    The command dies with the process that runs these words.
+    Raises LabError where there is no such node, or it is dead.
     """
     state = running(name)
     # twice: `nsenter` waits outside for the command inside, and each must go with its parent
@@ -103,7 +103,7 @@ def processes_of(host: HostState) -> list[int]:
 
 
 def _all_pids() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
 
 
 def _pid_namespace(pid: int) -> Path | None:

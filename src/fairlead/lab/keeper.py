@@ -8,8 +8,8 @@ where the lab's record is kept.
     keeper               first process of the new PID namespace; makes namespaces, links, addresses, hosts
     anchors              one per host (anchor.py), children of the keeper, each first in a PID namespace below
 
-Nothing here outlives the keeper: namespaces have no other holder than its mount namespace, links live in namespaces, and
-the kernel kills every process of a PID namespace with its first. Until "commit" the keeper dies with its parents
+Nothing here outlives the keeper: namespaces have no other holder than its mount namespace, links live in namespaces,
+and the kernel kills every process of a PID namespace with its first. Until "commit" the keeper dies with its parents
 (PDEATHSIG, and end of file on stdin for the moment before that is set), so a killed `up` leaves no process and no
 namespace. What can be left is a folder and empty cgroups, and those are named in a record written before either exists.
 """

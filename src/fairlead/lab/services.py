@@ -21,12 +21,12 @@ def tools(shape: LabShape) -> dict[str, str]:
 
 
 def check(shape: LabShape, *, privileged: bool) -> None:
-    """Refuse what an ordinary user cannot have: one user of a user namespace cannot become others, as both daemons must."""
+    """Refuse what an ordinary user cannot have: both daemons become other users, and a user namespace has only one."""
     wanted = [name for name, is_on in (("OpenSSH", shape.sshd), ("Slurm", shape.slurm)) if is_on]
     if wanted and not privileged:
         raise NotPermitted(
             "lab/service-needs-root",
-            f"{' and '.join(wanted)} in a lab need root: their daemons change users, and this user namespace has only one",
+            f"{' and '.join(wanted)} in a lab: only for root, as an ordinary user cannot become others",
             hint="run as root, or leave out `sshd` in [lab] and `lab` in [slurm]",
         )
 

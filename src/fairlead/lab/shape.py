@@ -21,10 +21,14 @@ MAX_PLANES = 8
 MAX_HOSTS = 512
 """A lab beyond this is a simulation's business; the kernel would spend its time on timers."""
 
-HOST_KIB = 6_500
-SWITCH_KIB = 600
+HOST_KIB = 4_000
+SWITCH_KIB = 500
 PORT_KIB = 60
-"""Memory per host (its first process and namespaces), switch, and link end, measured by bench/lab_updown.py."""
+"""Memory per host (its first process and namespaces), switch, and link end: what bench/lab_updown.py measured, and
+half as much again."""
+
+SCRATCH_SHARE = 4
+"""File space is memory only once it is written to; a quarter of it is counted."""
 
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?\Z")
 _RESERVED = {"mgmt", "head"}
@@ -53,7 +57,7 @@ class LabShape(msgspec.Struct, frozen=True, kw_only=True):
     final destination in its pseudo-header."""
     scratch_mib: int = 256
     """Size of each host's private file space: /tmp, /run, /mnt, /var/tmp, /var/log and changes under /etc."""
-    gpus: int = 4
+    gpus: int = 2
     """GPUs each host shows."""
     facts: str = ""
     """A directory with one captured tree per node to show instead of the generated one."""
@@ -69,7 +73,7 @@ class LabShape(msgspec.Struct, frozen=True, kw_only=True):
         if not 1 <= self.planes <= MAX_PLANES or len(self.nodes) > MAX_HOSTS:
             raise LabError(
                 "lab/too-large",
-                f"{self.planes} planes and {len(self.nodes)} hosts; a lab has 1 to {MAX_PLANES} planes and up to {MAX_HOSTS} hosts",
+                f"{self.planes} planes, {len(self.nodes)} hosts; a lab has up to {MAX_PLANES} and {MAX_HOSTS}",
                 hint="simulate larger fabrics: fairlead fabric sim",
             )
         for i, node in enumerate(self.nodes):
@@ -88,11 +92,11 @@ class LabShape(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def memory_kib(self) -> int:
-        """What the lab needs once up, without what runs in it; its file space counts as if half full."""
+        """What the lab needs once up, without what runs in it; and a share of its file space (SCRATCH_SHARE)."""
         topo = self.topology
         ends = topo.num_queues + 2 * topo.num_switches
         fixed = topo.num_hosts * HOST_KIB + topo.num_switches * SWITCH_KIB + ends * PORT_KIB
-        return fixed + topo.num_hosts * self.scratch_mib * 512
+        return fixed + topo.num_hosts * self.scratch_mib * 1024 // SCRATCH_SHARE
 
     @classmethod
     def from_spec(cls, spec: Spec) -> LabShape:

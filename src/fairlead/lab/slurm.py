@@ -94,17 +94,15 @@ def conf(shape: LabShape, state: LabState) -> str:
     assert head is not None
     cpus = max(1, shape.gpus) * CPUS_PER_GPU
     gres = f" Gres=gpu:{GPU_TYPE}:{shape.gpus}" if shape.gpus else ""
-    lines = [_CONF.format(name=f"lab-{shape.name}", head=head.management)]
-    for host in state.hosts:
-        if host.name != HEAD:
-            lines.append(
-                f"NodeName={host.name} NodeAddr={host.management} NodeHostname={host.name} CPUs={cpus} "
-                f"RealMemory={MEMORY_MB}{gres}\n"
-            )
-    lines.append(
-        f"PartitionName={shape.partition} Nodes={','.join(shape.nodes)} Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO\n"
+    nodes = "".join(
+        f"NodeName={host.name} NodeAddr={host.management} NodeHostname={host.name} "
+        f"CPUs={cpus} RealMemory={MEMORY_MB}{gres}\n"
+        for host in state.hosts
+        if host.name != HEAD
     )
-    return "".join(lines)
+    common = _CONF.format(name=f"lab-{shape.name}", head=head.management)
+    partition = f"PartitionName={shape.partition} Nodes={','.join(shape.nodes)} Default=YES MaxTime=INFINITE State=UP\n"
+    return common + nodes + partition
 
 
 def topology(shape: LabShape) -> str:
@@ -117,7 +115,7 @@ def topology(shape: LabShape) -> str:
 
 
 def start(shape: LabShape, state: LabState) -> SlurmState:
-    """Start every daemon and wait until each node is idle. Raises LabError `lab/service` with the daemon's last words."""
+    """Start every daemon, wait until each node is idle. Raises LabError `lab/service` with a daemon's last words."""
     head = state.host(HEAD)
     assert head is not None
     start_host(state, head)

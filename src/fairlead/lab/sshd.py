@@ -43,9 +43,10 @@ def make_keys(folder: Path) -> None:
     for name in ("host_key", "user_key"):
         (place / name).unlink(missing_ok=True)
         subprocess.run(
-            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", f"fairlead lab {folder.name}", "-f", str(place / name)],
-            check=True, capture_output=True,
-        )  # fmt: skip
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", f"lab {folder.name}", "-f", str(place / name)],
+            check=True,
+            capture_output=True,
+        )
 
 
 def files(folder: Path) -> dict[str, str]:
@@ -76,7 +77,8 @@ def write_client(state: LabState, folder: Path) -> Path:
     package = Path(__file__).resolve().parents[2]
     dial.write_text(
         "#!/bin/sh\n# opens a connection inside the lab and hands it to ssh\n"
-        f'PYTHONPATH={package} FAIRLEAD_LABS={folder.parent} exec {sys.executable} -P -m fairlead.lab.dial {state.name} "$@"\n'
+        f"export PYTHONPATH={package} FAIRLEAD_LABS={folder.parent}\n"
+        f'exec {sys.executable} -P -m fairlead.lab.dial {state.name} "$@"\n'
     )
     dial.chmod(0o700)
     blocks = [
@@ -84,7 +86,8 @@ def write_client(state: LabState, folder: Path) -> Path:
     ]
     common = (
         f"Host *\n    User root\n    IdentityFile {place}/user_key\n    IdentitiesOnly yes\n"
-        f"    UserKnownHostsFile {place}/known_hosts\n    StrictHostKeyChecking yes\n    BatchMode yes\n    LogLevel ERROR\n"
+        f"    UserKnownHostsFile {place}/known_hosts\n    StrictHostKeyChecking yes\n    BatchMode yes\n"
+        "    LogLevel ERROR\n"
         f"    ProxyCommand {dial} %h %p\n    ProxyUseFdpass yes\n"
     )
     config = place / "config"

@@ -1,7 +1,7 @@
-"""What a running lab looks like right now: read from the kernel, drawn as text.
+"""What a running lab is doing right now, read from the kernel into a LabStatus.
 
-Knows: interface and queue counters as `ip` and `tc` print them, and how a person wants to see a fabric. Must not know:
-how any of it came about. Reading and drawing are two functions, with a LabStatus between them.
+Knows: interface and queue counters as `ip` and `tc` print them, and what tells a hung host from a dead one. Must not
+know: how any of it is drawn (drawing.py).
 """
 
 from __future__ import annotations
@@ -9,19 +9,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
 
-import msgspec
-
-from fairlead.base.table import table
-from fairlead.base.units import rate, size
 from fairlead.lab import inside, store
-from fairlead.lab.faults import apply
-from fairlead.lab.faults.effects import Effects, merged
-from fairlead.lab.shape import LabShape
+from fairlead.lab.faults import apply, catalog
 from fairlead.records.labstate import HostState, HostStatus, LabState, LabStatus, LinkStatus, PortStatus
 
 _READERS = 8
@@ -32,18 +25,18 @@ def read(state: LabState) -> LabStatus:
     netns = sorted({end.netns for link in state.links for end in (link.lower, link.upper)})
     with ThreadPoolExecutor(_READERS) as pool:
         ports = dict(zip(netns, pool.map(lambda name: _ports(state, name), netns), strict=True))
-    on_links, on_hosts = _who_is_hit(state)
+    hit = _who_is_hit(state)
     links = tuple(
         LinkStatus(
             name=link.name,
             plane=link.plane,
             lower=ports[link.lower.netns].get(link.lower.device, PortStatus(is_up=False, has_carrier=False)),
             upper=ports[link.upper.netns].get(link.upper.device, PortStatus(is_up=False, has_carrier=False)),
-            faults=on_links.get(link.name, ()),
+            faults=hit.get(link.name, ()),
         )
         for link in state.links
     )
-    hosts = tuple(_host(host, on_hosts.get(host.name, ())) for host in state.hosts)
+    hosts = tuple(_host(host, hit.get(host.name, ())) for host in state.hosts)
     return LabStatus(name=state.name, is_up=True, hosts=hosts, links=links, faults=state.faults)
 
 
@@ -76,25 +69,13 @@ def ports_of(devices: list[dict[str, Any]], queues: list[dict[str, Any]]) -> dic
     return out
 
 
-def _who_is_hit(state: LabState) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
-    """Links and hosts -> the faults in force on them."""
-    view = apply.view_of(state)
-    by_end = {(end.netns, end.device): link.name for link in state.links for end in (link.lower, link.upper)}
-    links: dict[str, list[int]] = {}
-    hosts: dict[str, list[int]] = {}
+def _who_is_hit(state: LabState) -> dict[str, tuple[int, ...]]:
+    """Names of links, switches, hosts and pairs -> the faults in force on them."""
+    view, hit = apply.view_of(state), dict[str, tuple[int, ...]]()
     for fault in state.faults:
-        asked = apply.effects_of(view, fault)
-        for name in {
-            by_end[port] for port in (*asked.down, *asked.queues, *asked.filters, *asked.flaps) if port in by_end
-        }:
-            links.setdefault(name, []).append(fault.id)
-        for name in _hosts_of(asked):
-            hosts.setdefault(name, []).append(fault.id)
-    return {k: tuple(v) for k, v in links.items()}, {k: tuple(v) for k, v in hosts.items()}
-
-
-def _hosts_of(asked: Effects) -> set[str]:
-    return {*asked.dead, *asked.hung, *asked.cpu_pct, *asked.disk_pct, *(f.host for f in asked.files)}
+        for name in catalog.targets_of(catalog.kind_of(fault.kind), fault.target, view):
+            hit[name] = (*hit.get(name, ()), fault.id)
+    return hit
 
 
 def _host(host: HostState, faults: tuple[int, ...]) -> HostStatus:
@@ -123,86 +104,3 @@ def _is_stopped(host: HostState) -> bool:
 
 def _json(text: str) -> list[dict[str, Any]]:
     return json.loads(text) if text else []
-
-
-def draw(state: LabState, now: LabStatus, *, every_link: bool = False) -> str:
-    """The lab as text: planes as small maps, hosts, what is not as built, and every link on request."""
-    shape = msgspec.convert(state.shape, LabShape)
-    head = (
-        f"lab {state.name}   {len(shape.nodes)} hosts   {shape.planes} planes of {shape.t0} T0 and {shape.t1} T1   "
-        f"{rate(shape.rate_mbps * 1e6)} a port   up since {state.created}"
-    )
-    parts = [head, "", *_maps(state, shape, {link.name: link for link in now.links}), _hosts(state, now)]
-    odd = [link for link in now.links if every_link or link.faults or not link.has_carrier]
-    if odd:
-        parts += ["", _link_table(odd)]
-    if now.faults:
-        rows = [
-            (f.id, f.kind, f.target, " ".join(f"{k}={v}" for k, v in f.params.items()), f.since) for f in now.faults
-        ]
-        parts += ["", table(["FAULT", "KIND", "TARGET", "SETTINGS", "SINCE"], rows)]
-    return "\n".join(parts)
-
-
-def _maps(state: LabState, shape: LabShape, links: Mapping[str, LinkStatus]) -> Iterator[str]:
-    """One map a plane: a row per T0, a column per T1, then its hosts."""
-    per_t0 = shape.topology.hosts_per_t0
-    for plane in range(shape.planes):
-        rows = []
-        for t0 in range(shape.t0):
-            up = [_cell(links[f"p{plane}/t0-{t0}/t1-{t1}"]) for t1 in range(shape.t1)]
-            below = shape.nodes[t0 * per_t0 : (t0 + 1) * per_t0]
-            hosts = "  ".join(f"{node} {_cell(links[f'p{plane}/{node}'])}" for node in below)
-            rows.append((f"t0-{t0}", *up, hosts))
-        yield table([f"p{plane}", *(f"t1-{t1}" for t1 in range(shape.t1)), "HOSTS"], rows)
-        yield ""
-
-
-def _cell(link: LinkStatus) -> str:
-    if not link.has_carrier:
-        return "down"
-    return "fault" if link.faults else "ok"
-
-
-def _hosts(state: LabState, now: LabStatus) -> str:
-    by_name = {host.name: host for host in state.hosts}
-    rows = []
-    for host in now.hosts:
-        links = [link for link in now.links if link.name.split("/")[1:] == [host.name]]
-        sent, received = (sum(getattr(link.lower, f"{way}_packets") for link in links) for way in ("tx", "rx"))
-        full = "" if host.scratch_used_pct is None else f"{host.scratch_used_pct:g}"
-        faults = ",".join(map(str, host.faults)) or "-"
-        known = by_name[host.name]
-        rows.append(
-            (
-                host.name,
-                host.state,
-                known.management,
-                known.fabric or "-",
-                host.num_processes,
-                full,
-                sent,
-                received,
-                faults,
-            )
-        )
-    header = ["HOST", "STATE", "MANAGEMENT", "FABRIC", "PROCESSES", "DISK %", "PACKETS OUT", "PACKETS IN", "FAULTS"]
-    return table(header, rows)
-
-
-def _link_table(links: list[LinkStatus]) -> str:
-    rows = [
-        (
-            link.name,
-            "up" if link.has_carrier else "down",
-            rate(link.lower.rate_mbps * 1e6) if link.lower.rate_mbps else "-",
-            link.lower.tx_packets,
-            size(link.lower.tx_bytes),
-            link.upper.tx_packets,
-            size(link.upper.tx_bytes),
-            link.lower.drops + link.upper.drops,
-            ",".join(map(str, link.faults)) or "-",
-        )
-        for link in links
-    ]
-    return table(["LINK", "CARRIER", "RATE", "PACKETS UP", "UP", "PACKETS DOWN", "DOWN", "QUEUE DROPS", "FAULTS"], rows)

@@ -59,7 +59,7 @@ def enter(path: str | Path, kind: int) -> None:
 
 
 def mount(source: str, target: str | Path, fstype: str = "", flags: int = 0, data: str = "") -> None:
-    """mount(2); the error names the target."""
+    """Make a mount (mount(2)); the error names its target."""
     result = _libc.mount(source.encode(), os.fsencode(target), fstype.encode(), ctypes.c_ulong(flags), data.encode())
     _check(result, str(target))
 

@@ -206,7 +206,7 @@ def build_error(step: str, line: str, detail: str) -> LabError | MissingTool | N
         return NotPermitted(
             "lab/not-permitted",
             f"this user may not make namespaces here ({line}: {detail})",
-            hint="run as root, or allow user namespaces: sysctl kernel.unprivileged_userns_clone=1 user.max_user_namespaces=10000",
+            hint="run as root, or allow user namespaces: sysctl user.max_user_namespaces=10000",
         )
     if step == "ip" and ("seg6local" in line or "next-csid" in line):
         return no_srv6()

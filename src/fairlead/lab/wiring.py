@@ -13,8 +13,9 @@ One namespace per switch and per host, and one for management, so that a packet'
     T1           d0 .. dS        down to the T0s
     any switch   sr0             where micro-segment routes hang: a device no fault takes down
 
-Neighbours are permanent entries and nothing has a link-local address, so the fabric is silent until somebody sends, and
-a link that drops silently is noticed by nobody. Gateways are fe80::1 (the end closer to T1) and fe80::2 (the other).
+Neighbours are permanent entries and nothing has a link-local address, so after a few multicast reports at the start the
+fabric is silent until somebody sends, and a link that drops silently is noticed by nobody. Gateways are fe80::1 (the
+end closer to T1) and fe80::2 (the other).
 """
 
 from __future__ import annotations
@@ -217,17 +218,15 @@ def management_setup(shape: LabShape) -> Setup:
         "link set br0 up",
         f"addr replace {MANAGEMENT_HEAD}/{MANAGEMENT_BITS} dev br0",
         "link set lo up",
+        *(f"link set {link.upper.device} master br0 up" for link in management_links(shape)),
     ]
-    for link in management_links(shape):
-        ip.append(f"link set {link.upper.device} master br0 up")
     return Setup("mgmt", (), tuple(ip), ())
 
 
-def shaping(device: str, rate_mbps: int, shape: LabShape) -> str:
+def shaping(device: str, rate_mbps: float, shape: LabShape) -> str:
     """The `tc -batch` line that holds a device to a rate."""
-    return (
-        f"qdisc replace dev {device} root tbf rate {rate_mbps}mbit burst {shape.burst_kib}kb limit {shape.buffer_kib}kb"
-    )
+    bucket = f"burst {shape.burst_kib}kb limit {shape.buffer_kib}kb"
+    return f"qdisc replace dev {device} root tbf rate {rate_mbps:g}mbit {bucket}"
 
 
 def _management(address: IPv4Address) -> list[str]:
@@ -235,11 +234,11 @@ def _management(address: IPv4Address) -> list[str]:
 
 
 def _switch_base(plane: int, own: int) -> list[str]:
+    flavour = f"flavors next-csid lblen {usid.BLOCK_BITS} nflen {usid.USID_BITS}"
     return [
         "link set sr0-peer up",
         "link set sr0 up",
-        f"route replace {usid.locator(plane, own)} encap seg6local action End flavors next-csid "
-        f"lblen {usid.BLOCK_BITS} nflen {usid.USID_BITS} dev sr0",
+        f"route replace {usid.locator(plane, own)} encap seg6local action End {flavour} dev sr0",
         # what has no route is dropped without a word to the sender
         "route replace blackhole ::/0",
     ]
@@ -254,7 +253,7 @@ def _next_hop(plane: int, segment: int, device: str, gateway: str, mac: str) -> 
 
 
 def _routes_to(shape: LabShape, host: int, other: int) -> list[str]:
-    """Encapsulating routes to another host: its fabric address over every plane, each port address over its own plane."""
+    """Encapsulating routes to another host: its fabric address over every plane, each port address over its own."""
     topo = shape.topology
     src, dst = topo.seat(host), topo.seat(other)
     per_plane = max(1, MAX_NEXT_HOPS // topo.planes)

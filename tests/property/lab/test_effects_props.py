@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 from fairlead.lab import hosttree
 from fairlead.lab.faults import catalog
 from fairlead.lab.faults.effects import Effects, changes, merged
+from fairlead.lab.faults.kinds import View
 from fairlead.lab.shape import LabShape
 
 SHAPE = LabShape(planes=2)
 PORTS = [{"device": f"eth{p + 1}", "mac": f"02:0{p}:00:00:00:00", "address": "::", "gbps": 100} for p in range(2)]
 TREES = {n: hosttree.generated(hosttree.shows(n, i, gpus=1, ports=PORTS)) for i, n in enumerate(SHAPE.nodes)}
-VIEW = catalog.View(SHAPE, TREES.__getitem__)
+VIEW = View(SHAPE, TREES.__getitem__)
 NEEDED = {"mbps": "10", "version": "1.2", "path": "/etc/x"}
 
 
@@ -22,7 +23,7 @@ def faults(draw):
     """Effects of one random fault, with a number of its own."""
     kind = catalog.KINDS[draw(st.sampled_from(sorted(catalog.KINDS)))]
     pattern = {"link": "p*/n*", "switch": "*/*", "host": "*", "pair": "*"}[kind.on]
-    target = draw(st.sampled_from(catalog.targets_of(kind, pattern, SHAPE)))
+    target = draw(st.sampled_from(catalog.targets_of(kind, pattern, VIEW)))
     given_ = {n: NEEDED[n] for n, s in kind.settings.items() if s.default is None}
     return kind.effects(VIEW, draw(st.integers(1, 10**6)), target, catalog.settings_of(kind, given_))
 

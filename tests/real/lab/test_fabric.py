@@ -33,8 +33,8 @@ def udp(lab, host, *, port=0):
 class Records:
     """A rule in every switch and host that counts, per destination address, what arrives there.
 
-    The kernel counts at the moment of arrival. A packet socket would not do: the switch rewrites the address in the very
-    buffer the socket has yet to read.
+    The kernel counts at the moment of arrival. A packet socket would not do: the switch rewrites the address in the
+    very buffer the socket has yet to read.
     """
 
     def __init__(self, lab):
@@ -85,7 +85,7 @@ def test_packets_take_the_hops_their_addresses_name(lab, records_of_hops, a, b):
         sender.sendto(b"x", (str(address), 4791))
         data, source = receiver.recvfrom(100)
         assert (data, IPv6Address(source[0])) == (b"x", usid.port_address(path.plane, *src))
-        # every switch on the way sees the packet once, under the address it has there by arithmetic, and so does the host
+        # every switch on the way sees the packet once, under the address arithmetic gives it there; so does the host
         hops = [*map(wiring.netns_of, topo.hops(a, b, path)), nodes[b]]
         for hop, step in zip(hops, usid.journey(address), strict=True):
             expected.setdefault(hop, Counter())[step] += 1

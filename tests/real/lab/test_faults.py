@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import time
+from itertools import pairwise
 
 import pytest
 
@@ -205,7 +206,7 @@ def test_reordered_packets_are_overtaken_and_not_lost(lab):
     inject(lab.name, "reorder", "p0/n0", {"percent": "10"})
     with flow(lab) as send:
         numbers, _ = send(600, size=4000, gap_s=0.0001)
-    late = sum(b < a for a, b in zip(numbers, numbers[1:], strict=False))
+    late = sum(b < a for a, b in pairwise(numbers))
     assert late > 3
     assert len(set(numbers)) > 590
 
@@ -265,10 +266,11 @@ def test_a_hung_host_stands_still_and_its_kernel_still_answers(lab):
 
 def test_a_slow_host_gets_its_share_of_a_processor(lab):
     burn = "import time\nend = time.monotonic() + 1\nwhile time.monotonic() < end: pass\nprint(time.process_time())"
-    inject(lab.name, "slow-node", "n1", {"percent": "10"})
-    assert float(lab.on("n1", "python3", "-c", burn)) < 0.35
+    inject(lab.name, "slow-node", "n1", {"percent": "5"})
+    assert float(lab.on("n1", "python3", "-c", burn)) < 0.15
     heal(lab.name, "all")
-    assert float(lab.on("n1", "python3", "-c", burn)) > 0.35
+    # a busy machine gives less than a whole processor, though more than that
+    assert max(float(lab.on("n1", "python3", "-c", burn)) for _ in range(3)) > 0.2
 
 
 def test_a_full_disk_refuses_to_write_until_healed(lab):

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import census
 import pytest
-from conftest import Lab, fresh_name
 
+from conftest import Lab, fresh_name
 from fairlead.cluster import enter
 from fairlead.errors import LabError
 from fairlead.lab import up as up_module
@@ -21,7 +21,12 @@ from fairlead.lab.up import down, up
 
 pytestmark = [pytest.mark.real, pytest.mark.requires("root", "netns", "srv6", "tbf", "nft")]
 
-UP = "import sys; from fairlead.lab.shape import LabShape; from fairlead.lab.up import up; up(LabShape(name=sys.argv[1]))"
+UP = """
+import sys
+from fairlead.lab.shape import LabShape
+from fairlead.lab.up import up
+up(LabShape(name=sys.argv[1]))
+"""
 SMALL = {"planes": 1, "t0": 1, "t1": 1, "nodes": ("n0", "n1")}
 
 
@@ -86,8 +91,8 @@ def test_a_host_has_its_own_view_of_the_machine(lab):
     assert lab.sh("n1", "getent hosts n2").split() == [lab.state.host("n2").fabric, "n2"]
     lab.sh("n1", "echo x >/tmp/x; echo x >/run/x; echo x >/var/log/x; echo x >/etc/x; echo x >/dev/shm/x")
     assert lab.sh("n2", "ls /tmp/x /run/x /var/log/x /etc/x /dev/shm/x 2>/dev/null", check=False) == ""
-    assert not os.path.exists("/etc/x")
-    assert lab.sh("n1", "test -c /dev/nvidia3 && test -c /dev/infiniband/uverbs0 && echo both") == "both"
+    assert not Path("/etc/x").exists()
+    assert lab.sh("n1", "test -c /dev/nvidia1 && test -c /dev/infiniband/uverbs0 && echo both") == "both"
     assert int(lab.sh("n1", "df --output=size -m /tmp | tail -1")) == lab.shape.scratch_mib
 
 

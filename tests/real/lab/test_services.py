@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import time
+from pathlib import Path
 
 import census
 import pytest
-from conftest import Lab, fresh_name
 
+from conftest import Lab, fresh_name
 from fairlead.lab.faults.apply import heal, inject
 from fairlead.lab.shape import LabShape
 from fairlead.lab.up import down
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.real, pytest.mark.requires("root", "netns", "srv6", "t
 
 @pytest.fixture(scope="module")
 def lab():
-    made = Lab(LabShape(name=fresh_name(), planes=2, sshd=True, slurm=True))
+    made = Lab(LabShape(name=fresh_name(), planes=2, gpus=4, sshd=True, slurm=True))
     yield made
     down(made.name)
 
@@ -50,8 +50,8 @@ def test_ssh_to_a_dead_host_fails(lab):
 
 
 def test_keys_are_the_labs_own_and_private(lab):
-    key = os.path.join(os.path.dirname(lab.state.ssh.config), "user_key")
-    assert os.stat(key).st_mode & 0o077 == 0
+    key = Path(lab.state.ssh.config).parent / "user_key"
+    assert key.stat().st_mode & 0o077 == 0
     assert lab.sh("n0", "stat -c %a /run/fairlead/ssh/host_key") == "600"
 
 

@@ -8,6 +8,7 @@ from fairlead.errors import LabError, UsageError
 from fairlead.lab import hosttree
 from fairlead.lab.faults import catalog
 from fairlead.lab.faults.effects import Effects, HostFile, Port
+from fairlead.lab.faults.kinds import View
 from fairlead.lab.shape import LabShape
 
 SHAPE = LabShape()
@@ -18,12 +19,12 @@ def tree(node):
     return hosttree.generated(hosttree.shows(node, 0, gpus=4, ports=ports))
 
 
-VIEW = catalog.View(SHAPE, tree)
+VIEW = View(SHAPE, tree)
 
 
 def effects(name, target, **settings):
     kind = catalog.kind_of(name)
-    assert target in catalog.targets_of(kind, target, SHAPE)
+    assert target in catalog.targets_of(kind, target, VIEW)
     return kind.effects(VIEW, 7, target, catalog.settings_of(kind, settings))
 
 
@@ -124,17 +125,17 @@ def test_every_default_is_a_value_it_takes(name):
 
 def test_patterns_stand_for_one_part_each():
     link = catalog.kind_of("loss")
-    assert catalog.targets_of(link, "p*/n1", SHAPE) == ["p0/n1", "p1/n1", "p2/n1", "p3/n1"]
-    assert catalog.targets_of(link, "p0/*", SHAPE) == ["p0/n0", "p0/n1", "p0/n2", "p0/n3"]
-    assert len(catalog.targets_of(link, "p0/*/*", SHAPE)) == 4
+    assert catalog.targets_of(link, "p*/n1", VIEW) == ["p0/n1", "p1/n1", "p2/n1", "p3/n1"]
+    assert catalog.targets_of(link, "p0/*", VIEW) == ["p0/n0", "p0/n1", "p0/n2", "p0/n3"]
+    assert len(catalog.targets_of(link, "p0/*/*", VIEW)) == 4
 
 
 @pytest.mark.parametrize(
     ("call", "code", "near"),
     [
         (lambda: catalog.kind_of("silent-dorp"), "lab/unknown-fault", "silent-drop"),
-        (lambda: catalog.targets_of(catalog.kind_of("loss"), "p2/n9", SHAPE), "lab/unknown-target", "p2/n3"),
-        (lambda: catalog.targets_of(catalog.kind_of("node-dead"), "n9", SHAPE), "lab/unknown-target", "n3"),
+        (lambda: catalog.targets_of(catalog.kind_of("loss"), "p2/n9", VIEW), "lab/unknown-target", "p2/n3"),
+        (lambda: catalog.targets_of(catalog.kind_of("node-dead"), "n9", VIEW), "lab/unknown-target", "n3"),
         (lambda: catalog.settings_of(catalog.kind_of("loss"), {"precent": "1"}), "lab/bad-setting", "percent"),
         (
             lambda: catalog.settings_of(catalog.kind_of("loss"), {"percent": "101"}),

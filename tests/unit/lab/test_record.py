@@ -11,8 +11,8 @@ import pytest
 from fairlead.cluster import enter
 from fairlead.errors import LabError, MissingTool, NotPermitted
 from fairlead.lab import store
-from fairlead.lab.shape import LabShape
 from fairlead.lab.plan import describe, etc_hosts, plan
+from fairlead.lab.shape import LabShape
 from fairlead.lab.up import build_error
 from fairlead.records.codec import from_json, to_json
 from fairlead.records.labstate import LabState, Process

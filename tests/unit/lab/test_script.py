@@ -31,7 +31,15 @@ def test_a_script_is_read_line_by_line():
 
 
 def test_every_bad_line_is_named_at_once():
-    bad = "0 silent-drop p2/n3\nx loss p0/n0\n1 los p0/n0\n2 loss p0/n9\n3 loss p0/n0 percent=999\n1 heal all\n4 loss\n5 heal\n"
+    bad = """0 silent-drop p2/n3
+x loss p0/n0
+1 los p0/n0
+2 loss p0/n9
+3 loss p0/n0 percent=999
+1 heal all
+4 loss
+5 heal
+"""
     with pytest.raises(SpecError) as caught:
         script.parse(bad, SHAPE, "s.txt")
     assert [p.line for p in caught.value.problems] == [2, 3, 4, 5, 6, 7, 8]
@@ -49,7 +57,7 @@ def played(monkeypatch):
         return Fault(id=len(seen), kind=kind, target=target)
 
     monkeypatch.setattr(apply, "inject", inject)
-    monkeypatch.setattr(apply, "heal", lambda name, which: seen.append(("heal", which)) or [])
+    monkeypatch.setattr(apply, "heal", lambda _, which: seen.append(("heal", which)) or [])
     return seen
 
 
@@ -70,7 +78,7 @@ def test_an_interrupted_script_heals_what_it_injected(played, monkeypatch):
     class State:
         faults = (Fault(id=1, kind="silent-drop", target="p2/n3"), Fault(id=9, kind="loss", target="p0/n0"))
 
-    monkeypatch.setattr(script.store, "running", lambda name: State)
+    monkeypatch.setattr(script.store, "running", lambda _: State)
 
     def sleep(seconds):
         if seconds > 1:

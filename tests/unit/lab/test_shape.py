@@ -42,7 +42,7 @@ def test_more_than_a_machine_is_made_for_is_refused():
 
 
 def test_memory_is_refused_with_the_estimate_and_what_would_fit():
-    shape = LabShape(nodes=tuple(f"n{i}" for i in range(64)), scratch_mib=1024)
+    shape = LabShape(nodes=tuple(f"n{i}" for i in range(64)), scratch_mib=4096)
     check_memory(shape, shape.memory_kib)
     with pytest.raises(LabError) as caught:
         check_memory(shape, shape.memory_kib // 2)

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import msgspec
 
-from fairlead.lab.shape import LabShape
-from fairlead.lab.status import draw, ports_of
+from fairlead.lab import drawing
 from fairlead.lab.plan import describe
+from fairlead.lab.shape import LabShape
+from fairlead.lab.status import ports_of
 from fairlead.records.labstate import Fault, HostStatus, LabStatus, LinkStatus, PortStatus
 
 IP = json.loads(
@@ -44,26 +45,39 @@ def drawn(shape, **changes):
     links = {link.name: LinkStatus(name=link.name, plane=link.plane, lower=fine, upper=fine) for link in state.links}
     for name, change in changes.pop("links", {}).items():
         links[name] = msgspec.structs.replace(links[name], **change)
-    hosts = tuple(HostStatus(name=h.name, state="up", num_processes=1) for h in state.hosts)
+    other = changes.pop("hosts", {})
+    hosts = tuple(HostStatus(**{"name": h.name, "state": "up", **other.get(h.name, {})}) for h in state.hosts)
     now = LabStatus(name=state.name, is_up=True, hosts=hosts, links=tuple(links.values()), **changes)
-    return draw(state, now)
+    return drawing.picture(state, now), drawing.text(state, now)
 
 
-def test_a_healthy_lab_is_maps_and_hosts_and_no_list_of_links():
-    text = drawn(LabShape(planes=2))
-    assert "p1    t1-0  t1-1  HOSTS\nt0-0  ok    ok    n0 ok  n1 ok\nt0-1  ok    ok    n2 ok  n3 ok\n" in text
+def test_a_healthy_lab_is_its_planes_and_hosts_and_no_list_of_links():
+    view, text = drawn(LabShape(planes=2))
+    assert "plane 1  2 up  2 up  up  up  up  up" in text
     assert "LINK" not in text
     assert "FAULT " not in text
+    assert not any(part.is_called_out for part in (*view.hosts, *view.switches, *view.ports, *view.trunks, *view.pairs))
+    assert (len(view.ports), len(view.trunks), view.rate_bps) == (8, 8, 250e6)
 
 
-def test_what_is_broken_is_seen_in_the_map_and_listed():
+def test_what_is_broken_is_called_out_and_listed():
     gone = PortStatus(is_up=False, has_carrier=False)
-    text = drawn(
+    view, text = drawn(
         LabShape(planes=1),
         links={"p0/t0-0/t1-1": {"upper": gone}, "p0/n3": {"faults": (2,)}},
-        faults=(Fault(id=2, kind="loss", target="p0/n3", params={"percent": "5"}),),
+        hosts={"n1": {"state": "hung", "faults": (3,)}, "n2": {"state": "dead", "faults": (4,)}},
+        faults=(
+            Fault(id=2, kind="loss", target="p0/n3", params={"percent": "5", "side": "both"}),
+            Fault(id=3, kind="node-hung", target="n1"),
+            Fault(id=4, kind="node-dead", target="n2"),
+            Fault(id=5, kind="one-way-drop", target="n0:n3"),
+            Fault(id=6, kind="switch-down", target="p0/t1-1"),
+        ),
     )
-    assert "t0-0  ok    down  n0 ok  n1 ok" in text
-    assert "n2 ok  n3 fault" in text
+    assert {(t.t0, t.t1): t.state for t in view.trunks if t.state != "up"} == {(0, 1): "down"}
+    assert {p.host: (p.state, p.note) for p in view.ports if p.is_called_out} == {"n3": ("faulty", "loss percent=5")}
+    assert {h.name: h.state for h in view.hosts} == {"n0": "up", "n1": "faulty", "n2": "down", "n3": "up"}
+    assert [(p.a, p.b, p.note) for p in view.pairs] == [("n0", "n3", "one-way-drop from n0 to n3")]
+    assert [(s.plane, s.tier, s.index, s.state) for s in view.switches] == [(0, 1, 1, "down")]
     assert "p0/t0-0/t1-1  down" in text
     assert "percent=5" in text

@@ -41,11 +41,11 @@ class Effects:
 
     down: dict[Port, int] = field(default_factory=dict)
     """Ports without carrier -> the fault that asked last."""
-    queues: dict[Port, tuple[str, ...]] = field(default_factory=dict)
-    """Ports -> `tc` lines that replace their shaping."""
+    flaps: dict[Port, Flap] = field(default_factory=dict)
     filters: dict[Port, dict[int, str]] = field(default_factory=dict)
     """Ports -> fault -> nftables text for its table; tables of one port coexist."""
-    flaps: dict[Port, Flap] = field(default_factory=dict)
+    queues: dict[Port, tuple[str, ...]] = field(default_factory=dict)
+    """Ports -> `tc` lines that replace their shaping."""
     dead: dict[str, int] = field(default_factory=dict)
     hung: dict[str, int] = field(default_factory=dict)
     cpu_pct: dict[str, float] = field(default_factory=dict)
@@ -66,6 +66,8 @@ def merged(parts: Iterable[Effects]) -> Effects:
                     mine.setdefault(port, {}).update(tables)
             else:
                 mine.update(theirs)
+    for port in total.down:
+        total.flaps.pop(port, None)  # it cannot come back while somebody wants it down
     return total
 
 
@@ -82,8 +84,12 @@ class Change(NamedTuple):
 
 
 def changes(before: Effects, after: Effects) -> list[Change]:
-    """What must be done to go from one to the other, in the order of the fields of Effects."""
-    out = []
+    """What must be done to go from one to the other, in the order it must be done in.
+
+    Ends of flapping come first, so that no loop raises a port that goes down. Carrier goes before a host dies, so that
+    its last words do not get out, and a host lives before its files are mended: the order of the fields of Effects.
+    """
+    out: list[Change] = []
     for spot in fields(Effects):
         old, new = _flat(getattr(before, spot.name)), _flat(getattr(after, spot.name))
         asked_once = spot.name in ("down", "dead", "hung")  # who asked does not matter, that somebody does
@@ -93,7 +99,7 @@ def changes(before: Effects, after: Effects) -> list[Change]:
         for key, now in new.items():
             if key not in old or (old[key] != now and not asked_once):
                 out.append(Change(spot.name, key, is_on=True, value=now))
-    return out
+    return sorted(out, key=lambda c: c.what != "flaps" or c.is_on)
 
 
 def _flat(value: dict[Any, Any]) -> dict[Any, Any]:

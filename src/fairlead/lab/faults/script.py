@@ -26,6 +26,7 @@ from fairlead.base.suggest import did_you_mean
 from fairlead.errors import LabError, Problem, SpecError, UsageError
 from fairlead.lab import store
 from fairlead.lab.faults import apply, catalog
+from fairlead.lab.faults.kinds import View
 from fairlead.lab.shape import LabShape
 
 
@@ -56,6 +57,7 @@ def parse(text: str, shape: LabShape, file: str = "script") -> list[Step]:
     steps: list[Step] = []
     problems: list[Problem] = []
     latest = 0.0
+    view = View(shape, lambda _: {})
     for number, source in enumerate(text.splitlines(), 1):
         try:
             words = shlex.split(source, comments=True)
@@ -63,7 +65,7 @@ def parse(text: str, shape: LabShape, file: str = "script") -> list[Step]:
                 continue
             step = _step(words, number, source.strip())
             before, latest = latest, max(latest, step.at_s)
-            _check(step, shape, before)
+            _check(step, view, before)
             steps.append(step)
         except (UsageError, LabError, ValueError) as error:
             problems.append(
@@ -74,12 +76,12 @@ def parse(text: str, shape: LabShape, file: str = "script") -> list[Step]:
     return steps
 
 
-def _check(step: Step, shape: LabShape, before_s: float) -> None:
+def _check(step: Step, view: View, before_s: float) -> None:
     if step.at_s < before_s:
         raise UsageError("lab/bad-script", f"{step.at_s:g} s is before {before_s:g} s, the latest line above")
     if step.kind:
         kind = catalog.kind_of(step.kind)
-        catalog.targets_of(kind, step.target, shape)
+        catalog.targets_of(kind, step.target, view)
         catalog.settings_of(kind, dict(step.settings))
 
 
