@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from fairlead import __version__
+from fairlead.errors import Exit
 
 if TYPE_CHECKING:
     from cyclopts import App
+
+    from fairlead.cli.output import Answer
 
 _PROLOGUE = (
     "fairlead takes an AI cluster with an RDMA-capable network from booted machines to a running, debuggable job."
@@ -19,10 +23,15 @@ _PROLOGUE = (
 _EPILOGUE = "Exit codes: 0 ok, 1 bug, 2 usage, 3 verdict fail, 4 could not judge, 5 temporary, 130 interrupted."
 
 
+_SWITCHES = {"--json", "--quiet", "-q", "--verbose", "-v", "--warn-as-fail"}
+_HELP = {"--help", "-h"}
+
+
 def build() -> App:
     """The command tree; verbs are named, not imported."""
     from cyclopts import App
 
+    from fairlead.cli.help import PlainHelp
     from fairlead.cli.verbs import VERBS
 
     app = App(
@@ -30,13 +39,13 @@ def build() -> App:
         help=_PROLOGUE,
         help_epilogue=_EPILOGUE,
         help_format="plaintext",
-        help_formatter="plain",
+        help_formatter=PlainHelp(),
         version=__version__,
         result_action="return_value",
         suppress_keyboard_interrupt=False,
     )
-    for verb in VERBS:
-        app.command(verb.target, name=verb.name, help=verb.help)
+    for place, verb in enumerate(VERBS):
+        app.command(verb.target, name=verb.name, help=verb.help, sort_key=place)
     app.register_install_completion_command()
     return app
 
@@ -46,49 +55,88 @@ def run(argv: Sequence[str]) -> int:
     if list(argv) in (["--version"], ["-V"]):
         print(f"fairlead {__version__}")  # noqa: T201
         return 0
-    from cyclopts import CycloptsError
-
     from fairlead.cli import output
-    from fairlead.errors import UsageError
 
-    session = output.begin(argv)
+    words = _verb_first(argv)
+    session = output.begin(words)
     try:
-        _known_verb(argv)
-        answer: Any = build()(list(argv), exit_on_error=False, print_error=False)
-        return session.answer(answer) if isinstance(answer, output.Answer) else 0
-    except CycloptsError as error:
-        words = " ".join(str(error).split())
-        known = session.verb if session.verb != "fairlead" else ""
-        return session.failed(UsageError("cli/usage", words, hint=f"fairlead {known} --help".replace("  ", " ")))
+        return session.answer(_call(words))
     except BrokenPipeError:
         # the reader of a pipe left (`| head`); there is nobody to tell
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except SystemExit as leaving:
-        return int(leaving.code or 0) if isinstance(leaving.code, int | None) else 1
     except BaseException as error:  # noqa: BLE001 - the one place that turns anything into an exit status
         return session.failed(error)
     finally:
         session.close()
 
 
-def _known_verb(argv: Sequence[str]) -> None:
+def _call(words: list[str]) -> Answer:
+    """The answer of the verb, of a help flag, or of `--version`. Raises what the verb raises."""
+    from cyclopts import CycloptsError
+
+    from fairlead.cli.help import help_text, width_here
+    from fairlead.cli.output import Answer, session
+    from fairlead.errors import UsageError
+
+    _known_verb(words)
+    ours = words[: words.index("--")] if "--" in words else words
+    if _HELP & set(ours) or _wants_a_verb(words):
+        text = help_text(build(), [w for w in ours if not w.startswith("-")], width=width_here())
+        return Answer(schema="fairlead.help/1", text=text, body={"help": text})
+    if words[0] in {"--version", "-V"}:
+        return Answer(schema="fairlead.version/1", text=f"fairlead {__version__}")
+    try:
+        answer = build()(words, exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        verb = session().verb
+        hint = f"fairlead {verb} --help" if verb != "fairlead" else "fairlead --help"
+        raise UsageError("cli/usage", " ".join(str(error).split()), hint=hint) from None
+    return answer if isinstance(answer, Answer) else Answer(schema="fairlead.done/1", text="")
+
+
+def _verb_first(argv: Sequence[str]) -> list[str]:
+    """`fairlead --json probe` is `fairlead probe --json`: switches in front of the verb go behind it."""
+    words = list(argv)
+    first = next((i for i, word in enumerate(words) if word not in _SWITCHES), len(words))
+    return [*words[first : first + 1], *words[:first], *words[first + 1 :]]
+
+
+def _known_verb(words: Sequence[str]) -> None:
     """Refuse an unknown verb by name, before the parser reads flags it cannot place."""
     from fairlead.base.suggest import did_you_mean
     from fairlead.cli.verbs import VERBS
     from fairlead.errors import UsageError
 
     names = [v.name for v in VERBS]
-    if argv and not argv[0].startswith("-") and argv[0] not in names:
-        raise UsageError("cli/usage", f"no verb `{argv[0]}`; {did_you_mean(argv[0], names)}", hint="fairlead --help")
+    if words and not words[0].startswith("-") and words[0] not in names:
+        raise UsageError("cli/usage", f"no verb `{words[0]}`; {did_you_mean(words[0], names)}", hint="fairlead --help")
+
+
+def _wants_a_verb(words: Sequence[str]) -> bool:
+    """Nothing but switches, behind nothing or behind a verb that has verbs of its own."""
+    from fairlead.cli.verbs import VERBS
+
+    families = {v.name for v in VERBS if v.target.endswith(":app")}
+    return not set(words[1:] if words and words[0] in families else words) - _SWITCHES
 
 
 def main() -> NoReturn:
     """The program."""
-    # a scheduler stops its prologs with SIGTERM: same clean way out as Ctrl-C
-    signal.signal(signal.SIGTERM, _terminate)
-    sys.exit(run(sys.argv[1:]))
+    # a scheduler stops its prologs with SIGTERM, a closed terminal says SIGHUP: same clean way out as Ctrl-C
+    signal.signal(signal.SIGTERM, _stop)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, _stop)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # a terminal that lacks a character shows an escape; it must not turn an answer into a failure
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        sys.exit(run(sys.argv[1:]))
+    except KeyboardInterrupt:
+        # a second interrupt, while the first was being answered
+        os._exit(Exit.INTERRUPTED)
 
 
-def _terminate(signum: int, frame: object) -> NoReturn:
+def _stop(signum: int, frame: object) -> NoReturn:
     raise KeyboardInterrupt(f"stopped by {signal.Signals(signum).name}")

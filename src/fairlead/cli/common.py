@@ -35,5 +35,6 @@ class Common:
     """Where run folders go; else FAIRLEAD_RUNS, the cluster file, ./runs, or the user's state directory."""
 
 
-SpecFile = Annotated[Path | None, Parameter(name=("--spec", "-f"))]
-"""The cluster file; else FAIRLEAD_SPEC, or ./cluster.toml."""
+SpecFile = Annotated[
+    Path | None, Parameter(name=("--spec", "-f"), help="The cluster file; else FAIRLEAD_SPEC, or ./cluster.toml.")
+]

@@ -57,6 +57,8 @@ def exec_(
     here = session()
     if not command:
         raise UsageError("cli/usage", "no command to run", hint="fairlead exec -w NODES -- COMMAND")
+    if command[0].startswith("-"):
+        raise UsageError("cli/usage", f"no option `{command[0]}`", hint="fairlead exec --help")
     if live and common.json:
         raise UsageError("cli/usage", "--live and --json exclude each other", hint="fairlead exec --help")
     loaded = read(

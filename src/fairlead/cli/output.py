@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shutil
 import sys
 import time
 import traceback
@@ -18,6 +19,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from fairlead import __version__
+from fairlead.base.files import disk_errors
+from fairlead.base.table import printable
+from fairlead.cli import verbs
 from fairlead.errors import ClusterError, Exit, FairleadError, SpecError
 from fairlead.records.codec import builtins, to_json
 from fairlead.records.runs import DEFAULT_KEEP, RunFolder, default_place, new_id, now_utc, prune
@@ -48,8 +52,10 @@ class Session:
 
     def __init__(self, argv: Sequence[str], *, stdout: TextIO | None = None, stderr: TextIO | None = None) -> None:
         self.argv = list(argv)
-        self.stdout, self.stderr = stdout or sys.stdout, stderr or sys.stderr
-        self.verb = next((a for a in argv if not a.startswith("-")), "fairlead")
+        # a stream the caller closed (`>&-`) is None
+        self.stdout = stdout or sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115
+        self.stderr = stderr or sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
+        self.verb = argv[0] if argv and argv[0] in {v.name for v in verbs.VERBS} else "fairlead"
         # read before parsing, so that a usage error is also answered in the mode asked for
         before_command = list(argv[: argv.index("--")]) if "--" in argv else list(argv)
         self.json = "--json" in before_command
@@ -147,19 +153,27 @@ class Session:
         document = self._head("fairlead.error/1", Verdict.UNKNOWN, final) | {"error": problem}
         with contextlib.suppress(FairleadError, OSError):
             self._keep_result(document, Verdict.UNKNOWN, final)
-        if self.json:
-            self._print(to_json(document))
-        elif isinstance(error, SpecError):
-            num = len(error.problems)
-            print(message, file=self.stderr)
-            print(f"{num} problem{'s' if num > 1 else ''}" + (f"; {hint}" if hint else ""), file=self.stderr)
-        else:
-            print(f"fairlead: {message}", file=self.stderr)
-            if hint:
-                print(f"next     {hint}", file=self.stderr)
-            if code not in ("cli/interrupted", "cli/bug", "cli/usage"):
-                print(f"more     fairlead explain {code}", file=self.stderr)
+        # where even this cannot be written, the exit status still says it
+        with contextlib.suppress(FairleadError, OSError):
+            if self.json:
+                self._print(to_json(document))
+            else:
+                self._explain(error, problem)
         return final
+
+    def _explain(self, error: BaseException, problem: Mapping[str, Any]) -> None:
+        """The same for people, on stderr."""
+        lines = [f"fairlead: {problem['message']}"]
+        if isinstance(error, SpecError):
+            num = len(error.problems)
+            counted = f"{num} problem{'s' if num > 1 else ''}"
+            lines = [problem["message"], "; ".join(p for p in (counted, problem["hint"]) if p)]
+        elif problem["hint"]:
+            lines.append(f"next     {problem['hint']}")
+        if problem["code"].partition("/")[0] not in {"cli", "spec"}:
+            lines.append(f"more     fairlead explain {problem['code']}")
+        # a message may quote what a node said
+        print("\n".join(printable(line) for line in "\n".join(lines).split("\n")), file=self.stderr, flush=True)
 
     def close(self) -> None:
         """Let go of log handlers."""
@@ -198,8 +212,14 @@ class Session:
             prune(self.folder.path.parent, self.keep)
 
     def _print(self, text: str) -> None:
-        self.stdout.write(text if text.endswith("\n") else text + "\n")
-        self.stdout.flush()
+        try:
+            self.stdout.write(text if text.endswith("\n") else text + "\n")
+            self.stdout.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as exc:
+            with disk_errors(Path("standard output")):
+                raise exc from None
 
     def _end_progress(self) -> None:
         if self._progress:
@@ -217,7 +237,7 @@ class Session:
         path = folder / f"traceback-{self.run_id}.txt"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
+            path.write_text(text, "utf-8", "backslashreplace")
         except OSError:
             print(text, file=self.stderr)
             return "the traceback above"
@@ -237,13 +257,15 @@ class Progress:
     def show(self, done: int, total: int, detail: str = "") -> None:
         """Note a state; whether it is drawn depends on the stream and on when the last one was."""
         now = self.clock()
-        self.line = f"{self.what:12} {done:>6} of {total}  {now - self.started:6.1f} s  {detail}".rstrip()
+        self.line = printable(f"{self.what:12} {done:>6} of {total}  {now - self.started:6.1f} s  {detail}".rstrip())
         finished = done >= total
         if now - self.last_shown < (0.1 if self.is_tty else 30.0) and not finished:
             return
         self.last_shown = now
         if self.is_tty:
-            self.stream.write("\r\x1b[2K" + self.line)
+            # a line that wraps could not be taken back
+            room = shutil.get_terminal_size().columns - 1
+            self.stream.write("\r\x1b[2K" + self.line[:room])
         else:
             self.stream.write(self.line + "\n")
         self.stream.flush()

@@ -227,9 +227,8 @@ def list_runs(place: Path) -> list[Path]:
 
 def find_run(word: str, place: Path) -> Run:
     """A run by path, by name, by its last four digits, or `last`. Raises RunError naming what there is."""
-    path = Path(word)
-    if path.is_dir():
-        return Run(path)
+    if os.path.isdir(word):  # noqa: PTH112 - unlike Path.is_dir, it takes any word
+        return Run(Path(word))
     runs = list_runs(place)
     hits = runs[-1:] if word == "last" else [p for p in runs if p.name == word or p.name.endswith(f"-{word}")]
     if len(hits) == 1:
