@@ -15,7 +15,7 @@ from fairlead.base.table import table
 from fairlead.base.units import duration, size
 from fairlead.cli.common import Common, SpecFile
 from fairlead.cli.output import Answer, session
-from fairlead.errors import UsageError
+from fairlead.errors import FairleadError, UsageError
 
 app = App(
     name="lab",
@@ -246,7 +246,7 @@ def _name(name: str | None, spec: Path | None) -> str:
 def _again(verb: str, name: str) -> str:
     """A command about this lab, as short as it can be."""
     plain = ""
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(FairleadError):
         plain = _name(None, None)
     return f"fairlead lab {verb}" + ("" if plain == name else f" -n {name}")
 

@@ -80,8 +80,9 @@ def is_alive(process: Process | None) -> bool:
     return process is not None and start_ticks(process.pid) == process.start
 
 
-# the shell joins the host's cgroups first, so that freezing or killing the host takes in what runs there; `0` is itself
-_JOIN = 'while [ "$1" != -- ]; do echo 0 >"$1/cgroup.procs" || exit 125; shift; done; shift; exec "$@"'
+# the shell (`0`) joins the host's cgroups first, so that freezing or killing the host takes in what runs there. An
+# ordinary user may be in a session from which it cannot: then the command runs, and a freeze passes it by
+_JOIN = 'while [ "$1" != -- ]; do echo 0 >"$1/cgroup.procs" || %s; shift; done; shift; exec "$@"'
 
 
 def into_host(state: LabState, host: HostState, argv: Sequence[str]) -> list[str]:
@@ -91,7 +92,8 @@ def into_host(state: LabState, host: HostState, argv: Sequence[str]) -> list[str
     """
     assert host.anchor is not None, "a dead host cannot be entered"
     words = ["nsenter", "-t", str(host.anchor.pid), *_user(state), "-m", "-u", "-i", "-n", "-p", "--", *argv]
-    return ["sh", "-c", _JOIN, "sh", *host.cgroups, "--", *words] if host.cgroups else words
+    join = _JOIN % ("true" if state.is_rootless else "exit 125")
+    return ["sh", "-c", join, "sh", *host.cgroups, "--", *words] if host.cgroups else words
 
 
 def into_netns(state: LabState, netns: str, argv: Sequence[str]) -> list[str]:

@@ -41,14 +41,12 @@ def choose(lab: str, *, privileged: bool, found: dict[str, Path], own: str) -> l
     if not privileged:
         place = _own_v2(found, own)
         return [place / f"fairlead-{lab}"] if place and os.access(place, os.W_OK) else []
-    roots = []
-    if "v2" in found:
-        roots.append(found["v2"] / "fairlead" / lab)
-    if "cpu" in found and not _controls_cpu(found.get("v2")):
-        roots.append(found["cpu"] / "fairlead" / lab)
-    if "freezer" in found and "v2" not in found:
-        roots.append(found["freezer"] / "fairlead" / lab)
-    return roots
+    # inside a container they are often there to read only
+    usable = {kind: place for kind, place in found.items() if os.access(place, os.W_OK)}
+    wanted = ["v2"] if "v2" in usable else ["freezer"]
+    if not _controls_cpu(usable.get("v2")):
+        wanted.append("cpu")
+    return [usable[kind] / "fairlead" / lab for kind in wanted if kind in usable]
 
 
 def create(roots: Sequence[Path], names: Sequence[str]) -> None:

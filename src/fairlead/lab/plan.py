@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fairlead.lab import cgroups, hosttree, services, wiring
+from fairlead.lab import cgroups, hosttree, services, slurm, wiring
 from fairlead.lab.shape import LabShape
 from fairlead.records.codec import from_json, to_json
 from fairlead.records.labstate import HostPort, HostState, LabState, LinkEnd, LinkState, SwitchState
@@ -23,46 +23,10 @@ from fairlead.spec.topology import t0_name, t1_name
 
 def describe(shape: LabShape, roots: Sequence[Path], *, is_rootless: bool) -> LabState:
     """The record of a lab before it is built: everything but processes."""
-    topo = shape.topology
-    hosts = []
-    by_host = [link for link in wiring.links(shape) if link.lower.device.startswith("eth")]
-    for number, node in enumerate(shape.nodes):
-        t0, port = topo.seat(number)
-        own = [link for link in by_host if link.lower.netns == node]
-        ports = tuple(
-            HostPort(
-                plane=plane,
-                interface=link.lower.device,
-                address=str(usid.port_address(plane, t0, port)),
-                link=link.name,
-                mac=link.lower.mac,
-            )
-            for plane, link in enumerate(own)
-        )
-        hosts.append(
-            HostState(
-                name=node,
-                number=number,
-                t0=t0,
-                port=port,
-                management=str(wiring.management_address(number)),
-                fabric=str(usid.fabric_address(t0, port)),
-                ports=ports,
-                cgroups=cgroups.dirs(roots, node),
-            )
-        )
+    links = wiring.links(shape)
+    hosts = [_host(shape, number, links, roots) for number in range(len(shape.nodes))]
     if shape.slurm:
-        hosts.append(
-            HostState(
-                name="head",
-                number=len(shape.nodes),
-                t0=-1,
-                port=-1,
-                management=str(wiring.management_address(len(shape.nodes))),
-                fabric="",
-                cgroups=cgroups.dirs(roots, "head"),
-            )
-        )
+        hosts.append(_head(shape, roots))
     return LabState(
         name=shape.name,
         phase="building",
@@ -81,8 +45,47 @@ def describe(shape: LabShape, roots: Sequence[Path], *, is_rootless: bool) -> La
                 upper=LinkEnd(link.upper.netns, link.upper.device),
                 rate_mbps=link.rate_mbps,
             )
-            for link in wiring.links(shape)
+            for link in links
         ),
+    )
+
+
+def _host(shape: LabShape, number: int, links: Sequence[wiring.Link], roots: Sequence[Path]) -> HostState:
+    node, (t0, port) = shape.nodes[number], shape.topology.seat(number)
+    own = [link for link in links if link.lower.netns == node]
+    ports = tuple(
+        HostPort(
+            plane=plane,
+            interface=link.lower.device,
+            address=str(usid.port_address(plane, t0, port)),
+            link=link.name,
+            mac=link.lower.mac,
+        )
+        for plane, link in enumerate(own)
+    )
+    return HostState(
+        name=node,
+        number=number,
+        t0=t0,
+        port=port,
+        management=str(wiring.management_address(number)),
+        fabric=str(usid.fabric_address(t0, port)),
+        ports=ports,
+        cgroups=cgroups.dirs(roots, node),
+    )
+
+
+def _head(shape: LabShape, roots: Sequence[Path]) -> HostState:
+    """The host of Slurm's controller: management alone."""
+    number = len(shape.nodes)
+    return HostState(
+        name=slurm.HEAD,
+        number=number,
+        t0=-1,
+        port=-1,
+        management=str(wiring.management_address(number)),
+        fabric="",
+        cgroups=cgroups.dirs(roots, slurm.HEAD),
     )
 
 

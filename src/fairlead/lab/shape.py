@@ -6,6 +6,7 @@ Knows: defaults, limits, and what a lab of a given size needs in memory. Must no
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -118,7 +119,7 @@ class LabShape(msgspec.Struct, frozen=True, kw_only=True):
             checksum_offload=lab.checksum_offload,
             scratch_mib=lab.scratch_mib,
             gpus=max((p.gpus or 0) for p in spec.pools),
-            facts=lab.facts,
+            facts=str(Path(lab.facts).resolve()) if lab.facts else "",
             sshd=lab.sshd,
             slurm=spec.slurm.lab,
             partition=spec.slurm.partition or "gpu",

@@ -49,7 +49,7 @@ def up(shape: LabShape) -> LabState:
             return _same(found, shape)
         _sweep(shape.name, found)
         try:
-            _check_tools(shape)
+            _check_machine(shape)
             check_memory(shape, _available_kib())
             return _build(shape)
         except BaseException:
@@ -105,7 +105,8 @@ def _left_over(name: str, why: str, look: str) -> LabError:
     )
 
 
-def _check_tools(shape: LabShape) -> None:
+def _check_machine(shape: LabShape) -> None:
+    """Refuse early what would fail late: missing programs, kernel features and captured trees."""
     needed = dict(_TOOLS) | services.tools(shape)
     path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
     for tool, package in needed.items():
@@ -114,6 +115,13 @@ def _check_tools(shape: LabShape) -> None:
     os.environ["PATH"] = path
     if not Path("/proc/sys/net/ipv6/conf/all/seg6_enabled").exists():
         raise no_srv6()
+    for node in shape.nodes if shape.facts else ():
+        if not Path(shape.facts, node).is_dir():
+            raise LabError(
+                "lab/no-facts",
+                f"no captured tree {Path(shape.facts, node)}",
+                hint="`facts` in [lab] names a folder of one folder per node",
+            )
 
 
 def no_srv6() -> MissingTool:

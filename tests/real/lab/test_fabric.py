@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import struct
@@ -13,6 +14,8 @@ import pytest
 
 from fairlead.cluster.enter import into_host
 from fairlead.lab import inside, wiring
+from fairlead.lab.shape import LabShape
+from fairlead.lab.up import down
 from fairlead.spec import usid
 
 pytestmark = [pytest.mark.real, pytest.mark.requires("root", "netns", "srv6", "tbf", "nft")]
@@ -183,3 +186,53 @@ def test_super_packets_do_not_cross_a_hop_whole(lab):
         for sock in (sniffer, sender, receiver):
             sock.close()
     assert sizes == [4096 + 8] * 8
+
+
+def test_with_computed_checksums_a_path_needs_one_that_fits_its_end():
+    from conftest import Lab, fresh_name
+
+    made = Lab(LabShape(name=fresh_name(), planes=1, checksum_offload=False))
+    address = str(usid.path_address(0, 0, 0, 1, 1))
+    try:
+        # ordinary programs and the kernel's encapsulation: the checksum is of the inner addresses, and fits
+        receiver = made.socket_in("n3", socket.AF_INET6, socket.SOCK_DGRAM)
+        receiver.bind(("::", 4793))
+        receiver.settimeout(0.5)
+        sender = made.socket_in("n0", socket.AF_INET6, socket.SOCK_DGRAM)
+        sender.sendto(b"spread", (made.state.host("n3").fabric, 4793))
+        assert receiver.recv(100) == b"spread"
+        # a path: the kernel computed it with the first destination, and the receiver drops it
+        sender.sendto(b"path", (address, 4793))
+        with pytest.raises(TimeoutError):
+            receiver.recv(100)
+        receiver.setsockopt(socket.IPPROTO_UDP, UDP_NO_CHECK6_RX, 1)
+        sender.setsockopt(socket.IPPROTO_UDP, UDP_NO_CHECK6_TX, 1)
+        sender.sendto(b"none", (address, 4793))
+        assert receiver.recv(100) == b"none"
+        receiver.close()
+        sender.close()
+    finally:
+        down(made.name)
+
+
+def test_with_segmentation_offload_super_packets_cross_whole():
+    from conftest import Lab, fresh_name
+
+    made = Lab(LabShape(name=fresh_name(), planes=1, segmentation_offload=True, rate_mbps=10_000, burst_kib=256))
+    try:
+        sniffer = made.socket_in("p0-t0-0", socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(ETH_P_ALL))
+        sniffer.settimeout(1)
+        sender = made.socket_in("n0", socket.AF_INET6, socket.SOCK_DGRAM)
+        sender.setsockopt(socket.IPPROTO_UDP, 103, 4096)  # UDP_SEGMENT
+        sender.sendto(b"x" * 4096 * 8, (str(usid.path_address(0, 0, 0, 1, 1)), 4792))
+        sizes = []
+        with contextlib.suppress(TimeoutError):
+            while True:
+                data, (_, proto, kind, *_) = sniffer.recvfrom(65535)
+                if proto == 0x86DD and kind == 0 and data[6] == 17:
+                    sizes.append(struct.unpack("!H", data[4:6])[0])
+        assert sizes == [4096 * 8 + 8]
+        sniffer.close()
+        sender.close()
+    finally:
+        down(made.name)

@@ -15,7 +15,9 @@ import pytest
 from conftest import Lab, fresh_name
 from fairlead.cluster import enter
 from fairlead.errors import LabError
+from fairlead.lab import cgroups
 from fairlead.lab import up as up_module
+from fairlead.lab.faults.apply import heal, inject
 from fairlead.lab.shape import LabShape
 from fairlead.lab.up import down, up
 
@@ -181,3 +183,65 @@ def test_killed_at_random_moments_down_and_up_clean_after_it(rounds):
         down(name)
         assert census.left_of(name) == [], f"round {number}"
     assert killed > rounds // 2
+
+
+def test_hosts_show_a_captured_tree(tmp_path):
+    for node in ("n0", "n1"):
+        tree = tmp_path / node
+        (tree / "sys/class/infiniband/mlx5_ib0/ports/1").mkdir(parents=True)
+        (tree / "sys/class/infiniband/mlx5_ib0/ports/1/state").write_text("4: ACTIVE\n")
+        (tree / "proc").mkdir()
+        (tree / "proc/cpuinfo").write_text(f"model name: captured on {node}\n")
+        (tree / "cmd").mkdir()
+        (tree / "cmd/ibstat_-l").write_text("mlx5_ib0\n")
+    made = Lab(LabShape(name=fresh_name(), facts=str(tmp_path), **SMALL))
+    try:
+        assert made.sh("n1", "ls /sys/class/infiniband; cat /proc/cpuinfo; ibstat -l").splitlines() == [
+            "mlx5_ib0",
+            "model name: captured on n1",
+            "mlx5_ib0",
+        ]
+        inject(made.name, "file", "n1", {"path": "/proc/cpuinfo", "content": "changed"})
+        assert made.sh("n1", "cat /proc/cpuinfo") == "changed"
+        heal(made.name, "all")
+        assert "captured on n1" in made.sh("n1", "cat /proc/cpuinfo")
+    finally:
+        down(made.name)
+
+
+def test_a_missing_tree_is_named_and_nothing_is_left(tmp_path):
+    name = fresh_name()
+    (tmp_path / "n0").mkdir()
+    with pytest.raises(LabError) as caught:
+        up(LabShape(name=name, facts=str(tmp_path), **SMALL))
+    assert caught.value.code == "lab/no-facts"
+    assert "n1" in caught.value.message
+    assert census.left_of(name) == []
+
+
+@pytest.mark.skipif(not Path("/sys/fs/cgroup/freezer").is_dir(), reason="needs the v1 freezer controller")
+def test_the_v1_freezer_does_where_there_is_no_v2(monkeypatch):
+    def v1_only(lab, **_):
+        return [Path("/sys/fs/cgroup", c, "fairlead", lab) for c in ("freezer", "cpu")]
+
+    monkeypatch.setattr(cgroups, "choose", v1_only)
+    made = Lab(LabShape(name=fresh_name(), **SMALL))
+    try:
+        roots = made.state.cgroup_roots
+        runner = subprocess.Popen(enter.into_host(made.state, made.state.host("n0"), ["sleep", "1000"]))
+        while "sleep" not in made.sh("n0", "ps -e -o comm="):
+            time.sleep(0.01)
+        inject(made.name, "node-hung", "n0", {})
+        state = Path(made.state.host("n0").cgroups[0], "freezer.state")
+        deadline = time.monotonic() + 5
+        while state.read_text() != "FROZEN\n" and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert state.read_text() == "FROZEN\n"
+        inject(made.name, "node-dead", "n0", {})  # also while it is frozen
+        assert runner.wait(5) != 0
+        heal(made.name, "node-hung")
+        heal(made.name, "node-dead")
+        assert made.sh("n0", "hostname") == "n0"
+    finally:
+        down(made.name)
+    assert census.left_of(made.name, roots) == []

@@ -22,15 +22,24 @@ V1 = "cgroup {0}/cpu,cpuacct cgroup rw,cpu,cpuacct 0 0\ncgroup {0}/freezer cgrou
         (HYBRID, "", ["unified/fairlead/x", "cpu/fairlead/x"]),
         (PURE, "cpuset cpu memory", ["fairlead/x"]),
         (PURE, "memory", ["fairlead/x"]),
-        (V1, "", ["cpu,cpuacct/fairlead/x", "freezer/fairlead/x"]),
+        (V1, "", ["freezer/fairlead/x", "cpu,cpuacct/fairlead/x"]),
         ("", "", []),
     ],
 )
 def test_root_uses_v2_where_it_can_and_v1_for_the_rest(tmp_path, mounts, controllers, expected):
     (tmp_path / "cgroup.controllers").write_text(controllers)
+    for name in ("cpu", "cpu,cpuacct", "freezer", "unified"):
+        (tmp_path / name).mkdir()
     found = cgroups.mounts(mounts.format(tmp_path))
     roots = cgroups.choose("x", privileged=True, found=found, own="")
     assert [str(r.relative_to(tmp_path)) for r in roots] == expected
+
+
+def test_a_hierarchy_that_cannot_be_written_is_not_used(tmp_path, monkeypatch):
+    monkeypatch.setattr(cgroups.os, "access", lambda place, _: "unified" not in str(place))
+    found = cgroups.mounts(HYBRID.format(tmp_path))
+    roots = cgroups.choose("x", privileged=True, found=found, own="")
+    assert roots == [tmp_path / "freezer/fairlead/x", tmp_path / "cpu/fairlead/x"]
 
 
 def test_an_ordinary_user_uses_its_own_cgroup_if_it_may_write_there(tmp_path):
