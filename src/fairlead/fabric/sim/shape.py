@@ -229,7 +229,7 @@ class Shape:
     def _wire_t0(self, ports: NDArray[np.int32], plane: int, first: int) -> None:
         rows = ports.reshape(self.t0, self.t0_radix, -1)
         t0, host = np.meshgrid(np.arange(self.t0), np.arange(self.hosts), indexing="ij")
-        _fill(rows[:, : self.hosts], self.num_switches + t0, host * self.planes + plane, self.tiers[0], 0.0)
+        _fill(rows[:, : self.hosts], self.num_switches + t0, host << at.HOST_SHIFT | plane, self.tiers[0], 0.0)
         t0, up = np.meshgrid(np.arange(self.t0), np.arange(self.up0), indexing="ij")
         t1 = t0 // self.pod_t0 * self.pod_t1 + up // self.bundle1
         arrives = t0 % self.pod_t0 * self.bundle1 + up % self.bundle1

@@ -34,13 +34,13 @@ from fairlead.fabric.mrc.layout import (
 )
 from fairlead.fabric.sim.engine import layout as at
 from fairlead.fabric.sim.engine import wire, work
-from fairlead.fabric.sim.engine.jit import engine, table, vector
+from fairlead.fabric.sim.engine.jit import engine, engine_inline, table, vector
 from fairlead.fabric.sim.engine.line import join_line, leave_line, rx_address, tx_address
 
 ROW_IS_RX = 1 << 32  # in the first body word of probes and status: the row that asked is a responder
 
 
-@engine
+@engine_inline
 def watch(nic: Any, deadline_ns: int) -> None:
     """The NIC must look at its flows when this deadline of the law comes."""
     nic[at.NC_TIMER] = min(nic[at.NC_TIMER], deadline_ns * 1000 if deadline_ns < at.NEVER // 1000 else at.NEVER)
@@ -49,7 +49,7 @@ def watch(nic: Any, deadline_ns: int) -> None:
 # --- arrivals ---------------------------------------------------------------------------------------------------------
 
 
-@engine
+@engine_inline
 def receive(w: Any, thread: int, nic: Any, r: int, now: int) -> None:
     """A packet reached its NIC."""
     store = vector(w, at.T_STORE)
@@ -59,12 +59,15 @@ def receive(w: Any, thread: int, nic: Any, r: int, now: int) -> None:
         _receive_data(w, thread, nic, r, row, now)
     elif kind == at.KIND_SACK or kind == at.KIND_NACK or kind == at.KIND_ACK:
         m, tx = vector(w, at.T_MEMORY), tx_address(w, row)
-        if kind == at.KIND_SACK:
-            did = law.on_sack(m, tx, now // 1000, store, r + at.BODY)
-        elif kind == at.KIND_NACK:
-            did = law.on_nack(m, tx, now // 1000, store, r + at.BODY)
-        else:
+        block = table(w, at.T_BLOCKS, at.BLOCK_COLUMNS)[thread]
+        if kind == at.KIND_ACK:
             did = law.on_ack(m, tx, now // 1000, store[r + at.BODY])
+        else:
+            wire.unpack(store, r, block)
+            if kind == at.KIND_SACK:
+                did = law.on_sack(m, tx, now // 1000, block, 0)
+            else:
+                did = law.on_nack(m, tx, now // 1000, block, 0)
         watch(nic, m[tx + TX_DEADLINE])
         if did & DID_COMPLETE:
             work.sent(w, thread, nic, row, m[tx + TX_DONE], now)
@@ -73,7 +76,7 @@ def receive(w: Any, thread: int, nic: Any, r: int, now: int) -> None:
         _receive_probe(w, thread, nic, r, row, kind, now)
 
 
-@engine
+@engine_inline
 def _receive_data(w: Any, thread: int, nic: Any, r: int, row: int, now: int) -> None:
     m, store = vector(w, at.T_MEMORY), vector(w, at.T_STORE)
     block = table(w, at.T_BLOCKS, at.BLOCK_COLUMNS)[thread]
@@ -83,9 +86,10 @@ def _receive_data(w: Any, thread: int, nic: Any, r: int, row: int, now: int) -> 
     flags = (meta >> at.FLAGS_SHIFT) & at.FLAGS_MASK
     did = law.on_data(m, rx, now // 1000, body & 0xFFFFFFFF, payload, flags, slot, store[r + at.BODY + 1], block, 0)
     if did & DO_PLACE:
-        _count_placed(w, thread, row, (meta >> at.IN_PORT_SHIFT) % w[at.W_PLANES], payload, now)
+        _count_placed(w, thread, row, (meta >> at.IN_PORT_SHIFT) & at.PLANE_MASK, payload, now)
     if did & (DO_SACK | DO_NACK):
-        _answer(w, thread, nic, row, rx, slot, at.KIND_SACK if did & DO_SACK else at.KIND_NACK, block, now)
+        wire.pack(block, block[8:])
+        _answer(w, thread, nic, row, rx, slot, at.KIND_SACK if did & DO_SACK else at.KIND_NACK, block[8:], now)
     if did & DID_COMPLETE:
         work.placed(w, nic, row, m[rx + RX_DONE], now)
         if w[at.W_MESSAGE_ACK]:
@@ -95,7 +99,7 @@ def _receive_data(w: Any, thread: int, nic: Any, r: int, row: int, now: int) -> 
         _send_responder_control(w, thread, nic, row, rx, now)
 
 
-@engine
+@engine_inline
 def _count_placed(w: Any, thread: int, receiver: int, plane: int, payload: int, now: int) -> None:
     """Goodput: payload bytes placed, by plane and time."""
     table(w, at.T_RECEIVERS, at.RECEIVER_COLUMNS)[receiver, at.RC_BYTES] += payload
@@ -103,7 +107,7 @@ def _count_placed(w: Any, thread: int, receiver: int, plane: int, payload: int, 
     table(w, at.T_GOODPUT, w[at.W_BINS])[thread * w[at.W_PLANES] + plane, row] += payload
 
 
-@engine
+@engine_inline
 def _answer(w: Any, thread: int, nic: Any, row: int, rx: int, slot: int, kind: int, block: Any, now: int) -> None:
     """Send a control packet from a responder to its requestor."""
     back = law.control_slot(vector(w, at.T_MEMORY), rx, slot, nic[at.NC_PORTS])
@@ -111,7 +115,7 @@ def _answer(w: Any, thread: int, nic: Any, row: int, rx: int, slot: int, kind: i
         _to_requestor(w, thread, nic, row, back, kind, block, now)
 
 
-@engine
+@engine_inline
 def _to_requestor(w: Any, thread: int, nic: Any, row: int, slot: int, kind: int, body: Any, now: int) -> None:
     receiver = table(w, at.T_RECEIVERS, at.RECEIVER_COLUMNS)[row]
     flow = receiver[at.RC_FLOW]
@@ -138,7 +142,8 @@ def _receive_probe(w: Any, thread: int, nic: Any, r: int, row: int, kind: int, n
     if kind == at.KIND_PROBE:
         rx = rx_address(w, row)
         if law.on_probe(m, rx, number, flags, slot, store[r + at.BODY + 3], block, 0):
-            _answer(w, thread, nic, row, rx, slot, at.KIND_SACK, block, now)
+            wire.pack(block, block[8:])
+            _answer(w, thread, nic, row, rx, slot, at.KIND_SACK, block[8:], now)
     elif kind == at.KIND_EV_PROBE or kind == at.KIND_STATUS:
         block[0], block[1], block[2] = store[r + at.BODY], slot, law.probe_mark(flags)
         reply = at.KIND_EV_REPLY
@@ -193,7 +198,7 @@ def _send_responder_control(w: Any, thread: int, nic: Any, row: int, rx: int, no
 # --- sending ----------------------------------------------------------------------------------------------------------
 
 
-@engine
+@engine_inline
 def send(w: Any, thread: int, nic: Any, now: int) -> None:
     """Offer the idle ports to the flows in line, one packet each, until no port or no taker is left."""
     ports = wire.free_ports(w, nic, now)
@@ -209,7 +214,7 @@ def send(w: Any, thread: int, nic: Any, now: int) -> None:
         join_line(w, nic, flow)
 
 
-@engine
+@engine_inline
 def _send_one(w: Any, thread: int, nic: Any, flow: int, ports: int, now: int) -> int:
     """Let a flow send one packet; the plane it took, or -1."""
     m, tx = vector(w, at.T_MEMORY), tx_address(w, flow)

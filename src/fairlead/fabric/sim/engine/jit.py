@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import numba
 import numpy as np
+from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic, register_jitable
 
@@ -25,7 +26,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def engine(function: F) -> F:
     """Mark a plain function as part of the engine: it is compiled into the kernels that call it."""
-    marked: F = register_jitable(function)
+    marked: F = register_jitable(no_cfunc_wrapper=True, error_model="numpy")(function)
+    return marked
+
+
+def engine_inline(function: F) -> F:
+    """The same, for short functions that every packet passes: their calls vanish."""
+    marked: F = register_jitable(forceinline=True, no_cfunc_wrapper=True, error_model="numpy")(function)
     return marked
 
 
@@ -35,6 +42,25 @@ def _pointer(typingctx: Any, address: Any) -> Any:
         return builder.inttoptr(args[0], cgutils.voidptr_t)
 
     return types.voidptr(address), build
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _prefetch(typingctx: Any, address: Any) -> Any:
+    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place = builder.inttoptr(args[0], cgutils.voidptr_t)
+        word = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, word, word, word])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        builder.call(function, [place, word(0), word(3), word(1)])
+        return context.get_dummy_value()
+
+    return types.none(address), build
+
+
+@engine
+def prefetch(w: Any, at: int, num_bytes: int) -> None:
+    """Ask for the cache line `num_bytes` into a table, which is needed soon."""
+    _prefetch(w[at] + num_bytes)
 
 
 @engine
@@ -47,6 +73,12 @@ def table(w: Any, at: int, columns: int) -> Any:
 def table32(w: Any, at: int, columns: int) -> Any:
     """The int32 table whose address and number of rows stand at `w[at]` and `w[at + 1]`."""
     return numba.carray(_pointer(w[at]), (w[at + 1], columns), np.int32)
+
+
+@engine
+def world(address: int, num_words: int) -> Any:
+    """The world vector itself, as a view that is never counted."""
+    return numba.carray(_pointer(address), (num_words,), np.int64)
 
 
 @engine

@@ -61,9 +61,10 @@ NEVER: Final = 1 << 62
     W_MESSAGES,  # to complete before the run is over
     W_SCRATCH_ROOM,  # records one node can receive in one window
     # faults
+    W_DOWN,  # 1: some port is down
     W_EV_LOSS,  # 1: at least one NIC has corrupted paths
     NUM_SCALARS,
-) = range(42)
+) = range(43)
 
 # --- world: tables ------------------------------------------------------------------------------------------------------
 TABLES: Final = (
@@ -100,7 +101,7 @@ TABLES: Final = (
 WORLD_WORDS: Final = NUM_SCALARS + 2 * len(TABLES)
 
 # --- records ------------------------------------------------------------------------------------------------------------
-RECORD_WORDS: Final = 12
+RECORD_WORDS: Final = 8  # one cache line
 TIME, META, ROUTE, ROWS, BODY = range(5)
 # META: bytes on the wire (0-15) | kind (16-19) | flags of the law (20-31) | port it arrives on (32-)
 SIZE_MASK: Final = 0xFFFF
@@ -116,10 +117,10 @@ ROUTE_PATH_SHIFT: Final = 32
 ROUTE_POD_SHIFT: Final = 48
 # ROWS: row it is meant for (0-31) | flow, for hashing (32-)
 ROWS_FLOW_SHIFT: Final = 32
-# BODY of data: PSN (0-31) | EV slot (32-39) | payload (40-), then send time in ns; of control: the block of the law, 8 words
+# BODY of data: PSN (0-31) | EV slot (32-39) | payload (40-), then send time in ns; of SACK and NACK: see wire.pack
 BODY_SLOT_SHIFT: Final = 32
 BODY_PAYLOAD_SHIFT: Final = 40
-DATA_WORDS: Final = 8  # of a data record that are ever read
+BODY_WORDS: Final = 4
 
 (
     KIND_DATA,
@@ -161,9 +162,10 @@ CHUNK: Final = 32  # records in a chunk
     TH_WAKE,  # when its nodes next have something to do without an arrival
     TH_DONE,  # messages complete
     TH_IN_FLIGHT,  # records written less records read: the sum over threads is what is on the wire
-    TH_SPARE1,
-) = range(16)
-THREAD_COLUMNS: Final = 16
+    TH_START,  # of the window being played
+    TH_SLOT,  # its slot among the streams
+) = range(17)
+THREAD_COLUMNS: Final = 24  # three cache lines, so that threads do not share one
 
 # --- nodes --------------------------------------------------------------------------------------------------------------
 ND_KIND, ND_PLANE, ND_INDEX, ND_POD, ND_PORT0, ND_PORTS, ND_WAKE, ND_SALT = range(8)
@@ -183,7 +185,7 @@ NODE_T0, NODE_T1, NODE_CORE, NODE_GROUP = range(4)
     PT_FS_PER_BYTE,  # femtoseconds a byte takes
     PT_LOSS,  # packets lost on this link, per million
     PT_FAR_NODE,
-    PT_FAR_PORT,  # the port of the far node that packets arrive on
+    PT_FAR_PORT,  # the port of the far node that packets arrive on; at a NIC group its host << 5 | plane
     PT_LATENCY,  # ps on the wire, latency of the switch at its far end included
     PT_INGRESS,  # bytes held that came in by this port (PFC)
     PT_MAX_DATA,
@@ -207,8 +209,11 @@ SCRATCH_ROWS: Final = 6
 KEY_TIME_SHIFT: Final = 20  # a key is time within the window, then the port it came in by
 KEY_PORT_MASK: Final = (1 << KEY_TIME_SHIFT) - 1
 
-LINK_NEXT, LINK_PREVIOUS = range(2)
-LINK_COLUMNS: Final = 2
+HOST_SHIFT: Final = 5  # of FAR_PORT at a NIC group
+PLANE_MASK: Final = 31
+
+LINK_NEXT, LINK_PREVIOUS, LINK_SIZE, LINK_SPARE = range(4)
+LINK_COLUMNS: Final = 4
 
 # --- NICs ---------------------------------------------------------------------------------------------------------------
 (

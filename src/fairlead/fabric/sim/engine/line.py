@@ -9,16 +9,16 @@ from typing import Any
 
 from fairlead.fabric.mrc import law
 from fairlead.fabric.sim.engine import layout as at
-from fairlead.fabric.sim.engine.jit import engine, table, vector
+from fairlead.fabric.sim.engine.jit import engine, engine_inline, table, vector
 
 
-@engine
+@engine_inline
 def tx_address(w: Any, flow: int) -> int:
     """Address of the requestor of a flow."""
     return w[at.W_TX_BASE] + flow * w[at.W_TX_STRIDE]
 
 
-@engine
+@engine_inline
 def rx_address(w: Any, receiver: int) -> int:
     """Address of the responder of a receiver."""
     return w[at.W_RX_BASE] + receiver * w[at.W_RX_STRIDE]
@@ -30,13 +30,13 @@ def post(w: Any, flow: int, num_bytes: int) -> bool:
     return law.post(vector(w, at.T_MEMORY), tx_address(w, flow), num_bytes, 0) != 0
 
 
-@engine
+@engine_inline
 def can_send(w: Any, flow: int) -> bool:
     """Whether the flow would send a packet if a port were free."""
     return law.ready(vector(w, at.T_MEMORY), tx_address(w, flow)) != 0
 
 
-@engine
+@engine_inline
 def join_line(w: Any, nic: Any, flow: int) -> None:
     """Put a flow that may send at the end of the line for a port."""
     flows = table(w, at.T_FLOWS, at.FLOW_COLUMNS)
@@ -53,7 +53,7 @@ def join_line(w: Any, nic: Any, flow: int) -> None:
     nic[at.NC_READY] += 1
 
 
-@engine
+@engine_inline
 def leave_line(w: Any, nic: Any) -> int:
     """Take the first flow out of the line."""
     flow = nic[at.NC_READY_HEAD]

@@ -22,17 +22,17 @@ from __future__ import annotations
 from typing import Any
 
 from fairlead.fabric.sim.engine import layout as at
-from fairlead.fabric.sim.engine.jit import engine, table, vector32
+from fairlead.fabric.sim.engine.jit import engine, table, vector32, world
 from fairlead.fabric.sim.engine.nics import sweep_group
-from fairlead.fabric.sim.engine.streams import stream_of
+from fairlead.fabric.sim.engine.streams import arriving
 from fairlead.fabric.sim.engine.switches import sweep_switch
 
 
 @engine
-def _has_arrivals(w: Any, number: int, start: int) -> bool:
+def _has_arrivals(w: Any, thread: int, number: int) -> bool:
     streams = table(w, at.T_STREAMS, at.STREAM_COLUMNS)
     for writer in range(w[at.W_THREADS]):
-        if streams[stream_of(w, number, start, writer), at.STREAM_COUNT] > 0:
+        if streams[arriving(w, number, thread, writer), at.STREAM_COUNT] > 0:
             return True
     return False
 
@@ -44,11 +44,13 @@ def sweep(w: Any, thread: int, start: int) -> None:
     nodes = table(w, at.T_NODES, at.NODE_COLUMNS)
     order = vector32(w, at.T_ORDER)
     mine = table(w, at.T_THREADS, at.THREAD_COLUMNS)[thread]
+    mine[at.TH_START] = start
+    mine[at.TH_SLOT] = start // w[at.W_WINDOW] & (w[at.W_SLOTS] - 1)
     wake = at.NEVER
     for k in range(mine[at.TH_FIRST_NODE], mine[at.TH_LAST_NODE]):
         number = order[k]
         node = nodes[number]
-        if node[at.ND_WAKE] < end or _has_arrivals(w, number, start):
+        if node[at.ND_WAKE] < end or _has_arrivals(w, thread, number):
             if node[at.ND_KIND] == at.NODE_GROUP:
                 mine[at.TH_ARRIVALS] += sweep_group(w, thread, number, start, end)
             else:
@@ -57,23 +59,50 @@ def sweep(w: Any, thread: int, start: int) -> None:
     mine[at.TH_WAKE] = wake
 
 
-def play(w: Any, thread: int, start: int, until: int, num_windows: int) -> int:
-    """Play up to `num_windows` windows from `start`; returns when the next one begins, or NEVER if nothing is left.
+def play(address: int, thread: int, start: int, until: int, num_windows: int) -> int:
+    """Play windows from `start`; returns when the next one begins, or NEVER if nothing is left to happen.
 
-    With several threads each plays one window a call. A thread that plays alone skips windows in which nothing happens.
+    With `thread` -1 the caller plays all shares, up to `num_windows` windows, and skips windows in which nothing happens;
+    otherwise one window of one share.
     """
-    window = w[at.W_WINDOW]
+    w = world(address, at.WORLD_WORDS)
+    if thread >= 0:
+        sweep(w, thread, start)
+        return start + w[at.W_WINDOW]
     for _ in range(num_windows):
         if start >= until:
             break
-        sweep(w, thread, start)
-        start += window
-        if w[at.W_THREADS] == 1:
-            mine = table(w, at.T_THREADS, at.THREAD_COLUMNS)[0]
-            if mine[at.TH_DONE] >= w[at.W_MESSAGES] or mine[at.TH_OVERFLOW] > 0:
-                break
-            if mine[at.TH_IN_FLIGHT] == 0:
-                if mine[at.TH_WAKE] == at.NEVER:
-                    return at.NEVER
-                start = max(start, mine[at.TH_WAKE] // window * window)
+        for each in range(w[at.W_THREADS]):
+            sweep(w, each, start)
+        start = next_window(w, start)
+        if start == at.NEVER or is_over(w):
+            break
     return start
+
+
+@engine
+def is_over(w: Any) -> bool:
+    """Every message is complete, or the run is void."""
+    threads = table(w, at.T_THREADS, at.THREAD_COLUMNS)
+    done = 0
+    for thread in range(w[at.W_THREADS]):
+        done += threads[thread, at.TH_DONE]
+        if threads[thread, at.TH_OVERFLOW] > 0:
+            return True
+    return done >= w[at.W_MESSAGES]
+
+
+@engine
+def next_window(w: Any, start: int) -> int:
+    """The window after the one that began at `start`, or the next one in which anything is due; NEVER if there is none."""
+    threads = table(w, at.T_THREADS, at.THREAD_COLUMNS)
+    in_flight, wake = 0, at.NEVER
+    for thread in range(w[at.W_THREADS]):
+        in_flight += threads[thread, at.TH_IN_FLIGHT]
+        wake = min(wake, threads[thread, at.TH_WAKE])
+    start += w[at.W_WINDOW]
+    if in_flight > 0:
+        return start
+    if wake == at.NEVER:
+        return at.NEVER
+    return max(start, wake // w[at.W_WINDOW] * w[at.W_WINDOW])

@@ -61,6 +61,18 @@ class World:
     state: State
     rows: WorkRows
 
+    @property
+    def address(self) -> int:
+        """Where the world vector stands; the world must be kept as long as this is used."""
+        return int(self.w.ctypes.data)
+
+
+def empty(num_words: int) -> NDArray[np.int64]:
+    """Words that begin at a cache line; pages are taken from the system when first touched."""
+    raw = np.empty(num_words + 8, dtype=np.int64)
+    first = -(raw.ctypes.data // 8) % 8
+    return raw[first : first + num_words]
+
 
 def _min_wire_ps(shape: Shape, queues: Queues, options: Options) -> int:
     smallest = min(queues.trim_bytes, options.ack_bytes)
@@ -145,11 +157,11 @@ def build(shape: Shape, workload: Workload, profile: Profile, queues: Queues, op
         "counts": np.zeros((shape.num_ports, at.COUNT_COLUMNS), dtype=np.int32),
         "until": np.zeros(shape.num_ports, dtype=np.int64),
         "streams": np.zeros((shape.num_nodes * s.slots * threads, at.STREAM_COLUMNS), dtype=np.int64),
-        "store": np.empty(s.chunks * at.CHUNK * at.RECORD_WORDS, dtype=np.int64),
+        "store": empty(s.chunks * at.CHUNK * at.RECORD_WORDS),
         "chain": np.empty(s.chunks, dtype=np.int32),
         "chunk_free": np.empty(s.chunks * threads, dtype=np.int32),
-        "pool": np.empty(s.places * at.RECORD_WORDS, dtype=np.int64),
-        "links": np.empty((s.places, at.LINK_COLUMNS), dtype=np.int32),
+        "pool": empty(s.places * at.RECORD_WORDS),
+        "links": empty(s.places * at.LINK_COLUMNS // 2).view(np.int32).reshape(-1, at.LINK_COLUMNS),
         "pool_free": np.empty(s.places * threads, dtype=np.int32),
         "nics": rows.nics,
         "flows": rows.flows,
@@ -189,7 +201,8 @@ def _thread_rows(threads: int, s: Sizes, num_nodes: int) -> Table:
 
 
 def _port_rows(shape: Shape) -> Table:
-    ports = np.zeros((shape.num_ports, at.PORT_COLUMNS), dtype=np.int32)
+    ports = empty(shape.num_ports * at.PORT_COLUMNS // 2).view(np.int32).reshape(-1, at.PORT_COLUMNS)
+    ports[:] = 0
     for column in (at.PT_DATA_HEAD, at.PT_DATA_TAIL, at.PT_CONTROL_HEAD, at.PT_CONTROL_TAIL, at.PT_SERVING):
         ports[:, column] = -1
     shape.wire(ports)

@@ -12,9 +12,9 @@ from typing import Any
 
 from fairlead.fabric.sim.engine import endpoints, wire, work
 from fairlead.fabric.sim.engine import layout as at
-from fairlead.fabric.sim.engine.jit import engine, table, vector
+from fairlead.fabric.sim.engine.jit import engine, engine_inline, table, vector
 from fairlead.fabric.sim.engine.sorting import group, sort_slice
-from fairlead.fabric.sim.engine.streams import read_stream, release, stream_of
+from fairlead.fabric.sim.engine.streams import arriving, read_stream, release
 
 
 @engine
@@ -23,7 +23,7 @@ def sweep_group(w: Any, thread: int, number: int, start: int, end: int) -> int:
     node = table(w, at.T_NODES, at.NODE_COLUMNS)[number]
     nics = table(w, at.T_NICS, at.NIC_COLUMNS)
     scratch = table(w, at.T_SCRATCH, w[at.W_SCRATCH_ROOM])[thread * at.SCRATCH_ROWS : (thread + 1) * at.SCRATCH_ROWS]
-    num = _gather(w, number, scratch, start)
+    num = _gather(w, thread, number, scratch, start)
     starts, first = scratch[at.SC_STARTS], node[at.ND_INDEX] * w[at.W_HOSTS]
     wake = at.NEVER
     for local in range(w[at.W_HOSTS]):
@@ -33,12 +33,12 @@ def sweep_group(w: Any, thread: int, number: int, start: int, end: int) -> int:
         wake = min(wake, nic[at.NC_WAKE])
     node[at.ND_WAKE] = wake
     for writer in range(w[at.W_THREADS]):
-        release(w, thread, stream_of(w, number, start, writer))
+        release(w, thread, arriving(w, number, thread, writer))
     return num
 
 
 @engine
-def _gather(w: Any, number: int, scratch: Any, start: int) -> int:
+def _gather(w: Any, thread: int, number: int, scratch: Any, start: int) -> int:
     """Read what arrives in this window and group it by NIC."""
     store = vector(w, at.T_STORE)
     keys, values, buckets, starts = (
@@ -51,7 +51,7 @@ def _gather(w: Any, number: int, scratch: Any, start: int) -> int:
         starts[local] = 0
     num = 0
     for writer in range(w[at.W_THREADS]):
-        num = read_stream(w, stream_of(w, number, start, writer), values, num)
+        num = read_stream(w, arriving(w, number, thread, writer), values, num)
     for i in range(num):
         r = values[i]
         bucket = (store[r + at.ROUTE] >> at.ROUTE_PORT_SHIFT) & 0xFFFF
@@ -62,7 +62,7 @@ def _gather(w: Any, number: int, scratch: Any, start: int) -> int:
     return num
 
 
-@engine
+@engine_inline
 def _play_nic(w: Any, thread: int, nic: Any, scratch: Any, i: int, last: int, start: int, end: int) -> None:
     """Arrivals, and whatever the NIC itself has to do, in order of time; at equal times arrivals come first."""
     keys, values = scratch[at.SC_SORTED_KEYS], scratch[at.SC_SORTED_VALUES]
@@ -73,7 +73,7 @@ def _play_nic(w: Any, thread: int, nic: Any, scratch: Any, i: int, last: int, st
         if now >= end:
             return
         if arrives == now:
-            if nic[at.NC_PORTS] >> ((keys[i] & at.KEY_PORT_MASK) % w[at.W_PLANES]) & 1:
+            if nic[at.NC_PORTS] >> (keys[i] & at.PLANE_MASK) & 1:
                 endpoints.receive(w, thread, nic, values[i], now)
             i += 1
         if nic[at.NC_TIMER] <= now or nic[at.NC_RX_TIMER] <= now:
@@ -87,7 +87,7 @@ def _play_nic(w: Any, thread: int, nic: Any, scratch: Any, i: int, last: int, st
         nic[at.NC_WAKE] = _next_wake(w, nic, now)
 
 
-@engine
+@engine_inline
 def _next_wake(w: Any, nic: Any, now: int) -> int:
     """When this NIC must act again, if nothing arrives."""
     wake = min(nic[at.NC_TIMER], nic[at.NC_RX_TIMER])

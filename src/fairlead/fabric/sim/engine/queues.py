@@ -18,10 +18,10 @@ from typing import Any
 
 from fairlead.fabric.mrc.layout import F_ECN, F_LAST_HOP, F_TRIMMED
 from fairlead.fabric.sim.engine import layout as at
-from fairlead.fabric.sim.engine.jit import engine, table, table32, vector, vector32
+from fairlead.fabric.sim.engine.jit import engine, engine_inline, prefetch, table, table32, vector, vector32
 
 
-@engine
+@engine_inline
 def mix(a: int, b: int) -> int:
     """A 62-bit number that depends on every bit of both (splitmix64 finaliser)."""
     x = a * -7046029254386353131 + b
@@ -30,7 +30,7 @@ def mix(a: int, b: int) -> int:
     return (x ^ ((x >> 31) & 0x1FFFFFFFF)) & 0x3FFFFFFFFFFFFFFF
 
 
-@engine
+@engine_inline
 def new_place(w: Any, thread: int) -> int:
     """A free place in the pool, or -1."""
     mine = table(w, at.T_THREADS, at.THREAD_COLUMNS)[thread]
@@ -44,7 +44,7 @@ def new_place(w: Any, thread: int) -> int:
     return -1
 
 
-@engine
+@engine_inline
 def free_place(w: Any, thread: int, place: int) -> None:
     """Give a place back."""
     mine = table(w, at.T_THREADS, at.THREAD_COLUMNS)[thread]
@@ -52,7 +52,7 @@ def free_place(w: Any, thread: int, place: int) -> None:
     mine[at.TH_POOL_FREE] += 1
 
 
-@engine
+@engine_inline
 def is_control(meta: int) -> bool:
     """Whether a packet rides in the control class: control packets, and data trimmed to its header."""
     kind = (meta >> at.KIND_SHIFT) & at.KIND_MASK
@@ -60,14 +60,14 @@ def is_control(meta: int) -> bool:
     return not is_data or ((meta >> at.FLAGS_SHIFT) & F_TRIMMED) != 0
 
 
-@engine
+@engine_inline
 def scaled(port: Any, limit: int) -> int:
     """A threshold of the tier, in proportion on a port slower than its tier."""
     percent = port[at.PT_STATE] >> at.PORT_SCALE_SHIFT
     return limit if percent == 0 else limit * percent // 100
 
 
-@engine
+@engine_inline
 def push(w: Any, port: Any, place: int, size: int, control: bool) -> None:
     """Queue a packet that stands in the pool."""
     links = table32(w, at.T_LINKS, at.LINK_COLUMNS)
@@ -75,6 +75,7 @@ def push(w: Any, port: Any, place: int, size: int, control: bool) -> None:
     tail = port[head + 1]
     links[place, at.LINK_NEXT] = -1
     links[place, at.LINK_PREVIOUS] = tail
+    links[place, at.LINK_SIZE] = size
     if tail < 0:
         port[head] = place
     else:
@@ -83,7 +84,7 @@ def push(w: Any, port: Any, place: int, size: int, control: bool) -> None:
     port[bytes_at] += size
 
 
-@engine
+@engine_inline
 def pop(w: Any, port: Any, head: int) -> int:
     """Take the first packet of a class out of its queue; its bytes still count."""
     links = table32(w, at.T_LINKS, at.LINK_COLUMNS)
@@ -94,7 +95,24 @@ def pop(w: Any, port: Any, head: int) -> int:
         port[head + 1] = -1
     else:
         links[following, at.LINK_PREVIOUS] = -1
+        _fetch(w, following)
     return place
+
+
+@engine_inline
+def _fetch(w: Any, place: int) -> None:
+    """This packet will be served soon: have it in cache by then."""
+    prefetch(w, at.T_POOL, place * at.RECORD_WORDS * 8)
+    prefetch(w, at.T_LINKS, place * at.LINK_COLUMNS * 4)
+
+
+@engine_inline
+def look_ahead(w: Any, port: Any) -> None:
+    """This port will be played soon: have what it sends, and what follows, in cache by then."""
+    if port[at.PT_SERVING] >= 0:
+        prefetch(w, at.T_POOL, port[at.PT_SERVING] * at.RECORD_WORDS * 8)
+        if port[at.PT_DATA_HEAD] >= 0:
+            _fetch(w, port[at.PT_DATA_HEAD])
 
 
 @engine
@@ -104,12 +122,9 @@ def trim(w: Any, meta: int, last_hop: bool) -> int:
     return (meta & ~at.SIZE_MASK) | w[at.W_TRIM_BYTES] | flags
 
 
-@engine
-def enqueue(w: Any, thread: int, port: Any, number: int, place: int, last_hop: bool, chance: int) -> bool:
-    """A packet in the pool reaches an output queue; False if it was dropped (and its place freed).
-
-    `chance` is a random number of this arrival.
-    """
+@engine_inline
+def enqueue(w: Any, thread: int, port: Any, number: int, place: int, last_hop: bool, now: int) -> bool:
+    """A packet in the pool reaches an output queue; False if it was dropped (and its place freed)."""
     pool = vector(w, at.T_POOL)
     meta = pool[place * at.RECORD_WORDS + at.META]
     size = meta & at.SIZE_MASK
@@ -119,7 +134,7 @@ def enqueue(w: Any, thread: int, port: Any, number: int, place: int, last_hop: b
     if port[at.PT_DATA_BYTES] + size > limit:
         _count(w, number, at.CN_TRIMS if w[at.W_TRIM] else at.CN_DROPS)
         last = port[at.PT_DATA_TAIL]
-        if chance & 1 and last >= 0:
+        if last >= 0 and mix(w[at.W_SEED] ^ number, meta ^ now) & 1:
             _cut_last(w, thread, port, number, last, last_hop)
         elif w[at.W_TRIM]:
             pool[place * at.RECORD_WORDS + at.META] = trim(w, meta, last_hop)
@@ -161,7 +176,7 @@ def _enqueue_control(w: Any, thread: int, port: Any, number: int, place: int, si
     return True
 
 
-@engine
+@engine_inline
 def start_service(w: Any, port: Any, number: int, now: int) -> None:
     """Begin to send the next packet of an idle port, if one may go."""
     if port[at.PT_CONTROL_HEAD] >= 0:
@@ -173,11 +188,11 @@ def start_service(w: Any, port: Any, number: int, now: int) -> None:
     else:
         return
     port[at.PT_SERVING] = place
-    size = vector(w, at.T_POOL)[place * at.RECORD_WORDS + at.META] & at.SIZE_MASK
+    size = table32(w, at.T_LINKS, at.LINK_COLUMNS)[place, at.LINK_SIZE]
     vector(w, at.T_UNTIL)[number] = now + size * port[at.PT_FS_PER_BYTE] // 1000
 
 
-@engine
+@engine_inline
 def finish_service(w: Any, port: Any, number: int, last_hop: bool, now: int) -> int:
     """The last bit of a packet left: account for it and mark it. Returns its place; the port is then idle."""
     pool = vector(w, at.T_POOL)
@@ -210,7 +225,7 @@ def _count(w: Any, number: int, what: int) -> None:
     table32(w, at.T_COUNTS, at.COUNT_COLUMNS)[number, what] += 1
 
 
-@engine
+@engine_inline
 def lost(w: Any, port: Any, number: int, now: int) -> bool:
     """Whether a packet that leaves this port never arrives: its link loses packets at random."""
     if port[at.PT_LOSS] == 0:
@@ -221,10 +236,8 @@ def lost(w: Any, port: Any, number: int, now: int) -> bool:
     return True
 
 
-@engine
+@engine_inline
 def copy_record(source: Any, r: int, target: Any, t: int) -> None:
-    """Copy a record; data records are shorter than control records."""
-    kind = (source[r + at.META] >> at.KIND_SHIFT) & at.KIND_MASK
-    num = at.DATA_WORDS if kind == at.KIND_DATA or kind == at.KIND_ROCE_DATA else at.RECORD_WORDS
-    for i in range(num):
+    """Copy a record, one cache line."""
+    for i in range(at.RECORD_WORDS):
         target[t + i] = source[r + i]

@@ -13,11 +13,11 @@ from __future__ import annotations
 from typing import Any
 
 from fairlead.fabric.sim.engine import layout as at
-from fairlead.fabric.sim.engine.jit import engine
+from fairlead.fabric.sim.engine.jit import engine_inline
 from fairlead.fabric.sim.engine.queues import mix
 
 
-@engine
+@engine_inline
 def egress(w: Any, node: Any, route: int, rows: int) -> int:
     """The port, counted within its node, by which a switch sends a packet on."""
     to_t0 = route & 0xFFFF
@@ -34,7 +34,7 @@ def egress(w: Any, node: Any, route: int, rows: int) -> int:
     return pod_t0 * bundle + _choice(w, node, route, rows, w[at.W_UP1])
 
 
-@engine
+@engine_inline
 def _choice(w: Any, node: Any, route: int, rows: int, num: int) -> int:
     """One of `num` equal ports: by hash of flow and entropy, salted by switch so that tiers do not choose alike; or the
     one the packet names.

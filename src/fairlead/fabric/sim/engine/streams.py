@@ -12,23 +12,30 @@ from __future__ import annotations
 from typing import Any
 
 from fairlead.fabric.sim.engine import layout as at
-from fairlead.fabric.sim.engine.jit import engine, table, vector32
+from fairlead.fabric.sim.engine.jit import engine, engine_inline, table, vector32
 
 
 @engine
-def stream_of(w: Any, node: int, time: int, thread: int) -> int:
-    """The stream in which `thread` writes what reaches `node` in the window of `time`."""
-    slot = (time // w[at.W_WINDOW]) & (w[at.W_SLOTS] - 1)
-    return (node * w[at.W_SLOTS] + slot) * w[at.W_THREADS] + thread
+def arriving(w: Any, node: int, thread: int, writer: int) -> int:
+    """The stream of what `writer` sent to `node` for the window that `thread` plays now."""
+    slot = table(w, at.T_THREADS, at.THREAD_COLUMNS)[thread, at.TH_SLOT]
+    return (node * w[at.W_SLOTS] + slot) * w[at.W_THREADS] + writer
 
 
-@engine
+@engine_inline
 def new_record(w: Any, thread: int, node: int, time: int) -> int:
-    """Room for one more record for `node`: its first word in the store, or -1 if the store is full."""
-    stream = table(w, at.T_STREAMS, at.STREAM_COLUMNS)[stream_of(w, node, time, thread)]
+    """Room for one more record that reaches `node` at `time`: its first word in the store, or -1 if the store is full."""
+    mine = table(w, at.T_THREADS, at.THREAD_COLUMNS)[thread]
+    left = time - mine[at.TH_START]
+    slot = mine[at.TH_SLOT]
+    while left >= w[at.W_WINDOW]:  # once or twice; a division costs more
+        left -= w[at.W_WINDOW]
+        slot += 1
+    slot &= w[at.W_SLOTS] - 1
+    stream = table(w, at.T_STREAMS, at.STREAM_COLUMNS)[(node * w[at.W_SLOTS] + slot) * w[at.W_THREADS] + thread]
     count = stream[at.STREAM_COUNT]
     if count & (at.CHUNK - 1) == 0:
-        chunk = _take_chunk(w, thread)
+        chunk = _take_chunk(w, mine)
         if chunk < 0:
             return -1
         if count == 0:
@@ -37,7 +44,7 @@ def new_record(w: Any, thread: int, node: int, time: int) -> int:
             vector32(w, at.T_CHAIN)[stream[at.STREAM_TAIL]] = chunk
         stream[at.STREAM_TAIL] = chunk
     stream[at.STREAM_COUNT] = count + 1
-    table(w, at.T_THREADS, at.THREAD_COLUMNS)[thread, at.TH_IN_FLIGHT] += 1
+    mine[at.TH_IN_FLIGHT] += 1
     return (stream[at.STREAM_TAIL] * at.CHUNK + (count & (at.CHUNK - 1))) * at.RECORD_WORDS
 
 
@@ -59,8 +66,7 @@ def release(w: Any, thread: int, index: int) -> None:
 
 
 @engine
-def _take_chunk(w: Any, thread: int) -> int:
-    mine = table(w, at.T_THREADS, at.THREAD_COLUMNS)[thread]
+def _take_chunk(w: Any, mine: Any) -> int:
     if mine[at.TH_CHUNKS_FREE] > 0:
         mine[at.TH_CHUNKS_FREE] -= 1
         return vector32(w, at.T_CHUNK_FREE)[mine[at.TH_CHUNK_STACK] + mine[at.TH_CHUNKS_FREE]]

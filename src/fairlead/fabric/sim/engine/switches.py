@@ -12,20 +12,22 @@ from __future__ import annotations
 from typing import Any
 
 from fairlead.fabric.sim.engine import layout as at
-from fairlead.fabric.sim.engine.jit import engine, table, table32, vector
+from fairlead.fabric.sim.engine.jit import engine, engine_inline, table, table32, vector
 from fairlead.fabric.sim.engine.queues import (
     copy_record,
     enqueue,
     finish_service,
     free_place,
+    look_ahead,
     lost,
-    mix,
     new_place,
     start_service,
 )
 from fairlead.fabric.sim.engine.routing import egress
 from fairlead.fabric.sim.engine.sorting import group, sort_slice
-from fairlead.fabric.sim.engine.streams import new_record, read_stream, release, stream_of
+from fairlead.fabric.sim.engine.streams import arriving, new_record, read_stream, release
+
+LOOK_AHEAD = 3  # ports; a port takes about a hundred ns to play, as long as memory takes to answer
 
 
 @engine
@@ -33,12 +35,14 @@ def sweep_switch(w: Any, thread: int, number: int, start: int, end: int) -> int:
     """Play switch `number` from `start` to `end`, one window. Returns how many packets arrived."""
     node = table(w, at.T_NODES, at.NODE_COLUMNS)[number]
     scratch = table(w, at.T_SCRATCH, w[at.W_SCRATCH_ROOM])[thread * at.SCRATCH_ROWS : (thread + 1) * at.SCRATCH_ROWS]
-    num = _gather(w, number, node, scratch, start)
+    num = _gather(w, thread, number, node, scratch, start)
     ports, until = table32(w, at.T_PORTS, at.PORT_COLUMNS), vector(w, at.T_UNTIL)
     starts, first_port = scratch[at.SC_STARTS], node[at.ND_PORT0]
     wake = at.NEVER
     for local in range(node[at.ND_PORTS]):
         port = ports[first_port + local]
+        if local + LOOK_AHEAD < node[at.ND_PORTS]:
+            look_ahead(w, ports[first_port + local + LOOK_AHEAD])
         if starts[local] == starts[local + 1] and port[at.PT_SERVING] < 0:
             continue
         _play_port(w, thread, node, first_port + local, local, scratch, start, end)
@@ -46,12 +50,12 @@ def sweep_switch(w: Any, thread: int, number: int, start: int, end: int) -> int:
             wake = min(wake, until[first_port + local])
     node[at.ND_WAKE] = wake
     for writer in range(w[at.W_THREADS]):
-        release(w, thread, stream_of(w, number, start, writer))
+        release(w, thread, arriving(w, number, thread, writer))
     return num
 
 
 @engine
-def _gather(w: Any, number: int, node: Any, scratch: Any, start: int) -> int:
+def _gather(w: Any, thread: int, number: int, node: Any, scratch: Any, start: int) -> int:
     """Read what arrives in this window and group it by the port it will leave by."""
     store = vector(w, at.T_STORE)
     keys, values, buckets, starts = (
@@ -64,7 +68,7 @@ def _gather(w: Any, number: int, node: Any, scratch: Any, start: int) -> int:
         starts[local] = 0
     num = 0
     for writer in range(w[at.W_THREADS]):
-        num = read_stream(w, stream_of(w, number, start, writer), values, num)
+        num = read_stream(w, arriving(w, number, thread, writer), values, num)
     for i in range(num):
         r = values[i]
         bucket = egress(w, node, store[r + at.ROUTE], store[r + at.ROWS])
@@ -77,7 +81,7 @@ def _gather(w: Any, number: int, node: Any, scratch: Any, start: int) -> int:
     return num
 
 
-@engine
+@engine_inline
 def _play_port(w: Any, thread: int, node: Any, number: int, local: int, scratch: Any, start: int, end: int) -> None:
     """Merge the arrivals of one port with its departures, in order of time; at equal times it departs first."""
     port = table32(w, at.T_PORTS, at.PORT_COLUMNS)[number]
@@ -102,18 +106,16 @@ def _play_port(w: Any, thread: int, node: Any, number: int, local: int, scratch:
             _arrive(w, thread, node, port, number, values[i - 1], last_hop, arrives, min(following, end))
 
 
-@engine
+@engine_inline
 def _arrive(
     w: Any, thread: int, node: Any, port: Any, number: int, r: int, last_hop: bool, now: int, horizon: int
 ) -> None:
     """A packet reaches its output port; nothing else happens to the port before `horizon`."""
     store = vector(w, at.T_STORE)
-    in_port = node[at.ND_PORT0] + (store[r + at.META] >> at.IN_PORT_SHIFT)
-    state = port[at.PT_STATE] | table32(w, at.T_PORTS, at.PORT_COLUMNS)[in_port, at.PT_STATE]
-    if state & at.PORT_DOWN:
+    if w[at.W_DOWN] and _is_cut(w, node, port, store[r + at.META] >> at.IN_PORT_SHIFT):
         table32(w, at.T_COUNTS, at.COUNT_COLUMNS)[number, at.CN_DROPS] += 1
         return
-    if port[at.PT_SERVING] < 0 and not state & at.PORT_PAUSED:
+    if port[at.PT_SERVING] < 0 and not port[at.PT_STATE] & at.PORT_PAUSED:
         leaves = now + (store[r + at.META] & at.SIZE_MASK) * port[at.PT_FS_PER_BYTE] // 1000
         if leaves < horizon:
             # an idle port that is idle again before anything else can happen: the packet need not wait in the pool
@@ -124,12 +126,19 @@ def _arrive(
     if place < 0:
         return
     copy_record(store, r, vector(w, at.T_POOL), place * at.RECORD_WORDS)
-    if enqueue(w, thread, port, number, place, last_hop, mix(w[at.W_SEED] ^ number, store[r + at.META] ^ now)):
+    if enqueue(w, thread, port, number, place, last_hop, now):
         if port[at.PT_SERVING] < 0:
             start_service(w, port, number, now)
 
 
 @engine
+def _is_cut(w: Any, node: Any, port: Any, in_port: int) -> bool:
+    """Whether the link a packet came by, or the one it is to leave by, is down."""
+    came_by = table32(w, at.T_PORTS, at.PORT_COLUMNS)[node[at.ND_PORT0] + in_port]
+    return (port[at.PT_STATE] | came_by[at.PT_STATE]) & at.PORT_DOWN != 0
+
+
+@engine_inline
 def send_on(w: Any, thread: int, port: Any, number: int, source: Any, r: int, now: int) -> None:
     """Put a packet on the link of a port; it is with the far node when the link's latency has passed."""
     if lost(w, port, number, now):

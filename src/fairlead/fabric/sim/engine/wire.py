@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairlead.fabric.mrc.layout import NUM_SACK_FIELDS
+from fairlead.fabric.mrc.layout import S_BASE, S_CACK, S_ECHO, S_HIGH, S_INFO, S_LOW, S_PSN, S_RCVD
 from fairlead.fabric.sim.engine import layout as at
-from fairlead.fabric.sim.engine.jit import engine, table32, vector
+from fairlead.fabric.sim.engine.jit import engine, engine_inline, table32, vector
 from fairlead.fabric.sim.engine.queues import free_place, lost, mix, new_place, pop, push
 from fairlead.fabric.sim.engine.streams import new_record
 
 REVERSE = 1 << 30  # added to a flow number on the way back, so that both directions are hashed on their own
 
 
-@engine
+@engine_inline
 def free_ports(w: Any, nic: Any, now: int) -> int:
     """The ports that are up and idle, as a set of planes."""
     until = vector(w, at.T_UNTIL)
@@ -27,7 +27,7 @@ def free_ports(w: Any, nic: Any, now: int) -> int:
     return ports & nic[at.NC_PORTS]
 
 
-@engine
+@engine_inline
 def path_of(w: Any, flow: int, stride: int, slot: int) -> int:
     """The path an entropy value takes: an uplink of the T0, or the entropy itself where switches hash.
 
@@ -40,7 +40,32 @@ def path_of(w: Any, flow: int, stride: int, slot: int) -> int:
     return ((offset * w[at.W_UP0] >> 32) + number * stride) % w[at.W_UP0]
 
 
-@engine
+@engine_inline
+def pack(block: Any, body: Any) -> None:
+    """The control block of the law in four words: PSNs relative to cack fit 16 bits, times 40 bits."""
+    cack = block[S_CACK] + 1
+    body[0] = cack | ((block[S_PSN] - cack) & 0xFFFF) << 32 | ((block[S_BASE] - cack) & 0x7FFF) << 48
+    body[1] = block[S_LOW] | (block[S_HIGH] & 0x7FFFFFFF) << 32
+    body[2] = block[S_INFO] | (block[S_HIGH] >> 31) << 62
+    body[3] = (block[S_ECHO] + 1) | block[S_RCVD] << 40
+
+
+@engine_inline
+def unpack(store: Any, r: int, block: Any) -> None:
+    """The inverse of `pack`, from the body of a record."""
+    word, high, info, last = store[r + at.BODY], store[r + at.BODY + 1], store[r + at.BODY + 2], store[r + at.BODY + 3]
+    cack = word & 0xFFFFFFFF
+    block[S_CACK] = cack - 1
+    block[S_PSN] = cack + (((word >> 32) & 0xFFFF) ^ 0x8000) - 0x8000
+    block[S_BASE] = cack + (((word >> 48) & 0x7FFF) ^ 0x4000) - 0x4000
+    block[S_LOW] = high & 0xFFFFFFFF
+    block[S_HIGH] = (high >> 32 & 0x7FFFFFFF) | (info >> 62 & 1) << 31
+    block[S_INFO] = info & 0x3FFFFFFFFFFFFFFF
+    block[S_ECHO] = (last & 0xFFFFFFFFFF) - 1
+    block[S_RCVD] = last >> 40 & 0xFFFFFF
+
+
+@engine_inline
 def transmit(w: Any, thread: int, nic: Any, plane: int, now: int, meta: int, route: int, rows: int) -> int:
     """Send a packet on an idle port. Returns where its record stands, for the body; -1 if it is lost on the way."""
     number = nic[at.NC_PORT0] + plane
@@ -71,7 +96,7 @@ def _lost_on_path(w: Any, nic: Any, plane: int, route: int, now: int) -> bool:
     return (mix(w[at.W_SEED] ^ nic[at.NC_PORT0], now + plane) >> 30) * 1000000 < nic[at.NC_EV_LOSS] << 32
 
 
-@engine
+@engine_inline
 def send_control(
     w: Any, thread: int, nic: Any, plane: int, now: int, meta: int, route: int, rows: int, body: Any
 ) -> None:
@@ -82,7 +107,7 @@ def send_control(
         r = transmit(w, thread, nic, plane, now, meta, route, rows)
         store = vector(w, at.T_STORE)
         if r >= 0:
-            for i in range(NUM_SACK_FIELDS):
+            for i in range(at.BODY_WORDS):
                 store[r + at.BODY + i] = body[i]
         return
     place = new_place(w, thread)
@@ -90,7 +115,7 @@ def send_control(
         return
     pool, r = vector(w, at.T_POOL), place * at.RECORD_WORDS
     pool[r + at.META], pool[r + at.ROUTE], pool[r + at.ROWS] = meta, route, rows
-    for i in range(NUM_SACK_FIELDS):
+    for i in range(at.BODY_WORDS):
         pool[r + at.BODY + i] = body[i]
     push(w, port, place, meta & at.SIZE_MASK, True)
     nic[at.NC_CONTROL] += 1
@@ -111,6 +136,6 @@ def send_waiting_control(w: Any, thread: int, nic: Any, now: int) -> None:
         port[at.PT_CONTROL_BYTES] -= pool[p + at.META] & at.SIZE_MASK
         r = transmit(w, thread, nic, plane, now, pool[p + at.META], pool[p + at.ROUTE], pool[p + at.ROWS])
         if r >= 0:
-            for i in range(at.BODY, at.RECORD_WORDS):
-                store[r + i] = pool[p + i]
+            for i in range(at.BODY_WORDS):
+                store[r + at.BODY + i] = pool[p + at.BODY + i]
         free_place(w, thread, place)

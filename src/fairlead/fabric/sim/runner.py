@@ -1,0 +1,195 @@
+"""Playing a built world to its end: threads, faults on their timeline, progress, and a clean stop.
+
+Knows: windows, the compiled kernels, the clock on the wall. Must not know: scenarios, or what the results mean.
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from fairlead.errors import FabricError
+from fairlead.fabric.sim.engine import kernels
+from fairlead.fabric.sim.engine import layout as at
+from fairlead.fabric.sim.engine.memory import World
+
+Event = tuple[int, Callable[[World, int], None]]
+"""When something is done to the fabric, ps; and what. It happens at the next boundary between windows."""
+
+CALL_SECONDS = 0.2  # how long the compiled loop runs before it looks at the world outside
+PARALLEL_SECONDS = 300e-6  # a window shorter than this is not worth waking a second thread
+
+
+class Ended(enum.StrEnum):
+    """Why a run ended."""
+
+    DONE = "done"
+    TIME = "time"
+    STALLED = "stalled"
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is."""
+
+    time_ps: int
+    messages_done: int
+    hops: int
+    wall_s: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended, and what it cost."""
+
+    ended: Ended
+    time_ps: int
+    hops: int
+    wall_s: float
+
+
+def warm_up() -> float:
+    """Compile the kernels, or load them; seconds that took."""
+    begun = time.monotonic()
+    kernels.load()
+    return time.monotonic() - begun
+
+
+def prepare(world: World, seed: int) -> None:
+    """Set up the endpoints of every flow."""
+    kernels.start_rows()(world.address, world.state.profiles[0], seed)
+
+
+def run(
+    world: World,
+    *,
+    until_ps: int,
+    events: Sequence[Event] = (),
+    report: Callable[[Progress], None] = lambda progress: None,
+) -> Outcome:
+    """Play until every message is complete, the time is up, nothing can happen any more, or Ctrl-C.
+
+    Raises FabricError (`sim/memory-overflow`) if more packets were under way than there was room for.
+    """
+    return _Player(world, until_ps, sorted(events, key=lambda e: e[0]), report).play()
+
+
+class _Player:
+    def __init__(
+        self, world: World, until_ps: int, events: list[Event], report: Callable[[Progress], None]
+    ) -> None:
+        self.world, self.until, self.events, self.report = world, until_ps, events, report
+        self.threads = world.tables["threads"]
+        self.window = int(world.w[at.W_WINDOW])
+        self.now = 0
+        self.begun = time.monotonic()
+        self.pool = ThreadPoolExecutor(len(self.threads) - 1) if len(self.threads) > 1 else None
+        self.window_seconds = 0.0
+
+    def play(self) -> Outcome:
+        """The whole run."""
+        try:
+            ended = self._play()
+        except KeyboardInterrupt:
+            ended = Ended.INTERRUPTED
+        finally:
+            if self.pool:
+                self.pool.shutdown()
+        if self.threads[:, at.TH_OVERFLOW].sum() > 0:
+            raise FabricError(
+                "sim/memory-overflow",
+                "more packets were under way than the memory for them holds",
+                hint="raise limits.packet_room in the scenario",
+            )
+        self.report(self._progress())
+        return Outcome(ended, min(self.now, self.until), self._hops(), time.monotonic() - self.begun)
+
+    def _play(self) -> Ended:
+        while self.now < self.until:
+            while self.events and self.events[0][0] <= self.now:
+                self.events.pop(0)[1](self.world, self.now)
+            horizon = min([self.until, *(-(-e[0] // self.window) * self.window for e in self.events[:1])])
+            self.now = self._some_windows(horizon)
+            self.report(self._progress())
+            if self._is_over():
+                return Ended.DONE
+            if self.now >= at.NEVER:
+                # nothing is under way; a later event (a repair) may set things going again
+                if not self.events:
+                    return Ended.STALLED
+                self.now = -(-self.events[0][0] // self.window) * self.window
+        return Ended.TIME
+
+    def _some_windows(self, horizon: int) -> int:
+        """Play towards the horizon for about CALL_SECONDS."""
+        begun = time.monotonic()
+        play, address = kernels.play(), self.world.address
+        now = self.now
+        while now < horizon and time.monotonic() - begun < CALL_SECONDS:
+            at_start = time.monotonic()
+            if self.pool and self.window_seconds > PARALLEL_SECONDS:
+                num = 1
+                shares = [self.pool.submit(play, address, t, now, horizon, 1) for t in range(1, len(self.threads))]
+                play(address, 0, now, horizon, 1)
+                for share in shares:
+                    share.result()
+                now = self._after(now)
+                self._rebalance()
+            else:
+                num = max(1, min(1 << 20, int(CALL_SECONDS / 4 / max(self.window_seconds, 1e-8))))
+                now = int(play(address, -1, now, horizon, num))
+            took = time.monotonic() - at_start
+            # windows differ; forget slowly, learn fast that they became long
+            share = took / num * (len(self.threads) if num == 1 and self.pool else 1)
+            self.window_seconds = max(share, 0.7 * self.window_seconds) if num == 1 else share
+            if self._is_over():
+                break
+        return now
+
+    def _after(self, now: int) -> int:
+        in_flight = int(self.threads[:, at.TH_IN_FLIGHT].sum())
+        wake = int(self.threads[:, at.TH_WAKE].min())
+        following = now + self.window
+        if in_flight:
+            return following
+        return at.NEVER if wake >= at.NEVER else max(following, wake // self.window * self.window)
+
+    def _is_over(self) -> bool:
+        done = int(self.threads[:, at.TH_DONE].sum())
+        return done >= int(self.world.w[at.W_MESSAGES]) or bool(self.threads[:, at.TH_OVERFLOW].any())
+
+    def _rebalance(self) -> None:
+        """Chunks and places wander from the thread that writes to the one that reads: bring them back in time."""
+        for free, fresh, end, stack, name in (
+            (at.TH_CHUNKS_FREE, at.TH_CHUNK_FRESH, at.TH_CHUNK_END, at.TH_CHUNK_STACK, "chunk_free"),
+            (at.TH_POOL_FREE, at.TH_POOL_FRESH, at.TH_POOL_END, at.TH_POOL_STACK, "pool_free"),
+        ):
+            room = self.threads[:, free] + self.threads[:, end] - self.threads[:, fresh]
+            poor, rich = int(room.argmin()), int(room.argmax())
+            if room[poor] * 2 >= room[rich]:
+                continue
+            num = int(room[rich] - room[poor]) // 2
+            stacks = self.world.tables[name]
+            giver, taker = self.threads[rich], self.threads[poor]
+            to = int(taker[stack] + taker[free])
+            from_stack = min(num, int(giver[free]))
+            top = int(giver[stack] + giver[free])
+            stacks[to : to + from_stack] = stacks[top - from_stack : top]
+            giver[free] -= from_stack
+            unused = num - from_stack
+            stacks[to + from_stack : to + num] = np.arange(giver[end] - unused, giver[end])
+            giver[end] -= unused
+            taker[free] += num
+
+    def _hops(self) -> int:
+        return int(self.threads[:, at.TH_ARRIVALS].sum())
+
+    def _progress(self) -> Progress:
+        done = int(self.threads[:, at.TH_DONE].sum())
+        return Progress(min(self.now, self.until), done, self._hops(), time.monotonic() - self.begun)
