@@ -126,7 +126,7 @@ class PrivateSlurm:
         """What squeue lists."""
         return self.ask("squeue", "-h", "-o", "%i %j %T %N")
 
-    def until_no_jobs(self, limit_s: float = 15) -> None:
+    def until_no_jobs(self, limit_s: float = 60) -> None:
         """Wait until the queue is empty."""
         self._until(lambda: not self.jobs() and set(self.states().values()) == {"idle"}, "an empty queue", limit_s)
 

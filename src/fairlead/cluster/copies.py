@@ -5,47 +5,30 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import AsyncIterable, AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, Protocol
 
 from fairlead.base.files import disk_errors
 from fairlead.cluster.outputs import Gathered
-from fairlead.cluster.protocol import Refusal, Result, State
-from fairlead.cluster.talk import Ending, OnFrame
+from fairlead.cluster.protocol import Result, State
+from fairlead.cluster.talk import Talk
 from fairlead.errors import UsageError
 
 _CHUNK = 1 << 18
 
 
-class Talker(Protocol):
-    """One conversation with one node."""
-
-    async def __call__(
-        self,
-        node: str,
-        job: Mapping[str, Any],
-        body: AsyncIterable[bytes] | None,
-        on_frame: OnFrame,
-        limit_s: float,
-    ) -> tuple[Ending, Refusal | None]:
-        """How it ended, and why it never began where it did not."""
-        ...
-
-
-async def push_one(talker: Talker, node: str, source: Path, target: str, *, mode: int, limit_s: float) -> Result:
+async def push_one(talk: Talk, source: Path, target: str, mode: int) -> Result:
     """Copy a local file to a node. Raises OSError where the local file cannot be read."""
     size = file_size(source)
-    gathered = Gathered(node)
+    gathered = Gathered(talk.node)
     job = {"do": "receive", "target": target, "size": size, "mode": mode}
-    ending, refusal = await talker(node, job, _content(source, size), gathered.on_frame, limit_s)
-    return gathered.result(ending, refusal)
+    return gathered.result(await talk.hold(job, _content(source, size), gathered.on_frame))
 
 
-async def fetch_one(talker: Talker, node: str, source: str, path: Path, *, max_bytes: int, limit_s: float) -> Result:
+async def fetch_one(talk: Talk, source: str, path: Path, max_bytes: int) -> Result:
     """Copy a node's file to a local path. Raises DiskFull or NotPermitted where it cannot be written here."""
     part = path.with_name(f".{path.name}.part-{os.getpid()}")
-    gathered = Gathered(node)
+    gathered = Gathered(talk.node)
     digest = hashlib.sha256()
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -62,12 +45,11 @@ async def fetch_one(talker: Talker, node: str, source: str, path: Path, *, max_b
     try:
         with file:
             job = {"do": "send", "source": source, "max_bytes": max_bytes}
-            ending, refusal = await talker(node, job, None, on_frame, limit_s)
-            result = gathered.result(ending, refusal)
+            result = gathered.result(await talk.hold(job, None, on_frame))
             if not result.ok:
                 return result
             if gathered.exit is None or gathered.exit["sha256"] != digest.hexdigest():
-                return Result(node=node, state=State.FAILED, error=f"{source}: It did not arrive whole")
+                return Result(node=talk.node, state=State.FAILED, error=f"{source}: It did not arrive whole")
             with disk_errors(path):
                 file.flush()
                 os.fsync(file.fileno())

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterable, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fairlead.base.nodeset import NodeSet
 from fairlead.base.suggest import did_you_mean
-from fairlead.base.units import duration
 from fairlead.cluster.backend import Backend
 from fairlead.cluster.copies import fetch_one, file_size, push_one, whole_path
-from fairlead.cluster.fanout import DEFAULT_FANOUT, Slots, Watcher, each, make_room
+from fairlead.cluster.fanout import DEFAULT_FANOUT, Slot, Slots, Watcher, each, make_room
 from fairlead.cluster.outputs import Gathered, record
 from fairlead.cluster.protocol import (
     DEFAULT_KEEP_BYTES,
@@ -27,12 +26,11 @@ from fairlead.cluster.protocol import (
     Result,
     State,
 )
-from fairlead.cluster.talk import Ending, OnFrame, Talk, pieces
+from fairlead.cluster.talk import Talk, pieces
 from fairlead.errors import UsageError
 from fairlead.records.runs import now_utc
 
 _NO_BOUND = 1 << 62
-_Give = Callable[[], None]
 
 
 class Engine:
@@ -77,14 +75,12 @@ class Engine:
         """Each node its own command, at the same time."""
         nodes = check_nodes(NodeSet(commands), self._known)
 
-        async def work(node: str, give: _Give) -> list[Result]:
-            command = commands[node]
-            gathered = Gathered(node, keep_bytes=keep_bytes, on_line=on_line)
-            job = _run_job(command, node, [{}], _NO_BOUND if on_line else keep_bytes)
-            ending, refusal = await self._talk(
-                node, job, pieces(command.stdin), gathered.on_frame, limit_s, in_container=command.in_container
-            )
-            return [gathered.result(ending, refusal)]
+        async def work(talk: Talk, slot: Slot) -> list[Result]:
+            command = commands[talk.node]
+            gathered = Gathered(talk.node, keep_bytes=keep_bytes, on_line=on_line)
+            job = _run_job(command, talk.node, [{}], _NO_BOUND if on_line else keep_bytes)
+            ending = await talk.hold(job, pieces(command.stdin), gathered.on_frame, in_container=command.in_container)
+            return [gathered.result(ending)]
 
         argv, num_bytes = commands[nodes[0]].argv, sum(len(c.stdin) for c in commands.values())
         return await self._do(nodes, work, _one_blank, argv, limit_s=limit_s, bytes_in=num_bytes)
@@ -105,10 +101,10 @@ class Engine:
         group_of = {node: group for group, node in enumerate(found)}
         stop = asyncio.Event() if stop_on_failure else None
 
-        async def work(node: str, give: _Give) -> list[Result]:
-            group = group_of[node]
+        async def work(talk: Talk, slot: Slot) -> list[Result]:
+            group = group_of[talk.node]
             ranks = [
-                Gathered(node, group * per_node + local, local, keep_bytes=keep_bytes, on_line=on_line)
+                Gathered(talk.node, group * per_node + local, local, keep_bytes=keep_bytes, on_line=on_line)
                 for local in range(per_node)
             ]
 
@@ -118,14 +114,12 @@ class Engine:
                     stop.set()
 
             envs = [_rank_env(group, local, per_node, len(found)) for local in range(per_node)]
-            job = _run_job(one, node, envs, _NO_BOUND if on_line else keep_bytes)
+            job = _run_job(one, talk.node, envs, _NO_BOUND if on_line else keep_bytes)
             # the whole group lives at once: a slot is for reaching a node, not for the life of its ranks
-            ending, refusal = await self._talk(
-                node, job, pieces(one.stdin), on_frame, limit_s, on_here=give, in_container=one.in_container
-            )
+            ending = await talk.hold(job, pieces(one.stdin), on_frame, on_here=slot.give, in_container=one.in_container)
             if stop and not ending.whole:
                 stop.set()
-            return [rank.result(ending, refusal) for rank in ranks]
+            return [rank.result(ending) for rank in ranks]
 
         def blank(node: str, why: Refusal) -> list[Result]:
             first = group_of[node] * per_node
@@ -143,8 +137,8 @@ class Engine:
         whole_path(target)
         num_bytes = file_size(source) * len(found)
 
-        async def work(node: str, give: _Give) -> list[Result]:
-            return [await push_one(self._talk, node, source, target, mode=mode, limit_s=limit_s)]
+        async def work(talk: Talk, slot: Slot) -> list[Result]:
+            return [await push_one(talk, source, target, mode)]
 
         return await self._do(
             found, work, _one_blank, ("push", str(source), target), limit_s=limit_s, bytes_in=num_bytes
@@ -157,9 +151,8 @@ class Engine:
         found = check_nodes(nodes, self._known)
         whole_path(source)
 
-        async def work(node: str, give: _Give) -> list[Result]:
-            path = into / node / Path(source).name
-            return [await fetch_one(self._talk, node, source, path, max_bytes=max_bytes, limit_s=limit_s)]
+        async def work(talk: Talk, slot: Slot) -> list[Result]:
+            return [await fetch_one(talk, source, into / talk.node / Path(source).name, max_bytes)]
 
         return await self._do(found, work, _one_blank, ("fetch", source, str(into)), limit_s=limit_s, bytes_in=0)
 
@@ -169,31 +162,10 @@ class Engine:
 
     # ---- what all calls share --------------------------------------------------------------------------------------
 
-    async def _talk(
-        self,
-        node: str,
-        job: Mapping[str, Any],
-        body: AsyncIterable[bytes] | None,
-        on_frame: OnFrame,
-        limit_s: float,
-        *,
-        on_here: Callable[[], None] = lambda: None,
-        in_container: bool = False,
-    ) -> tuple[Ending, Refusal | None]:
-        """One conversation; where the program never spoke, also why."""
-        talk = Talk(self._backend, node, self._python_of(node), on_frame, on_here, in_container)
-        ending = await talk.hold(job, body, limit_s)
-        if ending.here:
-            return ending, None
-        refusal = self._backend.explain(node, ending.rc, ending.said)
-        if ending.cut == "limit" and not ending.said:
-            refusal = Refusal(State.UNREACHABLE, f"no answer within {duration(limit_s)}", refusal.hint)
-        return ending, refusal
-
     async def _do(
         self,
         nodes: NodeSet,
-        work: Callable[[str, _Give], Awaitable[list[Result]]],
+        work: Callable[[Talk, Slot], Awaitable[list[Result]]],
         blank: Callable[[str, Refusal], list[Result]],
         argv: tuple[str, ...],
         *,
@@ -210,11 +182,12 @@ class Engine:
         outcomes: dict[str, list[Result]] = {}
 
         async def in_slot(node: str) -> list[Result]:
-            give = await slots.take()
+            slot = await slots.take()
+            talk = Talk(self._backend, node, self._python_of(node), limit_s, slot.since_s)
             try:
-                return await work(node, give)
+                return await work(talk, slot)
             finally:
-                give()
+                slot.give()
 
         try:
             refusals = await self._backend.ready(nodes)

@@ -20,24 +20,33 @@ _OWN_FILES = 128
 _TICK_S = 1.0
 
 
+class Slot:
+    """The right to work on one node."""
+
+    def __init__(self, free: asyncio.Semaphore, since_s: float) -> None:
+        self.since_s = since_s
+        """When it was there, by the loop's clock; the node's time begins here, however busy this machine is."""
+        self._free: asyncio.Semaphore | None = free
+
+    def give(self) -> None:
+        """Give it back; it may be given back before the work is over, and again."""
+        if self._free:
+            self._free.release()
+            self._free = None
+
+
 class Slots:
-    """How many nodes may be worked on at once; a slot may be given back before the work is over."""
+    """How many nodes may be worked on at once."""
 
     def __init__(self, num: int) -> None:
         self._free = asyncio.Semaphore(num)
+        self._opened_s = asyncio.get_running_loop().time()
 
-    async def take(self) -> Callable[[], None]:
-        """Wait for a slot; returns what gives it back, once."""
+    async def take(self) -> Slot:
+        """Wait for a slot."""
+        must_wait = self._free.locked()
         await self._free.acquire()
-        given = False
-
-        def give() -> None:
-            nonlocal given
-            if not given:
-                given = True
-                self._free.release()
-
-        return give
+        return Slot(self._free, asyncio.get_running_loop().time() if must_wait else self._opened_s)
 
 
 async def each(

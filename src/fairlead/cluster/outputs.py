@@ -90,10 +90,10 @@ class Gathered:
         """Whether it ended by itself, and not well."""
         return self.exit is not None and not self.exit.get("stopped") and self.exit["rc"] != 0
 
-    def result(self, ending: Ending, refusal: Refusal | None) -> Result:
-        """What to tell; `refusal` says why the program never spoke, where it did not."""
+    def result(self, ending: Ending) -> Result:
+        """What to tell."""
         told = self.exit or {}
-        state, error, hint = judge(self.exit, ending, refusal)
+        state, error, hint = judge(self.exit, ending)
         return Result(
             node=self.node,
             state=state,
@@ -108,7 +108,7 @@ class Gathered:
         )
 
 
-def judge(told: dict[str, Any] | None, ending: Ending, refusal: Refusal | None) -> Refusal:
+def judge(told: dict[str, Any] | None, ending: Ending) -> Refusal:
     """State and sentence, from what the node told and how the conversation ended."""
     limit = f"ran into the limit of {duration(ending.limit_s)}"
     if told is not None:
@@ -118,8 +118,8 @@ def judge(told: dict[str, Any] | None, ending: Ending, refusal: Refusal | None) 
         return Refusal(State.CANCELLED, f"stopped{doubt}")
     if ending.cut == "limit" and ending.here:
         return Refusal(State.TIMEOUT, f"{limit} and did not answer when told to stop")
-    if refusal is not None:
-        return refusal
+    if ending.refusal is not None:
+        return ending.refusal
     why = last_line(ending.said)
     return Refusal(State.UNREACHABLE, "the connection was lost" + (f": {why}" if why else ""))
 

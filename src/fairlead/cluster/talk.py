@@ -9,14 +9,16 @@ import asyncio
 import contextlib
 import functools
 import json
-from collections.abc import AsyncIterable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
 
+from fairlead.base.units import duration
 from fairlead.cluster.backend import Backend
 from fairlead.cluster.child import Child
 from fairlead.cluster.onnode import CHUNK, END, FRAME, GRACE_S, MAGIC
+from fairlead.cluster.protocol import Refusal, State
 from fairlead.errors import ClusterError, MissingTool
 
 STOP_S = GRACE_S + 0.4
@@ -85,6 +87,7 @@ class Frames:
 class Ending:
     """How a conversation went."""
 
+    limit_s: float = 0.0
     here: bool = False
     """The program spoke: the node was reached."""
     whole: bool = False
@@ -95,48 +98,58 @@ class Ending:
     """Exit status of the wrapped command."""
     said: str = ""
     """What the way itself printed: ssh's complaints, a login script's noise."""
-    limit_s: float = 0.0
+    refusal: Refusal | None = None
+    """Why the program never spoke, where it did not."""
     duration_s: float = 0.0
 
 
 @dataclass
 class Talk:
-    """One conversation. `held` returns at its end, also when cancelled: the ending then says so."""
+    """One conversation with a node, within `limit_s` counted from `since_s` by the loop's clock."""
 
     backend: Backend
     node: str
     python: str
-    on_frame: OnFrame
-    on_here: Callable[[], None] = lambda: None
-    in_container: bool = False
-    ending: Ending = field(default_factory=Ending)
+    limit_s: float
+    since_s: float
 
-    async def hold(self, job: Mapping[str, Any], body: AsyncIterable[bytes] | None, limit_s: float) -> Ending:
-        """Do the job within the limit. Raises MissingTool or ClusterError where the way itself cannot be started."""
+    async def hold(
+        self,
+        job: Mapping[str, Any],
+        body: AsyncIterable[bytes] | None,
+        on_frame: OnFrame,
+        *,
+        on_here: Callable[[], None] = lambda: None,
+        in_container: bool = False,
+    ) -> Ending:
+        """Have the job done. Returns at the end, also when cancelled: the ending then says so.
+
+        Raises MissingTool or ClusterError where the way itself cannot be started, and what `body` or `on_frame` raise.
+        """
         loop = asyncio.get_running_loop()
-        started = loop.time()
-        child = self._start()
-        frames, complaints = Frames(), bytearray()
+        ending = Ending(self.limit_s)
+        child = self._start(self.backend.wrap_contained if in_container else self.backend.wrap)
+        said = bytearray()
         # the node's own limit is for the case that nobody is left to enforce this one
-        job = {**job, "limit_s": limit_s + STOP_S}
-        sending = asyncio.create_task(_send(child, job, body))
-        hearing = asyncio.create_task(_hear(child, complaints))
+        sending = asyncio.create_task(_send(child, {**job, "limit_s": self.limit_s + STOP_S}, body))
+        hearing = asyncio.create_task(_hear(child, said))
+        listener = _Listener(child, ending, on_frame, on_here)
         try:
             try:
-                async with asyncio.timeout_at(started + limit_s):
-                    await self._listen(child, frames)
-                    if not self.ending.here:
+                async with asyncio.timeout_at(self.since_s + self.limit_s):
+                    await listener.listen()
+                    if not ending.here:
                         await asyncio.wait([hearing], timeout=_LAST_WORDS_S)
-                    self.ending.rc = await child.wait(_LAST_WORDS_S)
+                    ending.rc = await child.wait(_LAST_WORDS_S)
             except Garbled:
-                complaints += b"\nsomething on the way changes the bytes that pass"
+                said += b"\nsomething on the way changes the bytes that pass"
             except TimeoutError:
-                self.ending.cut = "" if self.ending.whole else "limit"
+                ending.cut = "" if ending.whole else "limit"
             except asyncio.CancelledError:
                 _stay()
-                self.ending.cut = "cancelled"
-            if self.ending.cut:
-                await self._stop(child, frames)
+                ending.cut = "cancelled"
+            if ending.cut:
+                await listener.stop()
         except asyncio.CancelledError:
             _stay()
         finally:
@@ -145,14 +158,18 @@ class Talk:
             child.close()
         if sending.done() and not sending.cancelled() and (fault := sending.exception()):
             raise fault
-        said = frames.noise + b"\n" + complaints
-        self.ending.said = said.decode("utf-8", "backslashreplace").strip()
-        self.ending.limit_s = limit_s
-        self.ending.duration_s = loop.time() - started
-        return self.ending
+        ending.said = (listener.frames.noise + b"\n" + said).decode("utf-8", "backslashreplace").strip()
+        ending.refusal = None if ending.here else self._refusal(ending)
+        ending.duration_s = loop.time() - self.since_s
+        return ending
 
-    def _start(self) -> Child:
-        wrap = self.backend.wrap_contained if self.in_container else self.backend.wrap
+    def _refusal(self, ending: Ending) -> Refusal:
+        refusal = self.backend.explain(self.node, ending.rc, ending.said)
+        if ending.cut == "limit" and not ending.said:
+            return Refusal(State.UNREACHABLE, f"no answer within {duration(self.limit_s)}", refusal.hint)
+        return refusal
+
+    def _start(self, wrap: Callable[[str, Sequence[str]], list[str]]) -> Child:
         argv = wrap(self.node, boot(self.python))
         try:
             return Child(argv, self.backend.environ())
@@ -169,13 +186,24 @@ class Talk:
                 hint="ulimit -u -n, or a smaller fan-out",
             ) from exc
 
-    async def _listen(self, child: Child, frames: Frames) -> None:
-        """Until the program says that all has ended, or nothing comes any more."""
+
+@dataclass
+class _Listener:
+    """Hears a node out; can be interrupted at any point and go on."""
+
+    child: Child
+    ending: Ending
+    on_frame: OnFrame
+    on_here: Callable[[], None]
+    frames: Frames = field(default_factory=Frames)
+
+    async def listen(self) -> None:
+        """Until the program says that all has ended, or nothing comes any more. Raises Garbled."""
         while not self.ending.whole:
-            data = await child.read(child.stdout)
+            data = await self.child.read(self.child.stdout)
             if not data:
                 return
-            for kind, rank, payload in frames.feed(data):
+            for kind, rank, payload in self.frames.feed(data):
                 if kind == b"H":
                     self.ending.here = True
                     self.on_here()
@@ -184,13 +212,13 @@ class Talk:
                 else:
                     self.on_frame(kind, rank, payload)
 
-    async def _stop(self, child: Child, frames: Frames) -> None:
+    async def stop(self) -> None:
         """End the program's input, which tells it to stop everything, and hear what it has to say about it."""
-        child.end_input()
+        self.child.end_input()
         if self.ending.here:
             with contextlib.suppress(TimeoutError, Garbled):
                 async with asyncio.timeout(STOP_S):
-                    await self._listen(child, frames)
+                    await self.listen()
 
 
 async def _send(child: Child, job: Mapping[str, Any], body: AsyncIterable[bytes] | None) -> None:

@@ -135,7 +135,8 @@ def test_live_lines_name_their_node(place):
 def test_an_interrupt_shows_what_had_come_and_says_what_was_stopped(place, number, why):
     mark = f"86{secrets.randbelow(10**9):09}.5"
     # the others begin to hang when the first has long ended
-    script = f"echo hi; [ $FAIRLEAD_NODE = n1 ] && touch done && exit; until [ -e done ]; do sleep 0.1; done; sleep 1; sleep {mark}"
+    wait = f"until [ -e done ]; do sleep 0.1; done; sleep 1; sleep {mark}"
+    script = f"echo hi; [ $FAIRLEAD_NODE = n1 ] && touch done && exit; {wait}"
     process = subprocess.Popen(
         [sys.executable, "-m", "fairlead", "exec", "-w", "n[1-3]", "--", "sh", "-c", script],
         cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ(),

@@ -38,7 +38,7 @@ def told(**how):
     ],
 )
 def test_how_an_ending_is_judged(exit_frame, ending, state, error):
-    refusal = judge(exit_frame, ending, None)
+    refusal = judge(exit_frame, ending)
     assert refusal.state is state
     assert error in refusal.error
     assert (state is State.DONE) == (refusal.error == "")
@@ -46,7 +46,7 @@ def test_how_an_ending_is_judged(exit_frame, ending, state, error):
 
 def test_a_refusal_is_told_where_the_program_never_spoke():
     refusal = Refusal(State.UNREACHABLE, "it refuses connections", "nc -vz NODE 22")
-    assert judge(None, Ending(rc=255), refusal) == refusal
+    assert judge(None, Ending(rc=255, refusal=refusal)) == refusal
 
 
 def test_lines_come_as_soon_as_they_are_whole():
@@ -75,7 +75,7 @@ def test_output_says_what_it_left_out():
     gathered.on_frame(b"o", 0, b"abcde")
     gathered.on_frame(b"O", 0, b"vwxyz")
     gathered.on_frame(b"x", 0, json.dumps(told(out=1000, err=0)).encode())
-    output = gathered.result(Ending(here=True, whole=True), None).stdout
+    output = gathered.result(Ending(here=True, whole=True)).stdout
     assert output.is_truncated
     assert output.num_left_out == 990
     assert output.text == "abcde\n[... 990 bytes left out ...]\nvwxyz"
@@ -86,7 +86,7 @@ def test_output_that_fits_is_whole():
     gathered.on_frame(b"o", 0, b"abcde")
     gathered.on_frame(b"O", 0, b"fgh")
     gathered.on_frame(b"x", 0, json.dumps(told(out=8, err=0)).encode())
-    output = gathered.result(Ending(here=True, whole=True), None).stdout
+    output = gathered.result(Ending(here=True, whole=True)).stdout
     assert output == Output(b"abcde", b"fgh", 8)
     assert not output.is_truncated
     assert output.data == b"abcdefgh"
@@ -95,7 +95,7 @@ def test_output_that_fits_is_whole():
 def test_output_cut_by_a_lost_connection_is_what_arrived():
     gathered = Gathered("n1", keep_bytes=100)
     gathered.on_frame(b"o", 0, b"half a li")
-    result = gathered.result(Ending(here=True), None)
+    result = gathered.result(Ending(here=True))
     assert result.state is State.UNREACHABLE
     assert result.stdout.text == "half a li"
 
