@@ -343,16 +343,12 @@ def _from_text(raw: str, kind: inspect.Type) -> Any:
             return int(raw)
         if isinstance(kind, inspect.FloatType):
             return float(raw)
-    if isinstance(kind, inspect.BoolType):
-        return {"true": True, "1": True, "false": False, "0": False}.get(raw.lower(), raw)
     return raw
 
 
 def _name(path: KeyPath) -> str:
     """The last name of a path: `nodes`, `message_bytes[1]`."""
     names = [i for i, part in enumerate(path) if isinstance(part, str)]
-    if not names:
-        return "the file"
     last = names[-1]
     return str(path[last]) + "".join(f"[{i}]" for i in path[last + 1 :])
 

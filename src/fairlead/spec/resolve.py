@@ -106,8 +106,6 @@ def _overridden(
             raw, origin = environ[override.variable], Origin("environment", override.variable)
         else:
             continue
-        if reading.report.is_refused(override.path):
-            continue
         reading.report.elsewhere[override.path] = origin.detail
         raw = os.fspath(raw) if isinstance(raw, os.PathLike) else raw
         kind, is_text = _type_at(override.path), origin.kind == "environment"

@@ -89,6 +89,9 @@ size = 9
         ("mode = 3", "spec/wrong-type", '`mode` must be one of "fast", "slow", not the number 3'),
         ('mode = "fats"', "spec/bad-choice", "`mode` cannot be 'fats'"),
         ("rate = true", "spec/wrong-type", "`rate` must be a number, not true"),
+        ("rate = [1]", "spec/wrong-type", "`rate` must be a number, not a list"),
+        ("rate = {}", "spec/wrong-type", "`rate` must be a number, not a table"),
+        ("rate = 07:30:00", "spec/wrong-type", "`rate` must be a number, not a date or time"),
         ("rate = 0", "spec/out-of-range", "`rate` is 0; it must be more than 0"),
         ("rate = 2.6", "spec/out-of-range", "`rate` is 2.6; it must be at most 2.5"),
         ("rate = nan", "spec/out-of-range", "`rate` is nan; it must be a finite number"),
@@ -207,6 +210,35 @@ def test_checks_see_the_value() -> None:
     text = "schema = 1\n[[part]]\nname='a'\nnodes='n1'\nsize=7\n[[part]]\nname='b'\nnodes='n2'\n"
     found = problems(text, checks=[no_two_parts, first_part_is_small])
     assert [(c, n) for c, n, _, _ in found] == [("test/large", 5), ("test/two", 6)]
+
+
+def test_checks_see_the_default_of_what_was_refused() -> None:
+    seen: list[Whole] = []
+    problems("schema = 1\nrate = 'x'\nsizes = 3", checks=[lambda whole, _: seen.append(whole)])
+    assert [(w.rate, w.sizes) for w in seen] == [(1.0, (1,))]
+
+
+class Inner(Struct, frozen=True, kw_only=True):
+    mode: Literal["fast", "slow"]
+    nodes: NodeSet
+
+
+class Outer(Struct, frozen=True, kw_only=True):
+    inner: Inner
+    day: dt.date
+    many: tuple[Inner, ...]
+
+
+def test_checks_see_harmless_values_where_nothing_was_written() -> None:
+    seen: list[Outer] = []
+    with pytest.raises(SpecError) as caught:
+        decode_text("day = 1", Outer, file="o.toml", checks=[lambda outer, _: seen.append(outer)])
+    assert [p.message for p in caught.value.problems] == [
+        "`day` must be a date such as 2027-01-31, without quotes, not the number 1",
+        "[inner] is missing",
+        "`many` is missing",
+    ]
+    assert seen == [Outer(inner=Inner(mode="fast", nodes=NodeSet("")), day=dt.date.max, many=())]
 
 
 def test_checks_are_silent_on_what_was_refused() -> None:

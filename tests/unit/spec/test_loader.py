@@ -113,6 +113,13 @@ def test_a_wrong_variable_is_named_and_the_file_is_still_checked(tmp_path: Path)
     assert "FAIRLEAD_FANOUT: `fanout` must be a whole number, not the text 'many'" in str(caught.value)
 
 
+def test_a_variable_does_not_hide_a_wrong_value_in_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path / "c.toml", FILE.replace("fanout = 5", "fanout = 0"))
+    with pytest.raises(SpecError) as caught:
+        read(path, environ={"FAIRLEAD_FANOUT": "3"})
+    assert [(p.file, p.line, p.code) for p in caught.value.problems] == [(str(path), 11, "spec/out-of-range")]
+
+
 def test_a_number_from_a_flag_is_checked_too(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"--fanout: `fanout` is 0; it must be at least 1"):
         read(write(tmp_path / "c.toml"), flags={"access.fanout": 0}, environ={})
