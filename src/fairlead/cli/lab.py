@@ -55,7 +55,7 @@ def up(*, name: Name = None, spec: SpecFile = None, common: Common = Common()) -
     if state.ssh:
         lines.append(f"ssh      ssh -F {state.ssh.config} {shape.nodes[0]}")
     if state.slurm:
-        lines.append(f"slurm    {_again('exec', state.name)} head -- srun -N{topo.num_hosts} hostname")
+        lines.append(f"slurm    PATH={state.slurm.bin}:$PATH srun -N{topo.num_hosts} hostname")
     return Answer(
         schema="fairlead.lab-up/1",
         text="\n".join(lines),
@@ -143,11 +143,14 @@ def exec_(
     # the command has the terminal: an interrupt is for it, and its answer is ours
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        done = subprocess.run(argv, check=False, preexec_fn=_default_interrupt)
+        # with --json stdout is one document, so what the command says goes into it
+        stdout = subprocess.PIPE if common.json else None
+        done = subprocess.run(argv, check=False, preexec_fn=_default_interrupt, stdout=stdout)
     finally:
         signal.signal(signal.SIGINT, before)
     status = done.returncode if done.returncode >= 0 else 128 - done.returncode
-    return Answer(schema="fairlead.lab-exec/1", text="", body={"node": node, "rc": status}, exit=status)
+    body = {"node": node, "rc": status, "stdout": (done.stdout or b"").decode("utf-8", "replace")}
+    return Answer(schema="fairlead.lab-exec/1", text="", body=body, exit=status)
 
 
 @app.command
