@@ -181,8 +181,10 @@ class Pair:
         """Run until `done`, for so long at most; without `done` until all is quiet or the time is over."""
         limit = self.now + for_ns
         for _ in range(steps):
-            if (done is not None and done()) or self.now > limit or not self.step():
+            if (done is not None and done()) or self.now > limit:
                 break
+            if not self.step() and (done is None or done() or not self.step()):
+                break  # nothing is under way, and `done`, which may have posted more, has not changed that
         self.pump()
 
     def write(self, num_bytes: int, *, imm: int | None = None, wr_id: int = 0) -> tuple[bytes, bytearray]:

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from fairlead.fabric.mrc.layout import *
 
+MAX_RTT_NS = 1 << 30  # a longer sample, from a peer that echoes nonsense, counts as this
 AVG_BITS = 10  # fractional bits of TX_AVG_DELAY
 AVG_DIVISOR = 80  # EWMA weight 0.0125
 FI_SCALE_BITS = 16
@@ -42,6 +43,7 @@ def init_cc(m: Words, tx: int) -> None:
 
 def observe_rtt(m: Words, tx: int, rtt: int, marked: int) -> int:
     """Take a round-trip sample from a SACK; the queueing delay it means, in ns."""
+    rtt = min(rtt, MAX_RTT_NS)
     if rtt < m[tx + TX_BASE_RTT]:
         _set_base_rtt(m, tx, rtt)
     delay = rtt - m[tx + TX_BASE_RTT]

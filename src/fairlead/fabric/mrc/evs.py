@@ -16,8 +16,8 @@ A NACK TRIMMED_LASTHOP never touches an EV: the receiver is busy, the path is in
 
 Whoever leaves the rotation is replaced by a GOOD EV *of the same plane*. All planes so stay equally loaded; a sender
 that answered uplink trouble by leaning on other planes would make a false incast at the destination (arXiv 2605.04333
-section 4). When the rotation has shrunk to `ev_min_active` EVs, a suspect is only skipped: a fault that seems to be
-everywhere is no reason to stop sending.
+section 4). When nobody stands by and the rotation would shrink below `ev_min_active` EVs, the suspect changes places
+with another bad one: a fault that seems to be everywhere is no reason to stop sending.
 
 Slots are numbered plane << shift | number. A plane is walked in the order counter XOR mask; the mask is drawn anew at
 each wrap from the queue pair's own random stream, so that queue pairs that started together do not stay in step.
@@ -166,21 +166,20 @@ def skip(m: Words, tx: int, slot: int) -> None:
 
 
 def assume_bad(m: Words, tx: int, slot: int) -> None:
-    """GOOD, SKIP -> ASSUMED_BAD, and a replacement from the same plane; only SKIP when too few EVs are left."""
+    """GOOD, SKIP -> ASSUMED_BAD, and a replacement from the same plane; when too few are left, from the bad ones."""
     p = m[tx + E_PROFILE]
     word = _word(m, tx, slot)
     bit = 1 << (slot & 31)
     if (m[word + EV_BAD] | m[word + EV_DENIED]) & bit:
         return
-    standby = _standby(m, tx, slot >> m[p + P_EV_SHIFT])
-    if standby < 0 and m[word + EV_ACTIVE] & bit and m[tx + TX_EV_ACTIVE] <= m[p + P_EV_MIN_ACTIVE]:
-        m[word + EV_SKIP] |= bit
-        return
     m[word + EV_SKIP] &= ~bit
     m[word + EV_BAD] |= bit
     m[tx + TX_EV_BAD] += 1
     set_nibble(m, tx, slot, 0)
-    _leave(m, tx, slot, standby)
+    _leave(m, tx, slot)
+    if m[tx + TX_EV_ACTIVE] < m[p + P_EV_MIN_ACTIVE]:
+        other = next_bad(m, tx, slot)
+        _recover(m, tx, other if other >= 0 else slot)
 
 
 def probe_answered(m: Words, tx: int, slot: int, mark: int) -> None:
@@ -199,9 +198,7 @@ def probe_answered(m: Words, tx: int, slot: int, mark: int) -> None:
     set_nibble(m, tx, slot, answered)
     if answered < m[m[tx + E_PROFILE] + P_EV_PROBE_OK]:
         return
-    m[word + EV_BAD] &= ~bit
-    m[tx + TX_EV_BAD] -= 1
-    _join(m, tx, slot)
+    _recover(m, tx, slot)
     if mark != M_NONE:
         skip(m, tx, slot)
 
@@ -222,7 +219,7 @@ def deny(m: Words, tx: int, slot: int) -> None:
         m[tx + TX_EV_BAD] -= 1
     m[word + EV_SKIP] &= ~bit
     m[word + EV_DENIED] |= bit
-    _leave(m, tx, slot, _standby(m, tx, slot >> m[m[tx + E_PROFILE] + P_EV_SHIFT]))
+    _leave(m, tx, slot)
 
 
 def allow(m: Words, tx: int, slot: int) -> None:
@@ -262,17 +259,25 @@ def _standby(m: Words, tx: int, plane: int) -> int:
     return -1
 
 
-def _leave(m: Words, tx: int, slot: int, standby: int) -> None:
-    """Take an EV out of the rotation and put `standby` (-1: nobody) in its place."""
+def _leave(m: Words, tx: int, slot: int) -> None:
+    """Take an EV that is no longer GOOD out of the rotation and put one that stands by in its place."""
     word = _word(m, tx, slot)
     bit = 1 << (slot & 31)
     if not m[word + EV_ACTIVE] & bit:
         return
     m[word + EV_ACTIVE] &= ~bit
     _count(m, tx, slot, -1)
+    standby = _standby(m, tx, slot >> m[m[tx + E_PROFILE] + P_EV_SHIFT])
     if standby >= 0:
         m[_word(m, tx, standby) + EV_ACTIVE] |= 1 << (standby & 31)
         _count(m, tx, standby, 1)
+
+
+def _recover(m: Words, tx: int, slot: int) -> None:
+    """ASSUMED_BAD -> GOOD."""
+    m[_word(m, tx, slot) + EV_BAD] &= ~(1 << (slot & 31))
+    m[tx + TX_EV_BAD] -= 1
+    _join(m, tx, slot)
 
 
 def _join(m: Words, tx: int, slot: int) -> None:

@@ -54,6 +54,7 @@ def init_tx(m: Words, tx: int, profile: int, seed: int, psn: int) -> None:
     m[tx + TX_PROBE_AT] = FOREVER
     m[tx + TX_EVP_AT] = FOREVER
     m[tx + TX_REVERSE] = -1
+    m[tx + TX_PROBE_SENT] = -1
     m[tx + TX_DELIVERED_AT] = -FOREVER
     m[tx + TX_EVP_ID] = bits.random32(m, tx + E_RANDOM) & timers.ID_MASK & ~1  # even; odd ids are the responder's
     congestion.init_cc(m, tx)

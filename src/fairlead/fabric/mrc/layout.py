@@ -157,12 +157,13 @@ LINE_WORDS: Final = 8  # one 64-byte cache line
     TX_FI_ON,
     # timers and recovery
     TX_RTO_AT,
-    TX_RETRIES,
+    TX_RETRIES,  # timeouts and NACKs since una moved
+    TX_ROUNDS,  # of these the timeouts
     TX_DELIVERED_AT,  # send time of the latest-sent packet known to have arrived
     TX_PROBE_AT,
     TX_PROBE_DUE,
     TX_PROBE_ID,
-    TX_PROBE_SENT,
+    TX_PROBE_SENT,  # -1: no reliability probe was sent yet
     TX_EVP_AT,
     TX_EVP_STATE,  # EVP_*
     TX_EVP_SLOT,  # EV probed last
@@ -187,7 +188,7 @@ LINE_WORDS: Final = 8  # one 64-byte cache line
     TX_NUM_LOST,  # losses inferred from order
     TX_NUM_SPURIOUS,  # packets declared lost that had only been late
     NUM_TX_FIELDS,
-) = range(NUM_ENDPOINT_FIELDS, NUM_ENDPOINT_FIELDS + 58)
+) = range(NUM_ENDPOINT_FIELDS, NUM_ENDPOINT_FIELDS + 59)
 
 # a sent packet, one word: send time (38 bits) | transmissions - 1, at most 3 (2) | bytes (14) | EV slot (8)
 REC_EV_BITS: Final = 8

@@ -188,7 +188,7 @@ class Profile:
         block[at.P_RING_MASK] = self.ring - 1
         block[at.P_MSG_MASK] = self.max_messages - 1
         block[at.P_EV_SHIFT] = self.evs_per_plane.bit_length() - 1
-        block[at.P_CWND] = self.cwnd or self.bdp * 3 // 2
+        block[at.P_CWND] = max(self.cwnd or self.bdp * 3 // 2, packet)
         block[at.P_MIN_CWND] = packet
         block[at.P_TARGET_NS] = target
         # alpha = 4 MSS a b / target, kept as alpha * target; a = BDP / reference BDP, b = target / reference RTT

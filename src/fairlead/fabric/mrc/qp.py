@@ -318,8 +318,9 @@ class QueuePair:
         self._answers.append((packet, self._arrival_slot(path)))
 
     def _arrival_slot(self, path: Path) -> int:
-        """An EV slot that stands for the plane a packet came by; the sender's own slot numbers are not known here."""
-        return min(path.plane, self.profile.planes - 1) * self.profile.evs_per_plane
+        """An EV slot of our own on the plane a packet came by, another for another EV of the peer."""
+        per_plane = self.profile.evs_per_plane
+        return min(path.plane, self.profile.planes - 1) * per_plane + path.ev % per_plane
 
     # --- receiving as a responder ----------------------------------------------------------------------------------
 

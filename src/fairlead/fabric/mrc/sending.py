@@ -25,7 +25,8 @@ def next_psn(m: Words, tx: int) -> int:
     # [UEC] isSendPermitted wants room for the whole packet; [MRC] 8 allows sending while cwnd > inflight
     need = size if m[p + P_WHOLE_PACKET] else 1
     fits = m[tx + TX_IN_FLIGHT] + need <= m[tx + TX_CWND]
-    return psn if fits or m[tx + TX_UNA] == m[tx + TX_NEXT] else -1
+    is_idle = m[tx + TX_IN_FLIGHT] <= 0 or m[tx + TX_UNA] == m[tx + TX_NEXT]
+    return psn if fits or is_idle else -1
 
 
 def send_data(m: Words, tx: int, now: int, psn: int, slot: int, out: Words, o: int) -> None:

@@ -19,9 +19,12 @@ def set_deadline(m: Words, tx: int) -> None:
 
 
 def timeout(m: Words, tx: int) -> int:
-    """The local ACK timeout: constant in the linear phase of retries, then doubling."""
+    """The local ACK timeout: constant in the linear phase of retries, then doubling with each round of timeouts.
+
+    NACKs count as retries too, but a peer that answers is no reason to wait longer.
+    """
     p = m[tx + E_PROFILE]
-    doublings = max(m[tx + TX_RETRIES] - m[p + P_RETRY_LINEAR], 0)
+    doublings = max(m[tx + TX_ROUNDS] - m[p + P_RETRY_LINEAR], 0)
     return min(m[p + P_RTO_NS] << min(doublings, BACKOFF_MAX), BACKOFF_CAP_NS)
 
 
@@ -42,8 +45,10 @@ def expire(m: Words, tx: int, now: int) -> int:
             earliest = min(earliest, sent)
         psn = window.next_in_flight(m, tx, psn + 1)
     m[tx + TX_NUM_TIMEOUTS] += expired
-    if expired > 0 and retry(m, tx):
-        return DID_FAIL
+    if expired > 0:
+        m[tx + TX_ROUNDS] += 1
+        if retry(m, tx):
+            return DID_FAIL
     if earliest < FOREVER:
         m[tx + TX_RTO_AT] = earliest + timeout(m, tx)
     else:

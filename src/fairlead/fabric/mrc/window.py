@@ -134,6 +134,7 @@ def acknowledge_below(m: Words, tx: int, una: int) -> None:
     bits.take_range(m, tx + m[p + P_TX_ACKED], mask, start, una)
     m[tx + TX_UNA] = una
     m[tx + TX_RETRIES] = 0
+    m[tx + TX_ROUNDS] = 0
     _complete(m, tx)
 
 

@@ -156,14 +156,27 @@ def test_a_plane_without_good_evs_is_left_out_and_comes_back() -> None:
     assert {s for s in take(row, 40) if s >> 3 == 1} == {9}
 
 
-def test_below_the_floor_a_suspect_is_only_skipped() -> None:
+def test_at_the_floor_suspects_change_places_with_other_bad_ones() -> None:
     row = make()
-    for slot in range(32):
+    used: set[int] = set()
+    for _ in range(400):
+        slot = take(row, 1)[0]
+        used.add(slot)
         feel(row, slot, LOSS)
-    states = Counter(state(row, slot) for slot in range(32))
+        assert row.TX_EV_ACTIVE >= 3
+        assert sum(state(row, slot) == BAD for slot in range(32)) == row.TX_EV_BAD
     assert row.TX_EV_ACTIVE == 3
-    assert states[BAD] == 29
-    assert len(set(take(row, 12))) == 3
+    assert used == set(range(32))  # each gets another chance, though nobody probes
+
+
+def test_at_the_floor_the_only_suspect_stays() -> None:
+    row = make(planes=1, evs_per_plane=1, evs_active=1, ev_min_active=1)
+    feel(row, 0, LOSS)
+    assert (state(row, 0), take(row, 2)) == (GOOD, [0, 0])
+    closed = make(planes=2, evs_per_plane=1, evs_active=1, ev_min_active=2)
+    law.on_peer_ports(closed.m, closed.at, 0b10)
+    feel(closed, 0, LOSS)
+    assert state(closed, 0) == GOOD  # no bad EV on an open plane to change with
 
 
 def test_when_every_usable_ev_is_gone_the_least_bad_are_used_but_never_a_denied_one() -> None:

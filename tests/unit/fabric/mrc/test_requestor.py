@@ -398,7 +398,7 @@ def test_progress_restarts_the_count_and_the_timeout() -> None:
 
 def test_the_backoff_has_a_ceiling() -> None:
     row = make(retry_linear=0, rto_ns=1 << 35)
-    row.TX_RETRIES = 60
+    row.TX_ROUNDS = 60
     row.post(1)
     row.send(1, now=5)
     assert row.TX_DEADLINE == 5 + (1 << 37)
@@ -490,6 +490,16 @@ def test_a_probe_is_repeated_and_the_answer_to_an_older_one_proves_nothing() -> 
     assert row.TX_LOST == 0
     row.sack(now=90_000, cack=2, psn=ids[1] - 0x10000, info=at.INFO_PROBE)  # signed on the wire
     assert row.TX_LOST == 2
+
+
+def test_an_answer_to_a_probe_never_sent_and_an_absurd_round_trip_do_no_harm() -> None:
+    row = make(reorder_ns=4_000, cc_rule=at.CC_NSCC)
+    row.post(5 * MTU)
+    row.send(5, now=10**15)
+    row.sack(now=10**15 + 1, cack=-1, psn=0, info=at.INFO_PROBE)
+    assert (row.TX_LOST, row.TX_AVG_DELAY) == (0, 0)
+    row.sack(now=10**15, cack=-1, psn=4, base=4, bitmap=1, echo=0, mark=at.M_SKIP_ONCE)
+    assert row.TX_AVG_DELAY < (1 << 30 << 10) // 80
 
 
 def test_news_puts_the_probe_off_and_completion_cancels_it() -> None:

@@ -1,0 +1,142 @@
+"""One event of a queue pair as a row of integers, so that the same trace runs through plain and compiled handlers.
+
+`apply` is ordinary Python that calls the law; `fairlead.fabric.mrc.compile.kernel` compiles this very function for
+the other run."""
+
+# ruff: noqa: PLR0917 - handlers take addresses and blocks
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fairlead.fabric.mrc import bits, evs, law, state
+from fairlead.fabric.mrc import layout as at
+from fairlead.fabric.mrc.compile import kernel, words
+from fairlead.fabric.mrc.layout import NUM_SACK_FIELDS, NUM_SEND_FIELDS, Words
+from fairlead.fabric.mrc.profile import Profile
+
+NUM_OPS = 20
+EVENT_WORDS = 12
+
+
+def apply(m: Words, tx: int, rx: int, e: Words, out: Words, s: Words) -> int:
+    """Let one event happen. e: op, now, then arguments; results of handlers go to out and s."""
+    op, now = e[0], e[1]
+    if op == 0:
+        return law.post(m, tx, e[2], e[3] & 1)
+    if op <= 4:
+        return law.next_packet(m, tx, now, e[2], out, 0)
+    if op <= 8:
+        return law.on_data(m, rx, now, e[2], e[3], e[4], e[5], e[6], s, 0)
+    if op <= 11:
+        for i in range(NUM_SACK_FIELDS):
+            s[i] = e[2 + i]
+        return law.on_sack(m, tx, now, s, 0)
+    if op == 12:
+        for i in range(NUM_SACK_FIELDS):
+            s[i] = e[2 + i]
+        return law.on_nack(m, tx, now, s, 0)
+    if op == 13:
+        return law.on_timer(m, tx, now) | law.on_rx_timer(m, rx, now) << 8
+    if op == 14:
+        return law.on_ack(m, tx, now, e[2])
+    if op == 15:
+        return law.on_probe(m, rx, e[2], e[3], e[4], e[5], s, 0)
+    if op == 16:
+        law.on_ev_reply(m, tx, now, e[2], e[3])
+        law.on_reverse_reply(m, rx, now, e[2], e[3])
+        return law.on_status_reply(m, tx, e[2])
+    if op == 17:
+        return law.on_ports(m, tx, now, e[2], e[3] & 1) | law.on_peer_ports(m, rx, e[4]) << 8
+    if op == 18:
+        return law.next_control(m, rx, now, e[2], out, 0) | law.control_slot(m, rx, e[3], e[2]) << 8
+    if e[3] & 1:
+        evs.deny(m, tx, e[2])
+    else:
+        evs.allow(m, tx, e[2])
+    return law.ready(m, tx) | evs.ev_state(m, tx, e[2]) << 8
+
+
+def apply_arrays(m: Any, tx: int, rx: int, e: Any, out: Any, s: Any) -> int:
+    """The same over arrays, for compilation."""
+    return apply(words(m), tx, rx, words(e), words(out), words(s))
+
+
+def compiled() -> Callable[..., int]:
+    """`apply_arrays`, compiled."""
+    import numba.extending
+
+    numba.extending.register_jitable(error_model="numpy")(apply)
+    return kernel(apply_arrays, sources=[Path(__file__)])
+
+
+def random_event(rng: random.Random, m: Words, tx: int, rx: int, now: int) -> list[int]:
+    """An event that makes some sense: PSNs near the windows, ids that are awaited, EVs that exist."""
+    op = rng.randrange(NUM_OPS)
+    num_evs = m[at.P_PLANES] << m[at.P_EV_SHIFT]
+    una, received = m[tx + at.TX_UNA], m[rx + at.RX_NEXT]
+    slot = rng.choice((rng.randrange(num_evs), at.INFO_EV_MASK)) if op in {9, 10, 11} else rng.randrange(num_evs)
+    event = [op, now] + [0] * (EVENT_WORDS - 2)
+    ports = rng.choice((0xFF, 0xFF, rng.getrandbits(8)))
+    sent = rng.choice((-1, max(now - rng.randrange(40_000), 0)))
+    if op == 0:
+        event[2:4] = rng.choice((0, 1, 50, 4096, rng.randrange(60_000))), rng.getrandbits(1)
+    elif op <= 4:
+        event[2] = ports
+    elif op <= 8:
+        flags = rng.choice((0, 0, 0, at.F_ASK, rng.getrandbits(10)))
+        event[2:7] = received + rng.randrange(-4, 140) & rng.choice((-1, 0xFFFFFF)), 4096, flags, slot, sent
+    elif op <= 11:
+        cack = una - 1 + rng.choice((0, 0, 1, rng.randrange(-3, 40)))
+        info = slot | rng.choice((0, 0, 1, 2)) << at.INFO_M_SHIFT | rng.choice((0, 0, at.INFO_RTX, at.INFO_PROBE))
+        info |= rng.choice((0, 0, 0, rng.getrandbits(8) << 20)) | rng.choice((0, 0, 2)) << at.INFO_MPR_SHIFT
+        psn = m[tx + at.TX_PROBE_ID] if info & at.INFO_PROBE else una + rng.randrange(-2, 60)
+        rcvd = m[tx + at.TX_RCVD] + rng.choice((0, 16, 70, -3)) & 0xFFFFFF
+        word = rng.choice((0, rng.getrandbits(64), rng.getrandbits(64) & rng.getrandbits(64)))
+        base = cack + 1 + rng.choice((0, 0, rng.randrange(-40, 80)))
+        event[2:10] = cack, psn, base, word & bits.LOW32, word >> 32, rcvd, info, sent
+    elif op == 12:
+        reason = rng.choice((1, 1, 1, 2, 0x0B)) if rng.random() < 0.999 else at.NACK_UNEXP_EVENT
+        event[3] = una + rng.randrange(-2, 40)
+        event[8:10] = slot | reason << at.INFO_REASON_SHIFT, sent
+    elif op == 14:
+        event[2] = m[tx + at.TX_DONE] + rng.randrange(-1, 3) & 0xFFFFFF
+    elif op == 15:
+        event[2:6] = rng.getrandbits(16), rng.getrandbits(1), slot, sent
+    elif op == 16:
+        awaited = (m[tx + at.TX_EVP_ID], m[rx + at.RX_PROBE_ID], m[tx + at.E_STATUS] >> 1, rng.getrandbits(16))
+        event[2:4] = rng.choice(awaited), rng.choice((0, 0, 0, 1, 2))
+    elif op == 17:
+        full = (1 << m[at.P_PLANES]) - 1
+        event[2:5] = rng.choice((full, full, rng.randint(1, full))), 1, rng.choice((full, full, rng.randint(1, full)))
+    else:
+        event[2:4] = (ports, slot) if op == 18 else (slot, rng.choice((0, 0, 1)))
+    return event
+
+
+class Twins:
+    """The same two rows twice: one for the plain handlers, one for the compiled."""
+
+    def __init__(self, profile: Profile, seed: int) -> None:
+        self.plain, self.other = (state.allocate([profile], 1, 1) for _ in range(2))
+        self.tx, self.rx = self.plain.tx(0), self.plain.rx(0)
+        self.m = self.plain.plain()
+        for rows in (self.plain, self.other):
+            law.init_tx(rows.plain(), self.tx, 0, seed, seed & 0xFFFFFF)
+            law.init_rx(rows.plain(), self.rx, 0, seed + 1, seed & 0xFFFFFF)
+            rows.m[self.tx + at.TX_REVERSE] = self.rx
+        self.blocks = [np.zeros(NUM_SEND_FIELDS + NUM_SACK_FIELDS, np.int64) for _ in range(2)]
+
+    def happen(self, event: list[int], run: Callable[..., int]) -> None:
+        """Let an event happen in both and compare everything."""
+        outs = [(b[:NUM_SEND_FIELDS], b[NUM_SEND_FIELDS:]) for b in self.blocks]
+        one = apply(self.m, self.tx, self.rx, event, outs[0][0].data, outs[0][1].data)
+        two = run(self.other.m, self.tx, self.rx, np.array(event, np.int64), *outs[1])
+        assert one == two, event
+        assert np.array_equal(self.plain.m, self.other.m), event
+        assert np.array_equal(*self.blocks), event
