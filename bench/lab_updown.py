@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests/real/lab"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 SIZES = ((4, 2, 2), (16, 4, 4), (32, 8, 4), (64, 8, 8))
 
@@ -81,9 +81,8 @@ def slab(name):
 
 
 def cycles(count):
-    import census
-
     from fairlead.lab.up import down, up
+    from support import lab_census as census
 
     shape = shape_of(4, 2, 2)
     up(shape)

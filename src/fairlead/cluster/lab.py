@@ -10,6 +10,17 @@ from fairlead.base.suggest import did_you_mean
 from fairlead.cluster import enter
 from fairlead.cluster.backend import Backend, last_line
 from fairlead.cluster.protocol import Refusal, State
+from fairlead.errors import LabError
+
+
+def slurm_environ(lab: str) -> dict[str, str]:
+    """An environment in which Slurm is the lab's own, for a SlurmBackend. LabError `lab/no-slurm` where it has none."""
+    state = enter.running(lab)
+    if state.slurm is None:
+        raise LabError(
+            "lab/no-slurm", f"the lab `{lab}` has no Slurm", hint="set `lab = true` in [slurm], then build it"
+        )
+    return {**os.environ, "PATH": f"{state.slurm.bin}:{os.environ.get('PATH', os.defpath)}"}
 
 
 class LabBackend(Backend):

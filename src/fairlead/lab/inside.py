@@ -24,6 +24,7 @@ from fairlead.lab.store import is_alive, running
 from fairlead.records.labstate import HostState, LabState, Process
 
 LIMIT_S = 60.0
+_BIND = ("setpriv", "--pdeathsig", "KILL", "--")
 
 
 def say(state: LabState, netns: str, tool: Sequence[str], lines: Sequence[str]) -> None:
@@ -70,11 +71,9 @@ def words_into(name: str, node: str, argv: Sequence[str]) -> list[str]:
     Raises LabError where there is no such node, or it is dead.
     """
     state = running(name)
-    # twice: `nsenter` waits outside for the command inside, and each must go with its parent
-    bind = ["setpriv", "--pdeathsig", "KILL", "--"]
     switch = next((s for s in state.switches if node in (s.name, s.netns)), None)
     if switch:
-        return [*bind, *into_netns(state, switch.netns, argv)]
+        return [*_BIND, *into_netns(state, switch.netns, argv)]
     host = state.host(node)
     if host is None:
         known = [*(h.name for h in state.hosts), *(s.name for s in state.switches)]
@@ -83,7 +82,13 @@ def words_into(name: str, node: str, argv: Sequence[str]) -> list[str]:
         )
     if not is_alive(host.anchor):
         raise LabError("lab/node-dead", f"{node} is dead", hint="fairlead lab fault --heal node-dead")
-    return [*bind, *into_host(state, host, [*bind, *argv])]
+    return bound(state, host, argv)
+
+
+def bound(state: LabState, host: HostState, argv: Sequence[str]) -> list[str]:
+    """The words that run a command on a host so that it dies with the process that runs them."""
+    # twice: `nsenter` waits outside for the command inside, and each must go with its parent
+    return [*_BIND, *into_host(state, host, [*_BIND, *argv])]
 
 
 def host_path(host: HostState, path: str) -> Path:

@@ -63,7 +63,7 @@ def start(shape: LabShape, state: LabState) -> LabState:
         config = sshd.write_client(state, store.folder(shape.name))
         state = msgspec.structs.replace(state, ssh=SshState(config=str(config)))
     if shape.slurm:
-        state = msgspec.structs.replace(state, slurm=slurm.start(shape, state))
+        state = msgspec.structs.replace(state, slurm=slurm.start(shape, state, store.folder(shape.name)))
     return state
 
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shlex
+import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -27,6 +29,18 @@ GPU_TYPE = "lab"
 CPUS_PER_GPU = 2
 MEMORY_MB = 4000
 READY_LIMIT_S = 60.0
+
+COMMANDS = ("srun", "sbatch", "salloc", "sinfo", "squeue", "scancel", "scontrol", "sattach")
+
+_SBATCH = """# the last word, if it is a file here, is the script
+for last; do :; done
+if [ -f "$last" ]; then
+    count=$#
+    exec <"$last"
+    while [ "$count" -gt 1 ]; do set -- "$@" "$1"; shift; count=$((count - 1)); done
+    shift
+fi
+"""
 
 _CONF = """ClusterName={name}
 SlurmctldHost=head({head})
@@ -114,7 +128,7 @@ def topology(shape: LabShape) -> str:
     return "".join([*lines, f"SwitchName=core Switches={','.join(f't0-{t0}' for t0 in range(shape.t0))}\n"])
 
 
-def start(shape: LabShape, state: LabState) -> SlurmState:
+def start(shape: LabShape, state: LabState, folder: Path) -> SlurmState:
     """Start every daemon, wait until each node is idle. Raises LabError `lab/service` with a daemon's last words."""
     head = state.host(HEAD)
     assert head is not None
@@ -122,7 +136,25 @@ def start(shape: LabShape, state: LabState) -> SlurmState:
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         list(pool.map(lambda host: start_host(state, host), [h for h in state.hosts if h.name != HEAD]))
     _await_idle(state, head, len(shape.nodes))
-    return SlurmState(head=HEAD, conf="/etc/slurm/slurm.conf", partition=shape.partition)
+    return SlurmState(head=HEAD, bin=str(write_commands(state, head, folder / "slurm")), partition=shape.partition)
+
+
+def write_commands(state: LabState, head: HostState, place: Path) -> Path:
+    """Slurm's commands as programs of the machine that run on the lab's head; returns their directory.
+
+    With it first in PATH, whoever uses a Slurm uses this one. The head has files of its own, so sbatch reads its script
+    from standard input.
+    """
+    place.mkdir(exist_ok=True)
+    for command in COMMANDS:
+        real = shutil.which(command)
+        if real:
+            words = shlex.join(inside.bound(state, head, [real]))
+            script = _SBATCH if command == "sbatch" else ""
+            path = place / command
+            path.write_text(f'#!/bin/sh\nPATH=${{PATH#{place}:}}\n{script}exec {words} "$@"\n')
+            path.chmod(0o755)
+    return place
 
 
 def start_host(state: LabState, host: HostState) -> None:

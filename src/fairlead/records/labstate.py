@@ -97,8 +97,8 @@ class SlurmState(msgspec.Struct, frozen=True, kw_only=True):
 
     head: str
     """The node that runs slurmctld and from which its commands work."""
-    conf: str
-    """slurm.conf, as the head sees it."""
+    bin: str
+    """A directory on the machine with srun, sbatch, ... of this Slurm: first in PATH, they are the lab's."""
     partition: str
 
 

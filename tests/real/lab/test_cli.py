@@ -9,10 +9,10 @@ import subprocess
 import sys
 import time
 
-import census
 import pytest
 
-from conftest import fresh_name
+from support import lab_census as census
+from support.labs import fresh_name
 
 pytestmark = [pytest.mark.real, pytest.mark.requires("root", "netns", "srv6", "tbf", "nft")]
 

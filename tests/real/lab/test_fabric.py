@@ -17,6 +17,7 @@ from fairlead.lab import inside, wiring
 from fairlead.lab.shape import LabShape
 from fairlead.lab.up import down
 from fairlead.spec import usid
+from support.labs import Lab, fresh_name
 
 pytestmark = [pytest.mark.real, pytest.mark.requires("root", "netns", "srv6", "tbf", "nft")]
 
@@ -189,7 +190,6 @@ def test_super_packets_do_not_cross_a_hop_whole(lab):
 
 
 def test_with_computed_checksums_a_path_needs_one_that_fits_its_end():
-    from conftest import Lab, fresh_name
 
     made = Lab(LabShape(name=fresh_name(), planes=1, checksum_offload=False))
     address = str(usid.path_address(0, 0, 0, 1, 1))
@@ -216,7 +216,6 @@ def test_with_computed_checksums_a_path_needs_one_that_fits_its_end():
 
 
 def test_with_segmentation_offload_super_packets_cross_whole():
-    from conftest import Lab, fresh_name
 
     made = Lab(LabShape(name=fresh_name(), planes=1, segmentation_offload=True, rate_mbps=10_000, burst_kib=256))
     try:

@@ -9,10 +9,8 @@ import sys
 import time
 from pathlib import Path
 
-import census
 import pytest
 
-from conftest import Lab, fresh_name
 from fairlead.cluster import enter
 from fairlead.errors import LabError
 from fairlead.lab import cgroups
@@ -20,6 +18,8 @@ from fairlead.lab import up as up_module
 from fairlead.lab.faults.apply import heal, inject
 from fairlead.lab.shape import LabShape
 from fairlead.lab.up import down, up
+from support import lab_census as census
+from support.labs import Lab, fresh_name
 
 pytestmark = [pytest.mark.real, pytest.mark.requires("root", "netns", "srv6", "tbf", "nft")]
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import time
 from pathlib import Path
 
-import census
+import msgspec
 import pytest
 
-from conftest import Lab, fresh_name
+from fairlead.cluster import connect
+from fairlead.cluster.lab import slurm_environ
 from fairlead.lab.faults.apply import heal, inject
 from fairlead.lab.shape import LabShape
 from fairlead.lab.up import down
+from fairlead.spec import preset
+from support import lab_census as census
+from support.labs import Lab, fresh_name
 
 pytestmark = [pytest.mark.real, pytest.mark.requires("root", "netns", "srv6", "tbf", "nft", "slurm", "sshd")]
 
@@ -73,6 +78,36 @@ def test_a_batch_job_runs_on_its_host(lab):
     while time.monotonic() < deadline and "COMPLETED" not in lab.sh("head", f"scontrol show job {job}"):
         time.sleep(0.2)
     assert lab.sh("n2", "cat /mnt/out").split()[:2] == ["n2", "eth0"]
+
+
+def test_the_commands_outside_are_the_labs(lab, tmp_path):
+    env = slurm_environ(lab.name)
+    done = subprocess.run(
+        ["srun", "-N4", "sh", "-c", "cat >/dev/null; hostname"], env=env, capture_output=True, text=True, input="x"
+    )
+    assert sorted(done.stdout.split()) == ["n0", "n1", "n2", "n3"], done.stderr
+    script = tmp_path / "a script.sh"
+    script.write_text("#!/bin/sh\n#SBATCH --nodelist=n1\necho $(hostname) $1 >/mnt/from-a-script\n")
+    done = subprocess.run(
+        ["sbatch", "--parsable", "--wait", str(script)], env=env, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert lab.sh("n1", "cat /mnt/from-a-script") == "n1"
+
+
+def test_a_cluster_via_slurm_is_the_labs(lab, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", slurm_environ(lab.name)["PATH"])
+    spec = preset("lab").spec
+    spec = msgspec.structs.replace(
+        spec,
+        access=msgspec.structs.replace(spec.access, via="slurm"),
+        slurm=msgspec.structs.replace(spec.slurm, options=()),
+        pools=tuple(msgspec.structs.replace(p, python=sys.executable) for p in spec.pools),
+    )
+    with connect(spec, folder=tmp_path) as cluster:
+        say = "import os; print(os.environ['RANK'], os.uname().nodename)"
+        results = cluster.run_ranks("n[0-3]", [sys.executable, "-c", say], per_node=1, limit_s=60)
+        assert [r.stdout.text.split() for r in results] == [[str(i), f"n{i}"] for i in range(4)], results
 
 
 def test_slurm_notices_a_dead_host_and_takes_it_back(lab):
