@@ -12,6 +12,8 @@ _RECORDS = {
     "facts": ("what a probe read on one node", "fairlead.records.facts:NodeFacts"),
     "run": ("the head of a run folder", "fairlead.records.runs:RunInfo"),
     "explanation": ("what a code means", "fairlead.records.codes:Explanation"),
+    "lab-state": ("what a running lab is", "fairlead.records.labstate:LabState"),
+    "lab-status": ("what a running lab is doing", "fairlead.records.labstate:LabStatus"),
     "cluster": ("the cluster file", "fairlead.spec.model:Spec"),
 }
 
