@@ -17,12 +17,6 @@ if TYPE_CHECKING:
 
     from fairlead.cli.output import Answer
 
-_PROLOGUE = (
-    "fairlead takes an AI cluster with an RDMA-capable network from booted machines to a running, debuggable job."
-)
-_EPILOGUE = "Exit codes: 0 ok, 1 bug, 2 usage, 3 verdict fail, 4 could not judge, 5 temporary, 130 interrupted."
-
-
 _SWITCHES = {"--json", "--quiet", "-q", "--verbose", "-v", "--warn-as-fail"}
 _HELP = {"--help", "-h"}
 
@@ -31,13 +25,12 @@ def build() -> App:
     """The command tree; verbs are named, not imported."""
     from cyclopts import App
 
-    from fairlead.cli.help import PlainHelp
+    from fairlead.cli.help import EPILOGUE, PlainHelp
     from fairlead.cli.verbs import VERBS
 
     app = App(
         name="fairlead",
-        help=_PROLOGUE,
-        help_epilogue=_EPILOGUE,
+        help_epilogue=EPILOGUE,
         help_format="plaintext",
         help_formatter=PlainHelp(),
         version=__version__,
@@ -73,19 +66,20 @@ def run(argv: Sequence[str]) -> int:
 
 def _call(words: list[str]) -> Answer:
     """The answer of the verb, of a help flag, or of `--version`. Raises what the verb raises."""
-    from cyclopts import CycloptsError
-
-    from fairlead.cli.help import help_text, width_here
+    from fairlead.cli.help import help_text, overview, width_here
     from fairlead.cli.output import Answer, session
     from fairlead.errors import UsageError
 
     _known_verb(words)
     ours = words[: words.index("--")] if "--" in words else words
     if _HELP & set(ours) or _wants_a_verb(words):
-        text = help_text(build(), [w for w in ours if not w.startswith("-")], width=width_here())
+        path = [w for w in ours if not w.startswith("-")]
+        text = help_text(build(), path, width=width_here()) if path else overview(width_here())
         return Answer(schema="fairlead.help/1", text=text, body={"help": text})
     if words[0] in {"--version", "-V"}:
         return Answer(schema="fairlead.version/1", text=f"fairlead {__version__}")
+    from cyclopts import CycloptsError
+
     try:
         answer = build()(words, exit_on_error=False, print_error=False)
     except CycloptsError as error:

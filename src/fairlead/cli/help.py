@@ -9,17 +9,37 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Any
 
+from fairlead.cli.verbs import VERBS
+
 if TYPE_CHECKING:
     from cyclopts import App
     from cyclopts.help import HelpEntry, HelpPanel
     from rich.console import Console, ConsoleOptions
 
 _WIDEST_NAME = 26
-_WIDTH = 100
+WIDTH = 100
+_PROLOGUE = (
+    "fairlead takes an AI cluster with an RDMA-capable network from booted machines to a running, debuggable job."
+)
+EPILOGUE = "Exit codes: 0 ok, 1 bug, 2 usage, 3 verdict fail, 4 could not judge, 5 temporary, 130 interrupted."
+_FLAGS = {
+    "--help, -h": "Show this, or what a verb takes.",
+    "--version": "Show the version.",
+    "--install-completion": "Let the shell complete verbs and flags.",
+}
 
 
-def help_text(app: App, words: list[str], *, width: int = _WIDTH) -> str:
-    """The help page of a verb (or of everything, without words) as text."""
+def overview(width: int = WIDTH) -> str:
+    """The help page of the whole program, made from the table of verbs alone: it is shown before anything is loaded."""
+    rows = [(v.name, v.help) for v in VERBS] + list(_FLAGS.items())
+    indent = max(len(name) for name, _ in rows) + 4
+    lines = [_row(name, text, indent, width) for name, text in rows]
+    parts = ["usage: fairlead VERB", textwrap.fill(_PROLOGUE, width), "\n".join(["Verbs:", *lines])]
+    return "\n\n".join([*parts, textwrap.fill(EPILOGUE, width)]) + "\n"
+
+
+def help_text(app: App, words: list[str], *, width: int = WIDTH) -> str:
+    """The help page of a verb as text."""
     from rich.console import Console
 
     out = io.StringIO()
@@ -29,7 +49,7 @@ def help_text(app: App, words: list[str], *, width: int = _WIDTH) -> str:
 
 def width_here() -> int:
     """Characters a line may have: those of the terminal, and 100 elsewhere and at most."""
-    return min(_WIDTH, shutil.get_terminal_size((_WIDTH, 24)).columns) if sys.stdout.isatty() else _WIDTH
+    return min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns) if sys.stdout.isatty() else WIDTH
 
 
 class PlainHelp:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fairlead.base.files import write_atomic
 from fairlead.cli.app import build
-from fairlead.cli.help import help_text
+from fairlead.cli.help import help_text, overview
 from fairlead.cli.verbs import VERBS
 from fairlead.errors import Exit
 from fairlead.records.codes import explanations
@@ -56,7 +56,7 @@ def cli() -> str:
     app = build()
     pages = {" ".join(path): help_text(app, path).strip().split("\n\n") for path in command_paths()}
     common = next(p for parts in pages.values() for p in parts if p.startswith("Output:"))
-    parts = [f"# Command line\n\n{_MADE}\n\n{_CLI}", _block(help_text(app, [])), _COMMON, _block(common)]
+    parts = [f"# Command line\n\n{_MADE}\n\n{_CLI}", _block(overview()), _COMMON, _block(common)]
     for name, paragraphs in pages.items():
         own = [p for p in paragraphs if not p.startswith(("Output:", "Exit codes: 0 ok"))]
         parts += [f"{'##' if ' ' not in name else '###'} {name}", _block("\n\n".join(own))]
