@@ -63,20 +63,19 @@ class Machine:
     def remove(self, path: str) -> None:
         """A file, a link, or everything below a directory: not in the tree, and not known to be absent."""
         before = len(self.files) + len(self.links)
-        self.folders.add(os.path.dirname(path))
+        self.folders.add(path.rpartition("/")[0])
         for table in (self.files, self.links):
             for name in [n for n in table if n == path or n.startswith(path.rstrip("/") + "/")]:
                 del table[name]  # type: ignore[attr-defined]
         assert len(self.files) + len(self.links) < before, f"nothing at {path}"
 
     def write(self, root: Path) -> Path:
-        for folder in sorted({os.path.dirname(path) for path in (*self.files, *self.links)} | self.folders):
-            os.makedirs(f"{root}{folder}", exist_ok=True)
+        for folder in sorted({path.rpartition("/")[0] for path in (*self.files, *self.links)} | self.folders):
+            Path(f"{root}{folder}").mkdir(parents=True, exist_ok=True)
         for path, target in self.links.items():
-            os.symlink(target, f"{root}{path}")
+            Path(f"{root}{path}").symlink_to(target)
         for path, data in self.files.items():
-            with open(f"{root}{path}", "wb") as file:
-                file.write(data)
+            Path(f"{root}{path}").write_bytes(data)
         (root / "absent").write_text("\n".join(sorted(self.absent)) + "\n")
         return root
 

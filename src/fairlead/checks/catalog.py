@@ -120,6 +120,7 @@ CATALOG: tuple[Check, ...] = (
         ("mounts.remote",),
         "on {node}: timeout 5 stat -f {part}",
         scope="remote mount",
+        severity=Verdict.UNKNOWN,
     ),
     Check(
         "host/failed-services",

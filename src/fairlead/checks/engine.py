@@ -7,7 +7,6 @@ is unknown too, and named; it never stops the others.
 from __future__ import annotations
 
 import datetime as dt
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -57,8 +56,7 @@ def judge_node(node: Node, checks: Iterable[Check] = CATALOG) -> list[Finding]:
 
 def _judge(check: Check, node: Node) -> list[Finding]:
     """One check on one node: a finding for each part that is not well, and one that folds those that are."""
-    record = node.facts.record
-    node.facts = Facts(record)
+    node.facts.begin()
     try:
         reason = _why_not(check, node)
         if reason:
@@ -72,7 +70,7 @@ def _judge(check: Check, node: Node) -> list[Finding]:
         return [_finding(check, node, "", skip(f"there is no {check.scope} to judge"))]
     findings, well, not_asked = [], [], []
     for part, unclear in parts.items():
-        node.facts = Facts(record)
+        node.facts.begin()
         if unclear is not None:
             findings.append(_unread(check, node, part, unclear))
             continue
@@ -110,8 +108,10 @@ def _fold(well: list[tuple[str, Outcome]]) -> Outcome:
     """Parts that are well, as one: `8 x 400 Gb/s`."""
     if len(well) == 1:
         return well[0][1]
-    counts = Counter(outcome.message for _, outcome in well)
-    texts = [f"{num} x {text}" for text, num in counts.most_common(4)]
+    counts: dict[str, int] = {}
+    for _, outcome in well:
+        counts[outcome.message] = counts.get(outcome.message, 0) + 1
+    texts = [f"{num} x {text}" for text, num in sorted(counts.items(), key=lambda item: -item[1])[:4]]
     more = ["..."] if len(counts) > 4 else []
     return Outcome(Verdict.PASS, "; ".join(texts + more), {"parts": [part for part, _ in well]})
 
@@ -188,15 +188,14 @@ def _text(value: Any) -> str:
 
 def read_by(check: Check, node: Node) -> set[tuple[str, ...]]:
     """Every fact a check reads on a node, by its keys: what its verdict rests on."""
-    record = node.facts.record
-    node.facts = Facts(record)
+    node.facts.begin()
     seen: set[tuple[str, ...]] = set()
     try:
         if not _why_not(check, node):
             parts = SCOPES[check.scope].parts(node)
             seen |= set(node.facts.read)
             for part, hole in parts.items():
-                node.facts = Facts(record)
+                node.facts.begin()
                 if hole is None:
                     check.rule(node, part)
                 seen |= set(node.facts.read)

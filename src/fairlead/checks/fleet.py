@@ -15,7 +15,7 @@ from fairlead.checks.node import Node
 from fairlead.checks.rules import gpu
 from fairlead.checks.scopes import CONDITIONS
 from fairlead.checks.skews import FAIL, SKEWS, WARN, Skew, Values
-from fairlead.records.facts import Facts, Unread
+from fairlead.records.facts import Unread
 from fairlead.records.finding import Evidence, Finding, Subject
 from fairlead.records.verdict import Verdict
 
@@ -42,7 +42,7 @@ def _judge(skew: Skew, nodes: Sequence[Node]) -> list[Finding]:
     holes: dict[tuple[str, str], tuple[Unread, list[str]]] = {}
     asked: list[tuple[str, Values]] = []
     for node in nodes:
-        node.facts = Facts(node.facts.record)
+        node.facts.begin()
         try:
             if not CONDITIONS[skew.when](node):
                 asked.append((node.facts.node, skew.values(node)))
@@ -123,7 +123,7 @@ def _same_gpu(nodes: Sequence[Node]) -> list[Finding]:
     """No GPU is on two nodes: the same UUID twice means that two names lead to one machine."""
     owners: dict[str, list[str]] = defaultdict(list)
     for node in nodes:
-        node.facts = Facts(node.facts.record)
+        node.facts.begin()
         try:
             for address in node.get(gpu.SMI):
                 owners[node.text(gpu.SMI, address, "uuid")].append(node.facts.node)

@@ -49,16 +49,17 @@ def unknown(why: str, **data: Any) -> Outcome:
 
 @dataclass(slots=True)
 class Node:
-    """One node under judgement. `facts` is renewed for every rule, so that it holds what that rule alone has read."""
+    """One node under judgement. `facts` begins anew for every rule, so that it holds what that rule alone has read."""
 
     facts: Facts
     expect: Expect
+    get: Callable[..., Any] = field(init=False)
+    """A fact, by its path; raises Unread, which no rule catches."""
     memo: dict[str, Any] = field(default_factory=dict)
     """What is worked out once per node, each with the facts it was worked out from."""
 
-    def get(self, path: str, *keys: str) -> Any:
-        """A fact; raises Unread, which no rule catches."""
-        return self.facts.get(path, *keys)
+    def __post_init__(self) -> None:
+        self.get = self.facts.get
 
     def table(self, path: str, *keys: str) -> dict[str, Any]:
         """A fact that must be a table; a tool that prints a word in its place has not answered the question."""

@@ -52,7 +52,7 @@ def _always(n: Node) -> str:
 def _gpus(n: Node) -> str:
     if n.expect.get("gpus") == 0:
         return "no GPU is expected"
-    if n.expect.get("gpus") is None and not gpu.vendor(n):
+    if n.expect.get("gpus") is None and not gpu.on_pci(n, gpu.vendor(n)):
         return "no GPU is declared, and PCI shows none"
     return ""
 

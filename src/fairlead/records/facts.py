@@ -82,17 +82,31 @@ class Facts:
 
     def get(self, path: str, *keys: str) -> Any:
         """The value at a dotted path, and at the keys below it; Unread if it is a hole or absent."""
-        full = (*_split(path), *keys)
+        full = _split(path) + keys
         value: Any = self.record.facts
-        for depth, key in enumerate(full):
-            if not isinstance(value, dict) or key not in value:
-                raise Unread(fact_path(full), "the probe did not report it", self.source(full))
-            value = value[key]
-            if isinstance(value, dict) and "unread" in value:
-                why, source = str(value["unread"]), str(value.get("source", ""))
-                raise Unread(fact_path(full), why, source or self.source(full[: depth + 1]))
+        try:
+            for key in full:
+                value = value[key]
+        except (KeyError, TypeError):
+            raise self._unread(full) from None
+        if isinstance(value, dict) and "unread" in value:
+            raise self._unread(full)
         self.read[full] = value
         return value
+
+    def _unread(self, full: tuple[str, ...]) -> Unread:
+        """Why there is no value at a path: the hole on the way to it, or that nobody reported it."""
+        value: Any = self.record.facts
+        for depth, key in enumerate(full, 1):
+            value = value.get(key) if isinstance(value, dict) else None
+            if is_unread(value):
+                why, source = str(value["unread"]), str(value.get("source", ""))
+                return Unread(fact_path(full), why, source or self.source(full[:depth]))
+        return Unread(fact_path(full), "the probe did not report it", self.source(full))
+
+    def begin(self) -> None:
+        """Forget what was read so far: what comes next is the evidence of something else."""
+        self.read = {}
 
     def keys(self, path: str, *keys: str) -> list[str]:
         """The names below a path, in the order reported."""

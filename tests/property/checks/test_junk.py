@@ -1,4 +1,4 @@
-"""Whatever stands in the files of a node: the readers do not fail, the judge does not fall over, and no fault is hidden."""
+"""Whatever stands in a node's files: the readers do not fail, the judge does not fall over, no fault is hidden."""
 
 from __future__ import annotations
 

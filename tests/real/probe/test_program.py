@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import json
 import os
 import shutil
@@ -24,7 +23,7 @@ pytestmark = pytest.mark.real
 
 def _pythons() -> dict[str, str]:
     """Version -> path of every Python from 3.9 on that starts; a shim for one that is not installed does not."""
-    places = [sys.executable, *glob.glob(os.path.expanduser("~/.pyenv/versions/3.*/bin/python3"))]
+    places = [sys.executable, *map(str, Path.home().glob(".pyenv/versions/3.*/bin/python3"))]
     places += [found for minor in range(9, 20) if (found := shutil.which(f"python3.{minor}"))]
     found = {}
     for place in places:
@@ -144,7 +143,7 @@ def test_what_the_probe_started_ends_when_the_probe_is_killed(tmp_path: Path) ->
 
 
 def test_a_reader_that_hangs_costs_only_its_device(tmp_path: Path) -> None:
-    """One HCA whose attribute never returns: the other HCAs and the rest of the node are read, and the pipe is closed."""
+    """One HCA whose attribute never returns: the other HCAs and the rest of the node are read."""
     root = small().write(tmp_path / "tree")
     hang = 'if name == "mlx5_ib0":\n        time.sleep(980)\n    base = SYS_IB + "/" + name'
     text = program().replace('base = SYS_IB + "/" + name', hang, 1)
@@ -160,7 +159,7 @@ def test_a_reader_that_hangs_costs_only_its_device(tmp_path: Path) -> None:
 
 
 def test_a_child_that_cannot_be_killed_does_not_hold_the_pipe(tmp_path: Path) -> None:
-    """A stuck child may outlive the probe (uninterruptible sleep). It must not keep ssh waiting for its end of the pipe."""
+    """A stuck child may outlive the probe (uninterruptible sleep). It must not keep ssh waiting for its pipe."""
     root = small().write(tmp_path / "tree")
     text = program().replace(
         'base = SYS_IB + "/" + name', 'time.sleep(6) if name == "mlx5_ib0" else None; base = SYS_IB + "/" + name', 1

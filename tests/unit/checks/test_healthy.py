@@ -40,7 +40,7 @@ def test_what_is_passed_is_what_is_there() -> None:
     assert said["ib/pkey"] == "8 x full member of 0x8001"
 
 
-# ---- the traps: each made some tool fail a healthy node -----------------------------------------------------------------
+# ---- the traps: each made some tool fail a healthy node --------------------------------------------------------------
 
 H100 = expect("Standard_ND96isr_H100_v5")
 GB300 = expect("Standard_ND128isr_GB300_v6")

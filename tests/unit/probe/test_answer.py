@@ -21,10 +21,18 @@ def test_parse_names_the_node() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "", "null", "[]", "{", '{"schema": "fairlead.facts/1", "facts": {"host": {"os": ', "Welcome to the cluster!\n{}",
-        '{"facts": 7}', '{"schema": "fairlead.facts/2"}', '{"taken_at_ns": "yesterday"}', b"\xff\xfe{}",
+        "",
+        "null",
+        "[]",
+        "{",
+        '{"schema": "fairlead.facts/1", "facts": {"host": {"os": ',
+        "Welcome to the cluster!\n{}",
+        '{"facts": 7}',
+        '{"schema": "fairlead.facts/2"}',
+        '{"taken_at_ns": "yesterday"}',
+        b"\xff\xfe{}",
     ],
-)  # fmt: skip
+)
 def test_half_a_document_is_one_sentence(text: str | bytes) -> None:
     with pytest.raises(ClusterError) as caught:
         parse(text, "n7")
@@ -64,9 +72,19 @@ def test_a_capture_reads_like_the_machine(tmp_path: Path) -> None:
 
 def test_a_capture_writes_nothing_outside_its_folder(tmp_path: Path) -> None:
     evil = {
-        "/../../escape": "x", "/a/../../escape2": "x", "/link@": "../../outside", "/link/file": "x", "/etc/": ["../up", "ok", "."],
-        "/abs@": str(tmp_path / "outside"), "/abs/file": "x", "!/gone": "", "/nul\0byte": "x", "": "x", "/": [], "/bin": {"hex": "ff00"},
-    }  # fmt: skip
+        "/../../escape": "x",
+        "/a/../../escape2": "x",
+        "/link@": "../../outside",
+        "/link/file": "x",
+        "/etc/": ["../up", "ok", "."],
+        "/abs@": str(tmp_path / "outside"),
+        "/abs/file": "x",
+        "!/gone": "",
+        "/nul\0byte": "x",
+        "": "x",
+        "/": [],
+        "/bin": {"hex": "ff00"},
+    }
     root = tmp_path / "deep" / "er" / "tree"
     write_tree(evil, root)
     outside = [p for p in tmp_path.rglob("*") if root not in (p, *p.parents) and p not in root.parents]

@@ -20,9 +20,27 @@ READERS = sorted(
 )
 SINCE_39 = {
     # names of the standard library that are newer than 3.9, of modules the readers use
-    "pairwise", "batched", "bit_count", "EncodingWarning", "StrEnum", "ExceptionGroup", "TaskGroup", "UTC", "tomllib", "process_cpu_time",
-    "pidfd_open", "eventfd", "splice", "add_note", "is_junction", "walk_up", "login_tty", "unshare", "setns", "posix_openpt",
-}  # fmt: skip
+    "pairwise",
+    "batched",
+    "bit_count",
+    "EncodingWarning",
+    "StrEnum",
+    "ExceptionGroup",
+    "TaskGroup",
+    "UTC",
+    "tomllib",
+    "process_cpu_time",
+    "pidfd_open",
+    "eventfd",
+    "splice",
+    "add_note",
+    "is_junction",
+    "walk_up",
+    "login_tty",
+    "unshare",
+    "setns",
+    "posix_openpt",
+}
 
 
 def _source(name: str) -> str:
@@ -97,6 +115,9 @@ def test_the_program_is_the_same_from_a_zip(tmp_path: Path, monkeypatch: pytest.
         archive.writestr("fairlead/probe/join.py", Path(sys.modules["fairlead.probe.join"].__file__ or "").read_text())
         for name in [*READERS, "__init__.py"]:
             archive.writestr(f"fairlead/probe/readers/{name}", _source(name))
-    code = f"import sys; sys.path.insert(0, {str(package)!r}); from fairlead.probe.join import program; sys.stdout.write(program())"
+    code = f"""import sys
+sys.path.insert(0, {str(package)!r})
+from fairlead.probe.join import program
+sys.stdout.write(program())"""
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == program()

@@ -24,8 +24,13 @@ def test_h100() -> None:
     f = read(trees.nd_h100_v5())
     port = f.get("ib.devices.mlx5_ib3.ports.1")
     assert {k: port[k] for k in ("state", "phys_state", "rate", "link_layer", "lid", "sm_lid")} == {
-        "state": "4: ACTIVE", "phys_state": "5: LinkUp", "rate": "400 Gb/sec (4X NDR)", "link_layer": "InfiniBand", "lid": "0x103", "sm_lid": "0x1",
-    }  # fmt: skip
+        "state": "4: ACTIVE",
+        "phys_state": "5: LinkUp",
+        "rate": "400 Gb/sec (4X NDR)",
+        "link_layer": "InfiniBand",
+        "lid": "0x103",
+        "sm_lid": "0x1",
+    }
     assert port["pkeys"] == {"0": "0x8001", "1": "0x7fff"}
     assert list(port["gids"]) == ["0"]
     assert f.get("ib.devices.mlx5_ib3.pci") == "0104:00:00.0"

@@ -26,6 +26,9 @@ import time
 import zlib
 from typing import Any, Callable
 
+MOUNTED = ("/sys", "/proc", "/dev")
+"""Places that are empty where nothing is mounted, as in some containers: what is not in them then may still be there."""
+
 MAX_FILE = 1 << 20
 MAX_OUTPUT = 8 << 20
 SEARCH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/rocm/bin:/opt/bin"
@@ -295,7 +298,7 @@ class Tree:
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
             if self.live:
                 top = "/" + path.split("/")[1]
-                if not _is_populated(top):
+                if top in MOUNTED and not _is_populated(top):
                     return Hole("nothing is mounted at " + top, path)
                 self._note_absent(path)
                 return Absent("is not there", path)
@@ -329,7 +332,7 @@ class Tree:
 
 
 def _is_populated(place: str) -> bool:
-    """Whether a top directory such as /sys holds anything: an empty one was never mounted, and says nothing."""
+    """Whether a place such as /sys holds anything: an empty one was never mounted, and says nothing."""
     try:
         return bool(os.listdir(place))
     except OSError:
