@@ -6,7 +6,7 @@ import abc
 from collections.abc import Mapping, Sequence
 
 from fairlead.base.nodeset import NodeSet
-from fairlead.cluster.protocol import Refusal, State
+from fairlead.cluster.protocol import Command, Refusal, State
 
 
 class Backend(abc.ABC):
@@ -25,6 +25,13 @@ class Backend(abc.ABC):
     def wrap_contained(self, node: str, argv: Sequence[str]) -> list[str]:
         """The same, inside the container image the cluster file names; where it names none, `wrap`."""
         return self.wrap(node, argv)
+
+    def wrap_tasks(self, nodes: NodeSet, per_node: int, command: Command, options: Sequence[str]) -> list[str] | None:
+        """One step of a scheduler that runs a command as `per_node` tasks on each node; None where there is none.
+
+        The nodes are ready. Tasks are numbered node by node, and every line they write is labelled with the number.
+        """
+        return None
 
     def environ(self) -> Mapping[str, str] | None:
         """The environment of the local command; None for this process's own."""

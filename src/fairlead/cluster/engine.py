@@ -16,6 +16,7 @@ from fairlead.base.suggest import did_you_mean
 from fairlead.cluster.backend import Backend
 from fairlead.cluster.copies import fetch_one, file_size, push_one, whole_path
 from fairlead.cluster.fanout import DEFAULT_FANOUT, Slot, Slots, Watcher, each, make_room
+from fairlead.cluster.live import LiveGroup
 from fairlead.cluster.outputs import Gathered, record
 from fairlead.cluster.protocol import (
     DEFAULT_KEEP_BYTES,
@@ -27,6 +28,7 @@ from fairlead.cluster.protocol import (
     State,
 )
 from fairlead.cluster.talk import Talk, pieces
+from fairlead.cluster.tasks import TaskGroup
 from fairlead.errors import UsageError
 from fairlead.records.runs import now_utc
 
@@ -129,6 +131,40 @@ class Engine:
         num_bytes = len(one.stdin) * len(found)
         return await self._do(found, work, blank, one.argv, limit_s=limit_s, bytes_in=num_bytes, stop=stop)
 
+    async def live(
+        self, nodes: NodeSet | str, command: Command | Sequence[str], *, limit_s: float, per_node: int | None = None
+    ) -> LiveGroup:
+        """A process on every node, or `per_node` ranks, to talk to while they run. Close the group, always."""
+        found, one = check_nodes(nodes, self._known), _command(command)
+        envs = per_node and {
+            node: [_rank_env(group, local, per_node, len(found)) for local in range(per_node)]
+            for group, node in enumerate(found)
+        }
+        done = self._record_later(one, found, limit_s)
+        group = LiveGroup(
+            self._backend, found, one, python_of=self._python_of, envs=envs or None, limit_s=limit_s, record=done
+        )
+        return await group.start(self._fanout)
+
+    async def live_tasks(
+        self,
+        nodes: NodeSet | str,
+        command: Command | Sequence[str],
+        *,
+        limit_s: float,
+        per_node: int,
+        options: Sequence[str] = (),
+    ) -> TaskGroup | None:
+        """The same as real tasks of a scheduler, with more options of its own; None where there is no scheduler."""
+        found, one = check_nodes(nodes, self._known), _command(command)
+        await self._backend.ready(found)
+        argv = self._backend.wrap_tasks(found, per_node, one, options)
+        if argv is None:
+            return None
+        done = self._record_later(one, found, limit_s)
+        env = self._backend.environ()
+        return await TaskGroup(argv, found, one, env=env, per_node=per_node, record=done).start(limit_s)
+
     async def push(
         self, nodes: NodeSet | str, source: Path, target: str, *, limit_s: float, mode: int = 0o644
     ) -> list[Result]:
@@ -159,6 +195,20 @@ class Engine:
     async def close(self) -> None:
         """Give back what the backend holds."""
         await self._backend.close()
+
+    def _record_later(self, command: Command, nodes: NodeSet, limit_s: float) -> Callable[[list[Result]], None]:
+        """What a group tells at its end."""
+        at, started = now_utc(), time.monotonic()
+
+        def done(results: list[Result]) -> None:
+            self.last = results
+            if self._recorder:
+                ms = round((time.monotonic() - started) * 1000)
+                num_bytes = len(command.stdin) * len(nodes)
+                via, argv = self._backend.name, command.argv
+                self._recorder(record(via, argv, nodes, results, at=at, ms=ms, limit_s=limit_s, bytes_in=num_bytes))
+
+        return done
 
     # ---- what all calls share --------------------------------------------------------------------------------------
 

@@ -11,6 +11,8 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from fairlead.base.nodeset import NodeSet
+from fairlead.cluster.engine import Engine
+from fairlead.cluster.live import Live
 from fairlead.cluster.protocol import (
     DEFAULT_KEEP_BYTES,
     AsyncCluster,
@@ -104,6 +106,31 @@ class Cluster:
     def fetch(self, nodes: NodeSet | str, source: str, into: Path, *, limit_s: float, max_bytes: int) -> list[Result]:
         """Copy one file from every node to `into/<node>/<name>`."""
         return self._wait(self.aio.fetch(nodes, source, into, limit_s=limit_s, max_bytes=max_bytes))
+
+    def live(
+        self, nodes: NodeSet | str, command: Command | Sequence[str], *, limit_s: float, per_node: int | None = None
+    ) -> Live:
+        """A process on every node, or `per_node` ranks, to talk to while they run; see live.py."""
+        group = self._wait(self._engine().live(nodes, command, limit_s=limit_s, per_node=per_node))
+        return Live(group, self._wait)
+
+    def live_tasks(
+        self,
+        nodes: NodeSet | str,
+        command: Command | Sequence[str],
+        *,
+        limit_s: float,
+        per_node: int,
+        options: Sequence[str] = (),
+    ) -> Live | None:
+        """The same as real tasks of a scheduler; None where there is no scheduler."""
+        call = self._engine().live_tasks(nodes, command, limit_s=limit_s, per_node=per_node, options=options)
+        group = self._wait(call)
+        return Live(group, self._wait) if group else None
+
+    def _engine(self) -> Engine:
+        assert isinstance(self.aio, Engine), "only real nodes can be talked to"
+        return self.aio
 
     def _wait(self, call: Coroutine[Any, Any, T]) -> T:
         try:

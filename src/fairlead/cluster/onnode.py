@@ -7,7 +7,8 @@ Three rules make it a guard. It adopts everything its commands start (PR_SET_CHI
 It stops that whole tree when its own standard input ends, for then whoever asked is gone. And it enforces the time
 limit itself, for a lost network ends nothing.
 
-Input:  one line of JSON (the job), the bytes the job announces, then nothing until the end of file.
+Input:  one line of JSON (the job), the bytes the job announces, then nothing until the end of file; for a `live` job,
+        whatever follows goes to the commands as it comes.
 Output: MAGIC, then frames: kind, rank, length (FRAME), payload, END.
     H   here: the program runs
     o e a piece of standard output, standard error
@@ -35,7 +36,7 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, BinaryIO
+    from typing import IO, Any, BinaryIO
 
 MAGIC = b"\x00fairlead/1\n"
 FRAME = struct.Struct(">cHI")
@@ -176,8 +177,10 @@ class Run:
         self.job, self.stdin, self.out = job, stdin, out
         self.started = time.monotonic()
         self.stopped = ""
+        self.is_live = bool(job.get("live"))
         self.lock = threading.Lock()
         self.alive: dict[int, Rank] = {}
+        self.inputs: list[IO[bytes]] = []
 
     def main(self) -> None:
         """Start everything, wait for everything."""
@@ -189,10 +192,13 @@ class Run:
         if len(payload) < self.job["stdin_bytes"]:
             return
         for number, env in enumerate(self.job["env"]):
-            self.start(number, env, has_input=bool(payload))
+            self.start(number, env, has_input=bool(payload) or self.is_live)
         for rank in self.alive.values():  # threads only now: no process is forked beside a running thread
             self.attend(rank, payload)
-        spawn(self.watch_input)
+        if self.is_live:
+            spawn(self.pass_on, payload)
+        else:
+            spawn(self.watch_input)
         spawn(self.watch_clock)
         finishing = []
         while self.alive:
@@ -234,8 +240,10 @@ class Run:
         for kind, stream in ((b"o", process.stdout), (b"e", process.stderr)):
             assert stream is not None
             rank.pumps.append(spawn(self.pump, rank, kind, stream.fileno()))
-        if process.stdin:
+        if process.stdin and not self.is_live:
             spawn(feed, process.stdin, payload)
+        elif process.stdin:
+            self.inputs.append(process.stdin)
 
     def pump(self, rank: Rank, kind: bytes, fd: int) -> None:
         """Pass one stream on, no faster than it is taken."""
@@ -271,6 +279,16 @@ class Run:
     def watch_input(self) -> None:
         """Wait for whoever asked to go away."""
         self.stdin.read(1)
+        self.stop("disconnected")
+
+    def pass_on(self, data: bytes) -> None:
+        """Hand every command what came, and what comes, until whoever asked goes away."""
+        while data:
+            for pipe in self.inputs:
+                with contextlib.suppress(OSError):
+                    pipe.write(data)
+                    pipe.flush()
+            data = self.stdin.read1(CHUNK)  # type: ignore[attr-defined]
         self.stop("disconnected")
 
     def watch_clock(self) -> None:

@@ -24,7 +24,7 @@ from fairlead.base.files import write_atomic
 from fairlead.base.nodeset import NodeSet
 from fairlead.cluster import scheduler
 from fairlead.cluster.backend import Backend, last_line
-from fairlead.cluster.protocol import Refusal, State
+from fairlead.cluster.protocol import Command, Refusal, State
 from fairlead.errors import MissingTool, SchedulerError
 
 _TOOLS = ("srun", "sbatch", "sinfo", "squeue", "scancel")
@@ -84,6 +84,18 @@ class SlurmBackend(Backend):
         if ask.runtime == "apptainer":
             return self._srun(node, [], ["apptainer", "exec", ask.container, *argv])
         return self.wrap(node, argv)
+
+    def wrap_tasks(self, nodes: NodeSet, per_node: int, command: Command, options: Sequence[str]) -> list[str] | None:
+        """One step over nodes of one job; nodes of several jobs cannot share a step."""
+        jobs = {self._job_of.get(node, "") for node in nodes}
+        if len(jobs) != 1 or not (job := jobs.pop()):
+            return None
+        argv = list(command.argv)
+        if command.in_container and self._ask.runtime == "pyxis":
+            options = [*options, f"--container-image={self._ask.container}"]
+        elif command.in_container and self._ask.runtime == "apptainer":
+            argv = ["apptainer", "exec", self._ask.container, *argv]
+        return tasks_step(nodes, per_node, [f"--jobid={job}", "--overlap", *options], command.env, argv)
 
     def _srun(self, node: str, options: Sequence[str], argv: Sequence[str]) -> list[str]:
         return [
@@ -205,6 +217,29 @@ class SlurmBackend(Backend):
             if canceller.stdin:
                 canceller.stdin.close()
             self._job_of.clear()
+
+
+def tasks_step(
+    nodes: NodeSet, per_node: int, options: Sequence[str], env: Mapping[str, str], argv: Sequence[str]
+) -> list[str]:
+    """The srun of a group of tasks, numbered node by node, their lines labelled; binding CPUs is left to the site."""
+    return [
+        "srun",
+        f"--nodelist={nodes}",
+        f"--nodes={len(nodes)}",
+        f"--ntasks={len(nodes) * per_node}",
+        f"--ntasks-per-node={per_node}",
+        "--distribution=block",
+        "--kill-on-bad-exit=0",
+        "--wait=0",
+        "--label",
+        "--mpi=none",
+        "--chdir=/tmp",
+        *options,
+        "--",
+        *(["env", *(f"{key}={value}" for key, value in env.items())] if env else []),
+        *argv,
+    ]
 
 
 _FAULTS = (
