@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from fairlead.fabric.mrc.headers import Dscp
-from fairlead.fabric.mrc.packets import Path
+from fairlead.fabric.mrc.packets import Datagram, Path
 from fairlead.fabric.mrc.profile import Profile
-from fairlead.fabric.mrc.qp import Datagram
+from fairlead.fabric.mrc.qp import default_evs
 from support.mrc_pair import End, Pair
 
 IPV6_FLOWINFO = 11  # linux/in6.h
@@ -38,13 +38,10 @@ class Wire:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVTCLASS, 1)
         self.ports = [sock.getsockname()[1] for sock in self.sockets]
 
-    def evs(self, profile: Profile) -> list[int]:
-        """EVs of this end: the source port tells the plane, the flow label the number in it."""
-        return [
-            self.ports[plane] << 16 | 0x8000 | number
-            for plane in range(profile.planes)
-            for number in range(profile.evs_per_plane)
-        ]
+    def evs(self, profile: Profile, seed: int) -> list[int]:
+        """EVs of this end: the usual flow labels, and for each plane the source port of its socket."""
+        labels = [ev & 0xFFFF for ev in default_evs(profile, seed)]
+        return [self.ports[slot // profile.evs_per_plane] << 16 | label for slot, label in enumerate(labels)]
 
     def send(self, datagram: Datagram, to: Wire) -> None:
         """Send on the plane, with the flow label and the traffic class that the path says."""
@@ -79,7 +76,8 @@ class LoopbackPair(Pair):
 
     def __init__(self, profile: Profile, **options: Any) -> None:
         self.wires = (Wire(profile.planes), Wire(profile.planes))
-        evs = (self.wires[0].evs(profile), self.wires[1].evs(profile))
+        seed = options.setdefault("seed", 1)
+        evs = (self.wires[0].evs(profile, seed), self.wires[1].evs(profile, seed + 1))
         super().__init__(profile, evs=evs, **options)
 
     def deliver(self, to: End, datagram: Datagram) -> None:

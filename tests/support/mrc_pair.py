@@ -13,11 +13,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from fairlead.fabric.mrc import headers
-from fairlead.fabric.mrc.completion import Completion, CompletionQueue
+from fairlead.fabric.mrc.completion import Completion, CompletionQueue, QpFailed
 from fairlead.fabric.mrc.headers import Bth, Dscp, Meth, Opcode, Reth, Tseth
 from fairlead.fabric.mrc.memory import MemoryRegion, ProtectionDomain
+from fairlead.fabric.mrc.packets import Datagram
 from fairlead.fabric.mrc.profile import Profile
-from fairlead.fabric.mrc.qp import Datagram, QpFailed, QueuePair
+from fairlead.fabric.mrc.qp import QueuePair
 from fairlead.fabric.mrc.verbs import QpState
 
 HEADERS_WITH_IMM = Bth.SIZE + Meth.SIZE + Tseth.SIZE + Reth.SIZE + 4

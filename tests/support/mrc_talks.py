@@ -18,8 +18,8 @@ from pathlib import Path as FilePath
 
 from fairlead.fabric.mrc import layout as at
 from fairlead.fabric.mrc import packets
+from fairlead.fabric.mrc.packets import Datagram
 from fairlead.fabric.mrc.profile import Profile
-from fairlead.fabric.mrc.qp import Datagram
 from fairlead.fabric.mrc.verbs import RetryCnt
 from support.mrc_pair import Link, Pair
 

@@ -13,7 +13,7 @@ from support import lawflip
 
 pytestmark = pytest.mark.real
 
-# a driver kernel in a file of its own, as the simulator's are; prints what the law says and whether it was compiled anew
+# a driver kernel in a file of its own, as the simulator's are: prints what the law says and whether it was compiled
 DRIVER = """
 import sys
 import numba

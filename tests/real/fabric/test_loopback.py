@@ -11,8 +11,8 @@ import pytest
 
 from fairlead.fabric.mrc import layout as at
 from fairlead.fabric.mrc import packets
+from fairlead.fabric.mrc.packets import Datagram
 from fairlead.fabric.mrc.profile import Profile
-from fairlead.fabric.mrc.qp import Datagram
 from support.mrc_loopback import LoopbackPair, RealTimePair
 from support.mrc_pair import Link
 from support.mrc_talks import GOLDEN, TALKS, hold

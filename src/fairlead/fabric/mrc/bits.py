@@ -106,14 +106,6 @@ def unwrap(psn: int, near: int) -> int:
     return near + ahead
 
 
-def unwrap16(number: int, near: int) -> int:
-    """As `unwrap`, for 16-bit numbers."""
-    ahead = (number - near) & 0xFFFF
-    if ahead >= 0x8000:
-        ahead -= 0x10000
-    return near + ahead
-
-
 def scramble(seed: int) -> int:
     """A well-mixed 32-bit value, never 0, from any seed: the first state of a random stream (murmur3 finaliser)."""
     x = (seed ^ (seed >> 32)) & LOW32

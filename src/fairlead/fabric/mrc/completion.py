@@ -1,4 +1,4 @@
-"""Completion queues: what a queue pair has finished, in order."""
+"""What a queue pair has finished, in order, and how it may end."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import enum
 from collections import deque
 from dataclasses import dataclass
 
-from fairlead.errors import LocalProtocolError
+from fairlead.errors import FabricError, LocalProtocolError, PathsExhausted, RemoteProtocolError
+from fairlead.fabric.mrc import layout as at
 
 
 class Status(enum.Enum):
@@ -37,6 +38,23 @@ class Completion:
     status: Status
     num_bytes: int = 0
     imm: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QpFailed:
+    """The queue pair went to the error state."""
+
+    qp_num: int
+    error: FabricError
+
+
+# why a queue pair fails: the error to report and the status of its oldest request
+FAILURES: dict[int, tuple[type[FabricError], Status, str]] = {
+    at.ERROR_RETRY: (RemoteProtocolError, Status.RETRY_EXC_ERR, "the peer has not answered within all retries"),
+    at.ERROR_REMOTE: (RemoteProtocolError, Status.REM_OP_ERR, "the peer refused a packet as an operation error"),
+    at.ERROR_WIMM: (RemoteProtocolError, Status.LOC_QP_OP_ERR, "the peer sent more Write-with-Imm than agreed"),
+    at.ERROR_PORTS: (PathsExhausted, Status.PORT_ERR, "no plane is left on which both ends have a port that is up"),
+}
 
 
 class CompletionQueue:

@@ -72,6 +72,14 @@ class Path:
 
 
 @dataclass(frozen=True, slots=True)
+class Datagram:
+    """A UDP payload to send and the path to send it on."""
+
+    data: bytes
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
 class Write:
     """A packet of an RDMA Write."""
 
@@ -195,7 +203,7 @@ def encode(packet: Packet, dialect: Dialect = DEFAULT_DIALECT, network: bytes = 
             parts.append(packet.neth.pack())
         case Probe():
             parts.append(packet.peth.pack())
-        case Request():
+        case _:
             parts.append(packet.erth.pack())
     body = b"".join(parts)
     return body + icrc.compute(dialect.icrc, body, network)

@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fairlead.errors import FabricError, LocalProtocolError, PathsExhausted, RemoteProtocolError
+from fairlead.errors import LocalProtocolError
 from fairlead.fabric.mrc import bits, blocks, law, packets, state
 from fairlead.fabric.mrc import layout as at
-from fairlead.fabric.mrc.completion import Completion, CompletionQueue, Status, WorkOpcode
+from fairlead.fabric.mrc.completion import FAILURES, Completion, CompletionQueue, QpFailed, Status, WorkOpcode
 from fairlead.fabric.mrc.headers import (
     DEFAULT_DIALECT,
     ENDPOINT_QP,
@@ -37,37 +37,26 @@ from fairlead.fabric.mrc.headers import (
     Opcode,
 )
 from fairlead.fabric.mrc.memory import MemoryRegion, ProtectionDomain
-from fairlead.fabric.mrc.packets import Ack, Nack, Packet, Path, Probe, Request, Response, Sack, WireError, Write
+from fairlead.fabric.mrc.packets import (
+    Ack,
+    Datagram,
+    Nack,
+    Packet,
+    Path,
+    Probe,
+    Request,
+    Response,
+    Sack,
+    WireError,
+    Write,
+)
 from fairlead.fabric.mrc.profile import PLACES, Profile
-from fairlead.fabric.mrc.verbs import MPR_UNIT, TIMEOUT_UNIT_NS, QpState, RetryCnt, check_step
+from fairlead.fabric.mrc.verbs import MPR_UNIT, TIMEOUT_UNIT_NS, QpHint, QpState, RetryCnt, check_step
 
 ALL_PORTS = 0xFFFFFFFF
 MAX_ANSWERS = 4096  # control packets waiting to be sent; SACKs are cumulative, so the oldest may go
 MAX_MESSAGE_BYTES = 1 << 31
 PROBE_ID_MASK = 0xFFFF  # an endpoint packet's id is BTH.PSN[15:0]
-
-_FAILURES: dict[int, tuple[type[FabricError], Status, str]] = {
-    at.ERROR_RETRY: (RemoteProtocolError, Status.RETRY_EXC_ERR, "the peer has not answered within all retries"),
-    at.ERROR_REMOTE: (RemoteProtocolError, Status.REM_OP_ERR, "the peer refused a packet as an operation error"),
-    at.ERROR_WIMM: (RemoteProtocolError, Status.LOC_QP_OP_ERR, "the peer sent more Write-with-Imm than agreed"),
-    at.ERROR_PORTS: (PathsExhausted, Status.PORT_ERR, "no plane is left on which both ends have a port that is up"),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Datagram:
-    """A UDP payload to send and the path to send it on."""
-
-    data: bytes
-    path: Path
-
-
-@dataclass(frozen=True, slots=True)
-class QpFailed:
-    """The queue pair went to the error state."""
-
-    qp_num: int
-    error: FabricError
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,26 +84,22 @@ class QueuePair:
         seed: int,
         evs: Sequence[int] | None = None,
         dialect: Dialect = DEFAULT_DIALECT,
+        profile_of: Callable[[int | None, int | None], Profile] | None = None,
     ) -> None:
-        """`evs` are the 32-bit entropy values by slot, plane by plane; by default `default_evs`."""
+        """`evs` are the 32-bit entropy values by slot, plane by plane; by default `default_evs`.
+
+        `profile_of` finds the profile that ev_profile_id and cc_profile_id name; a device has it.
+        """
         self.qp_num = qp_num
-        self.profile = profile
         self.state = QpState.RESET
         self.dialect = dialect
         self._domain = domain
         self._send_cq = send_cq
         self._recv_cq = recv_cq
         self._seed = seed
-        self.evs = tuple(evs) if evs is not None else default_evs(profile, seed)
-        self._slots = {ev: slot for slot, ev in enumerate(self.evs)}
-        if len(self._slots) != profile.num_evs:
-            raise LocalProtocolError(
-                "fabric/bad-evs", f"{profile.num_evs} distinct EVs are needed", hint="give one EV for each slot"
-            )
-        self.rows = state.allocate([profile], 1, 1)
-        self.m = self.rows.plain()
-        self.tx = self.rows.tx(0)
-        self.rx = self.rows.rx(0)
+        self._profile_of = profile_of
+        self._hint: QpHint | None = None
+        self._set_up(profile, evs)
         self.dest_qp_num = 0
         self.num_bad_packets = 0
         self._block = [0] * max(at.NUM_SACK_FIELDS, at.NUM_SEND_FIELDS)
@@ -124,6 +109,20 @@ class QueuePair:
         self._message_psn = 0  # first PSN of the oldest incomplete message received
         self._answers: deque[tuple[Packet, int]] = deque(maxlen=MAX_ANSWERS)
         self._events: deque[QpFailed] = deque()
+
+    def _set_up(self, profile: Profile, evs: Sequence[int] | None) -> None:
+        """Rows and EVs as the profile asks."""
+        self.profile = profile
+        self.evs = tuple(evs) if evs is not None else default_evs(profile, self._seed)
+        self._slots = {ev: slot for slot, ev in enumerate(self.evs)}
+        if len(self._slots) != profile.num_evs:
+            raise LocalProtocolError(
+                "fabric/bad-evs", f"{profile.num_evs} distinct EVs are needed", hint="give one EV for each slot"
+            )
+        self.rows = state.allocate([profile], 1, 1)
+        self.m = self.rows.plain()
+        self.tx = self.rows.tx(0)
+        self.rx = self.rows.rx(0)
 
     # --- states ----------------------------------------------------------------------------------------------------
 
@@ -135,7 +134,9 @@ class QueuePair:
         check_step(self.state, target, attributes)
         get = attributes.get
         changes: dict[str, object] = {}
-        if target is QpState.RTR:
+        if target is QpState.INIT:
+            self._to_init(attributes)
+        elif target is QpState.RTR:
             self.dest_qp_num = _int(get("dest_qp_num"))
             if get("mpr_dest") is not None:
                 changes["mpr"] = _int(get("mpr_dest")) * MPR_UNIT
@@ -144,7 +145,7 @@ class QueuePair:
             self._set_profile(changes)
             self._message_psn = _int(get("rq_psn"))
             law.init_rx(self.m, self.rx, self.rows.profiles[0], self._seed ^ 1, self._message_psn)
-        elif target is QpState.RTS:
+        else:
             if get("max_wimm") is not None:
                 changes["max_wimm"] = get("max_wimm")
             if get("timeout") is not None:
@@ -157,6 +158,22 @@ class QueuePair:
             law.set_peer_window(self.m, self.tx, _int(get("mpr") or self.profile.mpr // MPR_UNIT))
             self.m[self.tx + at.TX_REVERSE] = self.rx
         self.state = target
+
+    def _to_init(self, attributes: Mapping[str, object]) -> None:
+        chosen = [attributes.get(name) for name in ("ev_profile_id", "cc_profile_id")]
+        if chosen != [None, None]:
+            if self._profile_of is None:
+                raise LocalProtocolError(
+                    "fabric/bad-attribute",
+                    "this queue pair has no device to find profiles on",
+                    hint="use Device.create_qp",
+                )
+            ids = [None if number is None else _int(number) for number in chosen]
+            self._set_up(self._profile_of(*ids), None)
+        hint = attributes.get("hint")
+        if isinstance(hint, QpHint):
+            self._hint = hint
+            hint.num_users += 1
 
     def _set_profile(self, changes: dict[str, object]) -> None:
         """Take negotiated values into the profile block; rows keep their size, so windows may only shrink."""
@@ -388,7 +405,7 @@ class QueuePair:
 
     # --- receiving as a requestor ----------------------------------------------------------------------------------
 
-    def _on_control(self, packet: Packet, now_ns: int) -> None:
+    def _on_control(self, packet: Sack | Nack | Ack, now_ns: int) -> None:
         block = self._block
         match packet:
             case Sack():
@@ -397,7 +414,7 @@ class QueuePair:
             case Nack():
                 blocks.read_nack(packet, block, now_ns)
                 self._obey(law.on_nack(self.m, self.tx, now_ns, block, 0))
-            case Ack():
+            case _:
                 self._obey(law.on_ack(self.m, self.tx, now_ns, packet.aeth.msn))
 
     # --- endpoint packets ------------------------------------------------------------------------------------------
@@ -432,7 +449,7 @@ class QueuePair:
             self._complete(self._sends.popleft(), Status.SUCCESS)
         if did & at.DID_FAIL:
             reason = self.m[self.tx + at.E_ERROR] or self.m[self.rx + at.E_ERROR]
-            kind, status, message = _FAILURES[reason]
+            kind, status, message = FAILURES[reason]
             self._events.append(
                 QpFailed(self.qp_num, kind("fabric/qp-failed", message, hint="see the QP counters and EV states"))
             )
@@ -444,6 +461,9 @@ class QueuePair:
     def _fail(self, status: Status) -> None:
         """Enter the error state; the oldest request fails with the reason, the others are flushed."""
         self.state = QpState.ERR
+        if self._hint is not None:
+            self._hint.num_users -= 1
+            self._hint = None
         while self._sends:
             self._complete(self._sends.popleft(), status)
             status = Status.WR_FLUSH_ERR

@@ -5,7 +5,7 @@ A queue pair is led from RESET to RTS by `modify`, each step with the attributes
 MRC does not use are refused by name, as the published interface does. This file holds names and tables, no protocol.
 
     to      attributes
-    INIT    hint, ev_profile_id, cc_profile_id (all may be left out)
+    INIT    hint, ev_profile_id, cc_profile_id (all may be left out; the numbers are those of Device.create_*_profile)
     RTR     dest_qp_num, rq_psn, max_wimm_dest, mpr_dest     what this side accepts
     RTS     sq_psn, max_wimm, mpr, retry_cnt, timeout        what the other side accepts, and when to give up
 """

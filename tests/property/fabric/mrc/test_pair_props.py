@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from fairlead.fabric.mrc import layout as at
 from fairlead.fabric.mrc import packets
 from fairlead.fabric.mrc.completion import Status
-from fairlead.fabric.mrc.packets import WRITES
+from fairlead.fabric.mrc.packets import WRITES, Datagram
 from fairlead.fabric.mrc.profile import Profile
-from fairlead.fabric.mrc.qp import Datagram
 from fairlead.fabric.mrc.verbs import QpState
 from support.mrc_pair import Link, Pair
 

@@ -13,9 +13,9 @@ from fairlead.fabric.mrc import packets
 from fairlead.fabric.mrc.completion import Status, WorkOpcode
 from fairlead.fabric.mrc.headers import Bth, Dialect, Dscp, Erth, Meth, Opcode, Reth, Seth
 from fairlead.fabric.mrc.icrc import Icrc
-from fairlead.fabric.mrc.packets import Path, Write
+from fairlead.fabric.mrc.packets import Datagram, Path, Write
 from fairlead.fabric.mrc.profile import Profile
-from fairlead.fabric.mrc.qp import Datagram, default_evs
+from fairlead.fabric.mrc.qp import default_evs
 from fairlead.fabric.mrc.verbs import QpHint, QpState, RetryCnt
 from support.mrc_pair import End, Link, Pair, end, opcode_of
 
@@ -52,7 +52,7 @@ def crafted(p: Pair, payload: bytes = b"evil", psn: int = 0, op: Opcode = Opcode
 def test_the_way_to_rts() -> None:
     side = fresh()
     hint = QpHint(num_qps_per_peer=2)
-    side.qp.modify(QpState.INIT, hint=hint, ev_profile_id=1, cc_profile_id=2)
+    side.qp.modify(QpState.INIT, hint=hint)
     side.qp.modify(QpState.RTR, dest_qp_num=5, rq_psn=9, max_wimm_dest=3, mpr_dest=1)
     side.qp.modify(QpState.RTS, sq_psn=8, max_wimm=4, mpr=1, retry_cnt=RetryCnt(2, 3), timeout=8)
     m, qp = side.qp.m, side.qp
@@ -73,6 +73,7 @@ def test_the_way_to_rts() -> None:
         (QpState.INIT, QpState.RTR, {"dest_qp_num": 5, "rq_psn": 0, "mpr": 7}, "mpr is no attribute"),
         (QpState.INIT, QpState.RTR, {"dest_qp_num": 5, "rq_psn": 0, "mpr_dest": 3}, "created for 256"),
         (QpState.RTR, QpState.RTS, {"sq_psn": 0, "timeout": 25}, "timeout must be 0 to 24"),
+        (None, QpState.INIT, {"ev_profile_id": 1}, "no device to find profiles on"),
     ],
 )
 def test_steps_that_are_refused(
@@ -124,6 +125,32 @@ def test_a_receiver_answers_before_it_may_send() -> None:
     assert side.qp.m[side.qp.rx + at.E_PEER_PORTS] == 0b0011
     reply = packets.Response(Bth(Opcode.ENDPOINT_RESPONSE, 2, 6), packets.Eeth(1))
     side.qp.receive(packets.encode(reply), Path(1), 30)
+
+
+def test_a_trimmed_packet_is_answered_with_a_nack_and_sent_again_at_once() -> None:
+    for last_hop, reason in ((0.0, at.NACK_TRIMMED), (1.0, at.NACK_TRIMMED_LASTHOP)):
+        p = pair(there=Link(3, trim=0.5, last_hop=last_hop))
+        reasons: set[int] = set()
+        p.b.out.tap = lambda d, seen=reasons: seen.update(
+            [packets.decode(d.data).neth.reason] if opcode_of(d) is Opcode.NACK else []
+        )
+        data, received = p.write(60_000)
+        p.run(lambda q=p: bool(q.a.completions), for_ns=250_000)  # less than a timeout
+        assert received == data
+        assert reasons == {reason}
+
+
+def test_a_write_without_timestamp_is_taken_and_its_echo_is_zero() -> None:
+    p = pair()
+    buffer, region = p.b.region(4)
+    echoes: list[int] = []
+    p.b.out.tap = lambda d: (
+        echoes.append(packets.decode(d.data).cc.tx_timestamp) if opcode_of(d) is Opcode.SACK else None
+    )
+    p.inject(p.b, crafted(p, b"abcd", va=region.addr, rkey=region.rkey))
+    p.b.qp.m[at.P_SACK_BYTES] = 1
+    p.run(for_ns=1_000)
+    assert (bytes(buffer), echoes) == (b"abcd", [0])
 
 
 def test_evs_must_be_distinct_and_as_many_as_the_profile_says() -> None:

@@ -260,6 +260,15 @@ def test_the_worked_example_of_the_specification() -> None:
     assert row.next(10_000) == at.SEND_NOTHING
 
 
+@pytest.mark.parametrize(("lowers", "base"), [(True, 3_000), (False, 12_000)])
+def test_a_nack_may_shorten_the_base_round_trip(lowers: bool, base: int) -> None:
+    row = make(rtt_on_nack=lowers)
+    row.post(1)
+    row.send(1, now=1_000)
+    row.nack(0, now=4_000)
+    assert base == row.TX_BASE_RTT
+
+
 def test_psns_wrap_at_24_bits() -> None:
     row = make(psn=0xFFFFFD)
     row.post(6 * MTU)
