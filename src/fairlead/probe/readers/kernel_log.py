@@ -24,6 +24,7 @@ def read_kernel_log(tree: Tree) -> dict[str, Any]:
     tree.source((), "/dev/kmsg")
     kept, raw, num_read, first_s = [], [], 0, None
     alike: dict[str, int] = {}
+    newest = ""
     for record in _live_records() if tree.live else tree.read_bytes("/dev/kmsg", MAX_READ).split(b"\n"):
         # linux Documentation/ABI/testing/dev-kmsg: `6,339,5140900,-;NET: Registered protocol family 10`
         head, mark, text = record.decode("utf-8", "backslashreplace").partition(";")
@@ -39,8 +40,10 @@ def read_kernel_log(tree: Tree) -> dict[str, Any]:
         if (level <= 4 or SUBJECTS.search(line)) and alike[line[:48]] <= MAX_ALIKE:
             kept.append([round(seconds, 3), level, line[:400]])
             raw.append(head + ";" + line)
+        newest = head + ";" + line
     if tree.kept is not None:
-        tree.kept["/dev/kmsg"] = "\n".join(raw)
+        # the newest record shows that the log could be read, also where no line of it is a fact
+        tree.kept["/dev/kmsg"] = "\n".join(raw if newest in raw[-1:] else [*raw, newest])
     if not num_read:
         raise Hole("holds no message", "/dev/kmsg")
     return {

@@ -27,7 +27,7 @@ import zlib
 from typing import Any, Callable
 
 MOUNTED = ("/sys", "/proc", "/dev")
-"""Places that are empty where nothing is mounted, as in some containers: what is not in them then may still be there."""
+"""Places that are empty where nothing is mounted, as in some containers: they then say nothing of what is not there."""
 
 MAX_FILE = 1 << 20
 MAX_OUTPUT = 8 << 20
