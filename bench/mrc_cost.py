@@ -1,0 +1,151 @@
+"""What one event of the MRC core costs: compiled with rows in cache and out of it, and in plain Python.
+
+    python bench/mrc_cost.py            # about two minutes, most of it compiling the first time
+    python bench/mrc_cost.py --json
+
+Rounds of 32 packets on each of N queue pairs: all are sent, then all arrive, then all SACKs are heard; each phase is
+timed by itself. Nothing is lost, so this is the common case.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import time
+from pathlib import Path
+
+import numpy as np
+
+from fairlead.fabric.mrc import law, state
+from fairlead.fabric.mrc import layout as at
+from fairlead.fabric.mrc.compile import kernel, words
+from fairlead.fabric.mrc.profile import Profile
+
+WINDOW = 32  # packets per queue pair and round
+SEND, SACK = at.NUM_SEND_FIELDS, at.NUM_SACK_FIELDS
+
+
+def start(array, txs, rxs, profile):
+    m = words(array)
+    for k in range(len(txs)):
+        law.init_tx(m, txs[k], profile, k, 0)
+        law.init_rx(m, rxs[k], profile, k, 0)
+
+
+def send(array, txs, now, blocks):
+    m, out = words(array), words(blocks)
+    for k in range(len(txs)):
+        law.post(m, txs[k], WINDOW * 4096, 0)
+        for i in range(WINDOW):
+            law.next_packet(m, txs[k], now, 0xFF, out, (k * WINDOW + i) * SEND)
+
+
+def arrive(array, rxs, now, blocks, sacks, num_sacks):  # noqa: PLR0917
+    m, sent, out = words(array), words(blocks), words(sacks)
+    for k in range(len(rxs)):
+        n = k * WINDOW
+        for i in range(k * WINDOW, (k + 1) * WINDOW):
+            o = i * SEND
+            did = law.on_data(
+                m,
+                rxs[k],
+                now,
+                sent[o],
+                sent[o + at.D_BYTES],
+                sent[o + at.D_FLAGS],
+                sent[o + at.D_EV],
+                -1,
+                out,
+                n * SACK,
+            )
+            if did & at.DO_SACK:
+                n += 1
+        num_sacks[k] = n - k * WINDOW
+
+
+def hear(array, txs, now, sacks, num_sacks):
+    m, heard = words(array), words(sacks)
+    for k in range(len(txs)):
+        for i in range(num_sacks[k]):
+            law.on_sack(m, txs[k], now, heard, (k * WINDOW + i) * SACK)
+
+
+def measure(profile: Profile, num_qps: int, rounds: int) -> dict[str, float]:
+    """Nanoseconds per event."""
+    run = [kernel(f, sources=[Path(__file__)]) for f in (start, send, arrive, hear)]
+    rows = state.allocate([profile], num_qps, num_qps)
+    txs = np.array([rows.tx(i) for i in range(num_qps)])
+    rxs = np.array([rows.rx(i) for i in range(num_qps)])
+    blocks = np.zeros(num_qps * WINDOW * SEND, np.int64)
+    sacks = np.zeros(num_qps * WINDOW * SACK, np.int64)
+    num_sacks = np.zeros(num_qps, np.int64)
+    run[0](rows.m, txs, rxs, 0)
+    spent = [0.0, 0.0, 0.0]
+    heard = 0
+    for r in range(rounds + 1):
+        now = 1_000_000 + 20_000 * r
+        t0 = time.perf_counter()
+        run[1](rows.m, txs, now, blocks)
+        t1 = time.perf_counter()
+        run[2](rows.m, rxs, now + 5_000, blocks, sacks, num_sacks)
+        t2 = time.perf_counter()
+        run[3](rows.m, txs, now + 10_000, sacks, num_sacks)
+        t3 = time.perf_counter()
+        if r:  # the first round compiles and touches the memory
+            spent = [a + b for a, b in zip(spent, (t1 - t0, t2 - t1, t3 - t2), strict=True)]
+            heard += int(num_sacks.sum())
+    packets = num_qps * WINDOW * rounds
+    assert int(rows.m[txs[-1] + at.TX_NUM_NEW]) == WINDOW * (rounds + 1), "the window never closed"
+    return {
+        "next_packet": spent[0] / packets * 1e9,
+        "on_data": spent[1] / packets * 1e9,
+        "on_sack": spent[2] / heard * 1e9,
+        "sacks per packet": heard / packets,
+        "per packet": sum(spent) / packets * 1e9,
+    }
+
+
+def plain(profile: Profile, rounds: int) -> dict[str, float]:
+    """The same in plain Python, one queue pair."""
+    rows = state.allocate([profile], 1, 1)
+    m, tx, rx = rows.plain(), rows.tx(0), rows.rx(0)
+    law.init_tx(m, tx, 0, 1, 0)
+    law.init_rx(m, rx, 0, 2, 0)
+    out, block = [0] * SEND, [0] * SACK
+    begin = time.perf_counter()
+    for r in range(rounds):
+        now = 1_000_000 + 20_000 * r
+        law.post(m, tx, WINDOW * 4096, 0)
+        for _ in range(WINDOW):
+            law.next_packet(m, tx, now, 0xFF, out, 0)
+            flags = out[at.D_FLAGS]
+            if law.on_data(m, rx, now, out[0], out[at.D_BYTES], flags, out[at.D_EV], -1, block, 0) & at.DO_SACK:
+                law.on_sack(m, tx, now + 10_000, block, 0)
+    return {"per packet": (time.perf_counter() - begin) / rounds / WINDOW * 1e9}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    cases = {
+        "MRC, 256 EVs, SACK per packet": Profile.mrc(mpr=256, max_messages=4),
+        "MRC, 256 EVs, SACK per 16 KB": Profile.mrc(mpr=256, max_messages=4, sack_bytes=16_384),
+        "UEC bitmap, 64 EVs": Profile.uec(mpr=256, max_messages=4, path_rule=at.PATH_BITMAP, cwnd=1 << 20),
+    }
+    results = {"machine": f"{platform.machine()} {platform.python_version()}", "ns": {}}
+    for name, profile in cases.items():
+        for num_qps, rounds in ((16, 2_000), (20_000, 10)):
+            results["ns"][f"{name}, {num_qps} queue pairs"] = measure(profile, num_qps, rounds)
+        results["ns"][f"{name}, plain Python"] = plain(profile, 300)
+        results["ns"][f"{name}, bytes per row"] = {"requestor": profile.tx_words * 8, "responder": profile.rx_words * 8}
+    if options.json:
+        print(json.dumps(results, indent=1))
+        return
+    for name, values in results["ns"].items():
+        print(f"{name:48}", "  ".join(f"{key} {value:.6g}" for key, value in values.items()))
+
+
+if __name__ == "__main__":
+    main()
