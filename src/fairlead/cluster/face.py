@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -20,7 +20,7 @@ from fairlead.cluster.protocol import (
     Interrupted,
     OnLine,
     Result,
-    State,
+    interrupt_text,
 )
 
 T = TypeVar("T")
@@ -162,13 +162,3 @@ async def _stoppable(call: Coroutine[Any, Any, T]) -> T:
         signal.signal(signal.SIGTERM, handler)
         if told:
             handler(signal.SIGTERM, None)
-
-
-def interrupt_text(results: Iterable[Result], why: str) -> str:
-    """What an interrupt stopped, and where, folded by what became of it."""
-    groups: dict[str, list[str]] = {}
-    for result in results:
-        if result.state is State.CANCELLED:
-            groups.setdefault(result.error, []).append(result.node)
-    said = [f"{what} on {(nodes := NodeSet(members))} ({len(nodes)})" for what, members in groups.items()]
-    return "; ".join([why, *said])

@@ -9,7 +9,8 @@ from fairlead.base.nodeset import NodeSet
 from fairlead.base.suggest import did_you_mean
 from fairlead.cluster import enter
 from fairlead.cluster.backend import Backend, last_line
-from fairlead.cluster.protocol import Refusal, State
+from fairlead.cluster.protocol import Command, Refusal, State
+from fairlead.cluster.slurm import tasks_step
 from fairlead.errors import LabError
 
 
@@ -56,6 +57,15 @@ class LabBackend(Backend):
         if host is None or not enter.is_alive(host.anchor):
             return ["sh", "-c", "echo the lab host is dead >&2; exit 125"]
         return enter.into_host(state, host, argv)
+
+    def wrap_tasks(self, nodes: NodeSet, per_node: int, command: Command, options: Sequence[str]) -> list[str] | None:
+        """One step of the lab's own Slurm, from its head; nobody else uses the lab, so no allocation comes first."""
+        state = enter.running(self._lab)
+        head = state.host(state.slurm.head) if state.slurm else None
+        if state.slurm is None or head is None or not enter.is_alive(head.anchor):
+            return None
+        place = [f"--partition={state.slurm.partition}", *options]
+        return enter.into_host(state, head, tasks_step(nodes, per_node, place, command.env, command.argv))
 
     def explain(self, node: str, rc: int | None, said: str) -> Refusal:
         """`nsenter` and the shell before it speak for themselves; what they say is about the host, not the command."""

@@ -22,13 +22,17 @@ from fairlead.base.nodeset import NodeSet
 from fairlead.cluster.backend import Backend
 from fairlead.cluster.fanout import Slots, make_room
 from fairlead.cluster.outputs import Gathered
-from fairlead.cluster.protocol import Command, Line, Refusal, Result, State
+from fairlead.cluster.protocol import Command, Interrupted, Line, Refusal, Result, State, interrupt_text
 from fairlead.cluster.talk import Ending, Talk, pieces
 
 Key = tuple[str, int | None]
 """A node, and the rank there; None where a node runs one process."""
 
 _KEEP_BYTES = 1 << 16
+_MAX_LINES = 10_000
+"""Lines that may wait to be read; then the nodes' output waits where it is."""
+_MAX_SENT = 1_000
+"""Lines that may wait to be taken by a node's way; one that lets more pile up is stopped."""
 
 
 class Group(abc.ABC):
@@ -39,6 +43,8 @@ class Group(abc.ABC):
         self._record = record
         self.ended: dict[Key, Result] = {}
         self._lines: asyncio.Queue[Line | None] = asyncio.Queue()
+        self._wanted = asyncio.Event()
+        self._wanted.set()
 
     @property
     @abc.abstractmethod
@@ -51,9 +57,12 @@ class Group(abc.ABC):
             return None
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._lines.get()
+                line = await self._lines.get()
         except TimeoutError:
             return None
+        if self._lines.qsize() <= _MAX_LINES // 2:
+            self._wanted.set()
+        return line
 
     @abc.abstractmethod
     def send(self, text: str) -> None:
@@ -70,6 +79,8 @@ class Group(abc.ABC):
 
     def _heard(self, line: Line) -> None:
         self._lines.put_nowait(line)
+        if self._lines.qsize() >= _MAX_LINES:
+            self._wanted.clear()
 
     def _end(self, key: Key, result: Result) -> None:
         self.ended[key] = result
@@ -111,14 +122,16 @@ class LiveGroup(Group):
             if node in refusals:
                 self._blank(node, refusals[node])
             else:
-                self._inputs[node] = asyncio.Queue()
+                self._inputs[node] = asyncio.Queue(_MAX_SENT)
                 self._tasks[node] = asyncio.create_task(self._talk(node, slots), name=node)
         return self
 
     def send(self, text: str) -> None:
         """One line to every process that still runs; never waits."""
         for node, queue in self._inputs.items():
-            if not self._tasks[node].done():
+            if queue.full():
+                self._tasks[node].cancel()
+            elif not self._tasks[node].done():
                 queue.put_nowait(text.encode() + b"\n")
 
     async def _close(self, grace_s: float) -> list[Result]:
@@ -176,7 +189,12 @@ class LiveGroup(Group):
         }
         try:
             ending = await talk.hold(
-                job, self._input(node), on_frame, on_here=slot.give, in_container=self._command.in_container
+                job,
+                self._input(node),
+                on_frame,
+                on_here=slot.give,
+                when_wanted=self._wanted.wait,
+                in_container=self._command.in_container,
             )
         finally:
             slot.give()
@@ -202,7 +220,9 @@ class Live:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
+        results = self.close()
+        if isinstance(error, Interrupted):
+            raise Interrupted(interrupt_text(results, str(error)), results) from None
 
     @property
     def ended(self) -> Mapping[Key, Result]:

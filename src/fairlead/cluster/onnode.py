@@ -32,11 +32,12 @@ import subprocess
 import sys
 import threading
 import time
+from queue import SimpleQueue
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import IO, Any, BinaryIO
+    from typing import Any, BinaryIO
 
 MAGIC = b"\x00fairlead/1\n"
 FRAME = struct.Struct(">cHI")
@@ -50,6 +51,8 @@ DRAIN_S = 0.5
 GIVE_UP_S = 2.0
 """After SIGKILL: what has not ended by then sleeps in the kernel."""
 MAX_LIMIT_S = 10**6
+MAX_WAITING = 1000
+"""Pieces of input a command may leave unread before it counts as stuck."""
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
@@ -162,12 +165,14 @@ class Out:
 
 
 class Rank:
-    """One started command and what is kept of its output."""
+    """One started command, what it has still to read, what is kept of its output."""
 
     def __init__(self, number: int, process: subprocess.Popen[bytes], keep_bytes: int) -> None:
         self.number, self.process = number, process
         self.kept = {b"o": Kept(keep_bytes), b"e": Kept(keep_bytes)}
         self.pumps: list[threading.Thread] = []
+        self.inbox: SimpleQueue[bytes] = SimpleQueue()
+        """What goes to its standard input, in order; nothing (b"") ends it."""
 
 
 class Run:
@@ -180,7 +185,6 @@ class Run:
         self.is_live = bool(job.get("live"))
         self.lock = threading.Lock()
         self.alive: dict[int, Rank] = {}
-        self.inputs: list[IO[bytes]] = []
 
     def main(self) -> None:
         """Start everything, wait for everything."""
@@ -195,10 +199,7 @@ class Run:
             self.start(number, env, has_input=bool(payload) or self.is_live)
         for rank in self.alive.values():  # threads only now: no process is forked beside a running thread
             self.attend(rank, payload)
-        if self.is_live:
-            spawn(self.pass_on, payload)
-        else:
-            spawn(self.watch_input)
+        spawn(self.watch_input)
         spawn(self.watch_clock)
         finishing = []
         while self.alive:
@@ -240,10 +241,10 @@ class Run:
         for kind, stream in ((b"o", process.stdout), (b"e", process.stderr)):
             assert stream is not None
             rank.pumps.append(spawn(self.pump, rank, kind, stream.fileno()))
-        if process.stdin and not self.is_live:
-            spawn(feed, process.stdin, payload)
-        elif process.stdin:
-            self.inputs.append(process.stdin)
+        if process.stdin:
+            for data in (payload, b"")[: 1 if self.is_live else 2]:
+                rank.inbox.put(data)
+            spawn(feed, process.stdin, rank.inbox)
 
     def pump(self, rank: Rank, kind: bytes, fd: int) -> None:
         """Pass one stream on, no faster than it is taken."""
@@ -277,19 +278,15 @@ class Run:
         )
 
     def watch_input(self) -> None:
-        """Wait for whoever asked to go away."""
-        self.stdin.read(1)
-        self.stop("disconnected")
-
-    def pass_on(self, data: bytes) -> None:
-        """Hand every command what came, and what comes, until whoever asked goes away."""
-        while data:
-            for pipe in self.inputs:
-                with contextlib.suppress(OSError):
-                    pipe.write(data)
-                    pipe.flush()
+        """Pass on what comes for the commands, until whoever asked goes away; never waits for a command to read."""
+        while True:
             data = self.stdin.read1(CHUNK)  # type: ignore[attr-defined]
-        self.stop("disconnected")
+            if not data:
+                return self.stop("disconnected")
+            for pid, rank in list(self.alive.items()):
+                rank.inbox.put(data)
+                if rank.inbox.qsize() > MAX_WAITING:
+                    signal_all([pid], signal.SIGKILL)
 
     def watch_clock(self) -> None:
         """Wait for the limit."""
@@ -338,10 +335,16 @@ def could_not_start(exc: Exception, program: str, cwd: str | None) -> dict[str, 
     return {"rc": 126, "error": f"cannot run `{program}`: {getattr(exc, 'strerror', None) or exc}"}
 
 
-def feed(pipe: BinaryIO, payload: bytes) -> None:
+def feed(pipe: BinaryIO, inbox: SimpleQueue[bytes]) -> None:
     """Give a command its standard input; one that does not want it all is no fault."""
-    with contextlib.suppress(OSError):
-        pipe.write(payload)
+    data = inbox.get()
+    while data:
+        try:
+            pipe.write(data)
+            pipe.flush()
+        except OSError:
+            pass
+        data = inbox.get()
     with contextlib.suppress(OSError):
         pipe.close()
 

@@ -238,3 +238,13 @@ class Refusal(NamedTuple):
 def nodes_in(results: Iterable[Result], *states: State) -> NodeSet:
     """The nodes with a result in one of these states."""
     return NodeSet(r.node for r in results if r.state in states)
+
+
+def interrupt_text(results: Iterable[Result], why: str) -> str:
+    """What an interrupt stopped, and where, folded by what became of it."""
+    groups: dict[str, list[str]] = {}
+    for result in results:
+        if result.state is State.CANCELLED:
+            groups.setdefault(result.error, []).append(result.node)
+    said = [f"{what} on {(nodes := NodeSet(members))} ({len(nodes)})" for what, members in groups.items()]
+    return "; ".join([why, *said])

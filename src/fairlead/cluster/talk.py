@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import functools
 import json
-from collections.abc import AsyncIterable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
@@ -120,9 +120,12 @@ class Talk:
         on_frame: OnFrame,
         *,
         on_here: Callable[[], None] = lambda: None,
+        when_wanted: Callable[[], Awaitable[object]] | None = None,
         in_container: bool = False,
     ) -> Ending:
         """Have the job done. Returns at the end, also when cancelled: the ending then says so.
+
+        No more is read from the node before `when_wanted` returns, if it is given.
 
         Raises MissingTool or ClusterError where the way itself cannot be started, and what `body` or `on_frame` raise.
         """
@@ -133,7 +136,7 @@ class Talk:
         # the node's own limit is for the case that nobody is left to enforce this one
         sending = asyncio.create_task(_send(child, {**job, "limit_s": self.limit_s + STOP_S}, body))
         hearing = asyncio.create_task(_hear(child, said))
-        listener = _Listener(child, ending, on_frame, on_here)
+        listener = _Listener(child, ending, on_frame, on_here, when_wanted)
         try:
             try:
                 async with asyncio.timeout_at(self.since_s + self.limit_s):
@@ -195,11 +198,14 @@ class _Listener:
     ending: Ending
     on_frame: OnFrame
     on_here: Callable[[], None]
+    when_wanted: Callable[[], Awaitable[object]] | None
     frames: Frames = field(default_factory=Frames)
 
     async def listen(self) -> None:
         """Until the program says that all has ended, or nothing comes any more. Raises Garbled."""
         while not self.ending.whole:
+            if self.when_wanted:
+                await self.when_wanted()
             data = await self.child.read(self.child.stdout)
             if not data:
                 return
@@ -215,6 +221,7 @@ class _Listener:
     async def stop(self) -> None:
         """End the program's input, which tells it to stop everything, and hear what it has to say about it."""
         self.child.end_input()
+        self.when_wanted = None
         if self.ending.here:
             with contextlib.suppress(TimeoutError, Garbled):
                 async with asyncio.timeout(STOP_S):
