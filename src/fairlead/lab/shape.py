@@ -22,7 +22,7 @@ MAX_PLANES = 8
 MAX_HOSTS = 512
 """A lab beyond this is a simulation's business; the kernel would spend its time on timers."""
 
-HOST_KIB = 4_000
+HOST_KIB = 5_000
 SWITCH_KIB = 500
 PORT_KIB = 60
 """Memory per host (its first process and namespaces), switch, and link end: what bench/lab_updown.py measured, and
