@@ -13,7 +13,7 @@ from typing import Any
 from fairlead.checks.catalog import CATALOG, Check
 from fairlead.checks.expect import Expect, expect_of
 from fairlead.checks.fleet import judge_fleet
-from fairlead.checks.holes import how_to_read
+from fairlead.checks.holes import broken, unread
 from fairlead.checks.node import Node, Outcome, skip
 from fairlead.checks.scopes import CONDITIONS, SCOPES
 from fairlead.checks.waive import apply_waivers
@@ -63,24 +63,24 @@ def _judge(check: Check, node: Node) -> list[Finding]:
             return [_finding(check, node, "", skip(reason))]
         parts = SCOPES[check.scope].parts(node)
     except Unread as hole:
-        return [_unread(check, node, "", hole)]
+        return [unread(check.code, _subject(check, node, ""), hole)]
     except Exception as bug:  # noqa: BLE001 - a rule's bug must not hide what the other rules find
-        return [_bug(check, node, "", bug)]
+        return [broken(check.code, _subject(check, node, ""), check.rule, bug)]
     if not parts:
         return [_finding(check, node, "", skip(f"there is no {check.scope} to judge"))]
     findings, well, not_asked = [], [], []
     for part, unclear in parts.items():
         node.facts.begin()
         if unclear is not None:
-            findings.append(_unread(check, node, part, unclear))
+            findings.append(unread(check.code, _subject(check, node, part), unclear))
             continue
         try:
             outcome = check.rule(node, part)
         except Unread as missing:
-            findings.append(_unread(check, node, part, missing))
+            findings.append(unread(check.code, _subject(check, node, part), missing))
             continue
         except Exception as bug:  # noqa: BLE001
-            findings.append(_bug(check, node, part, bug))
+            findings.append(broken(check.code, _subject(check, node, part), check.rule, bug))
             continue
         if outcome.verdict is Verdict.PASS:
             well.append((part, outcome))
@@ -141,30 +141,6 @@ def _finding(check: Check, node: Node, part: str, outcome: Outcome) -> Finding:
 
 def _remedy(text: str, node: Node, part: str) -> str:
     return text.replace("{node}", node.facts.node or "the node").replace("{part}", part)
-
-
-def _unread(check: Check, node: Node, part: str, hole: Unread) -> Finding:
-    return Finding(
-        code=check.code,
-        verdict=Verdict.UNKNOWN,
-        subject=_subject(check, node, part),
-        message=f"could not read {hole.path}: {hole.why}",
-        evidence=(Evidence(hole.source or hole.path, hole.why),),
-        remedy=how_to_read(hole, node.facts.node or "the node"),
-        data={"path": hole.path},
-    )
-
-
-def _bug(check: Check, node: Node, part: str, bug: Exception) -> Finding:
-    return Finding(
-        code=check.code,
-        verdict=Verdict.UNKNOWN,
-        subject=_subject(check, node, part),
-        message=f"the rule {check.rule.__module__}.{check.rule.__name__} has a bug: {type(bug).__name__}: {bug}",
-        evidence=evidence(node.facts),
-        remedy=f"report it with these facts; until it is mended, waive {check.code}",
-        data={"bug": type(bug).__name__},
-    )
 
 
 def evidence(facts: Facts) -> tuple[Evidence, ...]:

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from fairlead.base.nodeset import NodeSet, fold
-from fairlead.checks.holes import how_to_read
+from fairlead.checks.holes import broken, unread
 from fairlead.checks.node import Node
 from fairlead.checks.rules import gpu
 from fairlead.checks.scopes import CONDITIONS
@@ -39,17 +39,20 @@ def judge_fleet(nodes: Sequence[Node]) -> list[Finding]:
 def _judge(skew: Skew, nodes: Sequence[Node]) -> list[Finding]:
     if skew.without and _has_number(nodes[0].expect.get(skew.without)):
         return []
-    holes: dict[tuple[str, str], tuple[Unread, list[str]]] = {}
+    findings: list[Finding] = []
+    open_: list[Finding] = []
     asked: list[tuple[str, Values]] = []
     for node in nodes:
         node.facts.begin()
+        name = node.facts.node
         try:
             if not CONDITIONS[skew.when](node):
-                asked.append((node.facts.node, skew.values(node)))
+                asked.append((name, {label: str(value) for label, value in skew.values(node).items()}))
         except Unread as hole:
-            holes.setdefault((hole.path, hole.why), (hole, []))[1].append(node.facts.node)
+            open_.append(unread(skew.code, Subject(kind="node", nodes=(name,)), hole))
+        except Exception as bug:  # noqa: BLE001 - one comparison's bug must not hide what the others find
+            open_.append(broken(skew.code, Subject(kind="node", nodes=(name,)), skew.values, bug))
     labels = sorted({label for _, values in asked for label in values})
-    findings: list[Finding] = []
     for label in labels:
         by_value: dict[str, list[str]] = defaultdict(list)
         for name, values in asked:
@@ -60,24 +63,12 @@ def _judge(skew: Skew, nodes: Sequence[Node]) -> list[Finding]:
         shown = f"{len(labels)} compared" if len(labels) > 1 else next(iter(by_value)) if labels else "none"
         message = f"{skew.what}: {shown} on {_nodes(len(asked))}"
         findings = [Finding(code=skew.code, verdict=Verdict.PASS, subject=Subject(kind="cluster"), message=message)]
-    return findings + [_unread(skew, hole, names) for hole, names in holes.values()]
+    return findings + open_
 
 
 def _has_number(value: object) -> bool:
     """Whether a node can be judged by itself. Several right answers still leave the nodes to be compared."""
     return value is not None and not (isinstance(value, tuple) and len(value) > 1)
-
-
-def _unread(skew: Skew, hole: Unread, names: list[str]) -> Finding:
-    return Finding(
-        code=skew.code,
-        verdict=Verdict.UNKNOWN,
-        subject=Subject(kind="node", nodes=tuple(names)),
-        message=f"could not read {hole.path}: {hole.why}",
-        evidence=(Evidence(hole.source or hole.path, hole.why),),
-        remedy=how_to_read(hole, fold(names)),
-        data={"path": hole.path},
-    )
 
 
 def _odd(skew: Skew, label: str, groups: Mapping[str, list[str]]) -> list[Finding]:

@@ -1,4 +1,4 @@
-"""Findings about what could not be read: what to type to see why, and how a page says it once.
+"""Findings about what could not be read or judged: what to type to see why, and how a page says it once.
 
 One file that cannot be read leaves every check open that rests on it. Each of them is a finding of its own, in JSON and
 in the verdict; a person wants the file named once, with the checks it leaves open behind it.
@@ -6,16 +6,42 @@ in the verdict; a person wants the file named once, with the checks it leaves op
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import msgspec
 
 from fairlead.records.facts import Unread
-from fairlead.records.finding import Finding
+from fairlead.records.finding import Evidence, Finding, Subject
 from fairlead.records.verdict import Verdict
 
 
-def how_to_read(hole: Unread, node: str) -> str:
+def unread(code: str, subject: Subject, hole: Unread) -> Finding:
+    """A check that asked for a hole."""
+    return Finding(
+        code=code,
+        verdict=Verdict.UNKNOWN,
+        subject=subject,
+        message=f"could not read {hole.path}: {hole.why}",
+        evidence=(Evidence(hole.source or hole.path, hole.why),),
+        remedy=_how_to_read(hole, ",".join(subject.nodes) or "the node"),
+        data={"path": hole.path},
+    )
+
+
+def broken(code: str, subject: Subject, rule: Callable[..., Any], bug: Exception) -> Finding:
+    """A check whose rule fell over: a bug of fairlead's, or facts that no probe would print."""
+    return Finding(
+        code=code,
+        verdict=Verdict.UNKNOWN,
+        subject=subject,
+        message=f"the rule {rule.__module__}.{rule.__name__} has a bug: {type(bug).__name__}: {bug}",
+        remedy=f"report it with these facts; until it is mended, waive {code}",
+        data={"bug": type(bug).__name__},
+    )
+
+
+def _how_to_read(hole: Unread, node: str) -> str:
     """What to type to see for oneself why something could not be read."""
     if "permission" in hole.why or "not permitted" in hole.why:
         return f"run the probe as root on {node}, or waive what it leaves open there"

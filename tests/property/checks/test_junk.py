@@ -100,6 +100,29 @@ def test_a_gpu_that_answers_nonsense(words: dict[int, str]) -> None:
     assert [f.message for f in findings if "has a bug" in f.message] == []
 
 
+WHOLE = facts_of(MACHINE)  # type: ignore[arg-type]
+values = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.text(max_size=8), st.lists(st.integers(), max_size=2), st.just({})
+)
+
+
+@given(st.data())
+@settings(max_examples=100, deadline=None)
+def test_facts_that_no_probe_would_print(data: st.DataObject) -> None:
+    """Facts of an old run, edited by hand or by another version: judged as far as they go, never a traceback."""
+    records = [copy.deepcopy(WHOLE), copy.deepcopy(WHOLE)]
+    for _ in range(data.draw(st.integers(1, 5))):
+        place = records[0].facts
+        while True:
+            key = data.draw(st.sampled_from(sorted(place)))
+            if not isinstance(place[key], dict) or not place[key] or data.draw(st.integers(0, 4)) == 0:
+                break
+            place = place[key]
+        place[key] = data.draw(values)
+    findings = judge(records, SPEC)
+    assert {f.verdict for f in findings} <= set(Verdict)
+
+
 @given(damage)
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_junk_never_turns_a_fail_into_a_pass(what: dict[str, bytes]) -> None:

@@ -140,11 +140,8 @@ def _answer(job: Job) -> dict[str, Any]:
     try:
         answer = json.loads(b"".join(job.parts))
     except ValueError:
-        why = (
-            "answers more than %d bytes" % MAX_ANSWER
-            if job.size > MAX_ANSWER
-            else "its process ended without an answer"
-        )
+        is_long = job.size > MAX_ANSWER
+        why = "answers more than %d bytes" % MAX_ANSWER if is_long else "its process ended without an answer"
         return {"hole": hole(why, "reader " + job.title)}
     return answer if isinstance(answer, dict) else {"hole": hole("answers no facts", "reader " + job.title)}
 

@@ -128,7 +128,7 @@ def _allowed(tree: Tree) -> str:
 
 
 def _node_memory(tree: Tree, path: str) -> Any:
-    """KB of memory of one NUMA node: `Node 0 MemTotal:  948000 kB`."""
+    """Memory of one NUMA node, in kB: `Node 0 MemTotal:  948000 kB`."""
     try:
         match = re.search(r"MemTotal:\s+(\d+) kB", tree.read(path + "/meminfo"))
     except Hole as missing:
@@ -163,20 +163,14 @@ def _memory(tree: Tree) -> dict[str, Any]:
 
 def _limits(tree: Tree) -> dict[str, Any]:
     """Resource limits as the kernel prints them: name, soft, hard, unit, in columns (man 5 proc)."""
-    path, found = "/proc/self/limits", {}
+    path = "/proc/self/limits"
     tree.source(("limits",), path)
+    text, found = tree.read(path), {}
     for label, key in (("Max locked memory", "memlock"), ("Max open files", "nofile"), ("Max stack size", "stack")):
-        match = re.search(re.escape(label) + r"\s+(\d+|unlimited)\s+(\d+|unlimited)", tree.read(path))
-        found[key] = (
-            {"soft": _limit(match.group(1)), "hard": _limit(match.group(2))}
-            if match
-            else hole("has no line " + label, path)
-        )
+        match = re.search(label + r"\s+(\d+|unlimited)\s+(\d+|unlimited)", text)
+        values = [v if v == "unlimited" else int(v) for v in match.groups()] if match else []
+        found[key] = dict(zip(("soft", "hard"), values)) if values else hole("has no line " + label, path)  # noqa: B905
     return found
-
-
-def _limit(text: str) -> Any:
-    return text if text == "unlimited" else int(text)
 
 
 def _environment(tree: Tree) -> dict[str, str]:

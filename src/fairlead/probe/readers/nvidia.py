@@ -113,8 +113,8 @@ def _parse(text: str, source: str) -> dict[str, Any]:
         stack.append((name, {"@" + k: v for k, v in attrs.items()}, []))
 
     def end(name: str) -> None:
-        _, children, words = stack.pop()
-        value: Any = children or "".join(words).strip()
+        _, children, texts = stack.pop()
+        value: Any = children or "".join(texts).strip()
         parent = stack[-1][1]
         if name in ("supported_clocks", "accounted_processes"):
             return
