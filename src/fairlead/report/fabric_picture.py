@@ -26,7 +26,7 @@ from fairlead.report.scale import written
 from fairlead.report.svg import TEXT_SIZE, Drawing, Figure, fit, text_width, wrap
 
 _LINE = TEXT_SIZE + 6
-_GUTTER = 58.0
+_GUTTER = 62.0
 _MARK = 8.0
 _T1, _T0, _PORT = 16.0, 52.0, 79.0
 """Middle lines of a lane's three rows, from its top."""
@@ -204,7 +204,7 @@ class _Picture:
 
     def _free(self, start: tuple[float, float], end: tuple[float, float]) -> tuple[float, float]:
         """A place along a wire where no mark is yet."""
-        for share in (0.5, 0.25, 0.75, 0.1, 0.9):
+        for share in (0.5, 0.4, 0.6, 0.3, 0.7):
             at = (start[0] + share * (end[0] - start[0]), start[1] + share * (end[1] - start[1]))
             if not self._is_taken(*at):
                 return at
@@ -344,11 +344,11 @@ class _Gauge:
 
 
 def _role_of(part: object) -> str:
-    """The colour of a part that has something to say: its verdict, `muted` where nobody judged, else nothing."""
+    """The colour of a part that has something to say: its verdict, that of a warning where nobody judged, or none."""
     verdict = getattr(part, "verdict", None)
     if verdict in (Verdict.FAIL, Verdict.WARN, Verdict.UNKNOWN):
         return str(verdict)
-    return "muted" if getattr(part, "is_called_out", False) else ""
+    return "warn" if getattr(part, "is_called_out", False) else ""
 
 
 def _filled(port: Port, nominal: float | None) -> float:

@@ -34,7 +34,7 @@ class Callout:
     number: int
     parts: tuple[AnyPart, ...]
     role: str
-    """A colour of the palette: the verdict, or `muted` where nobody judged."""
+    """A colour of the palette: the verdict, or that of a warning where nobody judged."""
     where: str
     what: str
 
@@ -192,7 +192,7 @@ def _measured(part: Part) -> float | None:
 
 
 def _role(part: Part) -> str:
-    return str(part.verdict) if part.verdict not in (None, Verdict.PASS, Verdict.SKIP) else "muted"
+    return str(part.verdict) if part.verdict not in (None, Verdict.PASS, Verdict.SKIP) else "warn"
 
 
 def _what(part: Part, view: FabricView) -> str:

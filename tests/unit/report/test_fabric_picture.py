@@ -75,7 +75,7 @@ def test_equal_remarks_at_several_places_share_a_number():
 
 def test_an_active_fault_nobody_judged_is_shown_without_a_verdict():
     (said,) = callouts(view(4, 2, 2, 2, ports=(Port(host="n1", plane=0, note="silent drop", state="faulty"),)))
-    assert (said.role, said.text) == ("muted", "n1 port, plane 0: silent drop")
+    assert (said.role, said.text) == ("warn", "n1 port, plane 0: silent drop")
 
 
 def test_pairs_are_bracketed_below_their_hosts():
