@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.spec.here import AZURE_ASSET_TAG, Here, look, tree_of
+from fairlead.spec.here import AZURE_ASSET_TAG, Here, _run, look, tree_of
 from fairlead.spec.loader import Loaded, read
 from fairlead.spec.model import Pool
 from fairlead.spec.write import write
@@ -106,6 +106,19 @@ def test_slurm_gives_the_nodes(tmp_path: Path) -> None:
     found = loaded(here, tmp_path).spec
     assert (found.access.via, found.slurm.partition, str(found.nodes)) == ("slurm", "hpc", "h200-[000-003,007]")
     assert found.pools[0].gpus == 8
+
+
+def test_the_notes_say_where_things_came_from(tmp_path: Path) -> None:
+    root = machine(tmp_path / "m", gpus=1)
+    hardware = "1 GPUs and 0 InfiniBand ports, from PCI and /sys/class/infiniband"
+    assert seen(root).notes == (hardware,)
+    assert seen(root, sinfo=SINFO).notes == (hardware, "2 partitions, from sinfo")
+
+
+def test_programs_that_are_missing_or_fail_say_nothing() -> None:
+    assert _run(["sh", "-c", "echo said"]) == "said\n"
+    assert _run(["sh", "-c", "echo said; exit 1"]) == ""
+    assert _run(["no-such-program-here"]) == ""
 
 
 def test_without_a_default_partition_the_first_is_taken(tmp_path: Path) -> None:
