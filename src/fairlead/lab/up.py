@@ -59,12 +59,18 @@ def up(shape: LabShape) -> LabState:
 
 
 def down(name: str) -> bool:
-    """Take a lab down; whatever is left of it goes. Returns whether anything was there."""
+    """Take a lab down; whatever is left of it goes. Returns whether anything was there.
+
+    Raises LabError `lab/left-over` where a process does not end; its record then stays for another try.
+    """
     if name not in store.names():
         return False
     with store.locked(name):
-        with contextlib.suppress(LabError):
-            _sweep(name, store.read(name))
+        try:
+            state = store.read(name)
+        except LabError:
+            state = None  # a record that cannot be read names nothing, but the lab's places can be told from its name
+        _sweep(name, state)
         store.forget(name)
     return True
 
@@ -88,9 +94,8 @@ def _sweep(name: str, state: LabState | None) -> None:
     # a killed `up` may have left a process that no record names yet; it is dying, and this waits for it as well
     if not store.await_death(name):
         raise _left_over(name, "a process of it does not end", "ps ax | grep lab.keeper")
-    if state is None:
-        return
-    left = cgroups.remove([Path(p) for p in state.cgroup_roots])
+    roots = [Path(p) for p in state.cgroup_roots] if state else _cgroup_roots(name, privileged=has_sys_admin())
+    left = cgroups.remove(roots)
     if left:
         raise _left_over(
             name, f"{left[0]} cannot be removed, as a process in it does not end", f"cat {left[0]}/*/cgroup.procs"
@@ -143,8 +148,7 @@ def _available_kib() -> int:
 def _build(shape: LabShape) -> LabState:
     privileged = has_sys_admin()
     services.check(shape, privileged=privileged)
-    found = cgroups.mounts(Path("/proc/mounts").read_text())
-    roots = cgroups.choose(shape.name, privileged=privileged, found=found, own=Path("/proc/self/cgroup").read_text())
+    roots = _cgroup_roots(shape.name, privileged=privileged)
     state = describe(shape, roots, is_rootless=not privileged)
     store.write(state)
     services.prepare(shape, store.folder(shape.name))
@@ -170,6 +174,11 @@ def _build(shape: LabShape) -> LabState:
         _report(keeper)
         keeper.wait(10)
     return state
+
+
+def _cgroup_roots(name: str, *, privileged: bool) -> list[Path]:
+    found = cgroups.mounts(Path("/proc/mounts").read_text())
+    return cgroups.choose(name, privileged=privileged, found=found, own=Path("/proc/self/cgroup").read_text())
 
 
 @contextlib.contextmanager

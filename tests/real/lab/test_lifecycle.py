@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
@@ -129,6 +130,17 @@ def test_a_step_that_fails_leaves_nothing():
     assert caught.value.code == "lab/build"
     assert "mtu 10" in caught.value.message
     assert census.left_of(name) == []
+
+
+def test_a_record_that_was_spoilt_still_goes():
+    made = Lab(LabShape(name=fresh_name(), **SMALL))
+    roots, keeper = made.state.cgroup_roots, made.state.keeper
+    (enter.folder(made.name) / "state.json").write_text("{")
+    with pytest.raises(LabError):
+        enter.running(made.name)
+    os.kill(keeper.pid, signal.SIGKILL)
+    assert down(made.name)
+    assert census.left_of(made.name, roots) == []
 
 
 def test_two_at_once_build_one_lab():
