@@ -33,6 +33,10 @@ class Backend(abc.ABC):
         """
         return None
 
+    def wrap_control(self, argv: Sequence[str]) -> list[str] | None:
+        """A command of the scheduler itself (`scontrol`), as it runs here; None where there is no scheduler."""
+        return None
+
     def environ(self) -> Mapping[str, str] | None:
         """The environment of the local command; None for this process's own."""
         return None

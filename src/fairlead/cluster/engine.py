@@ -14,6 +14,7 @@ from typing import Any
 from fairlead.base.nodeset import NodeSet
 from fairlead.base.suggest import did_you_mean
 from fairlead.cluster.backend import Backend
+from fairlead.cluster.child import Captured, capture
 from fairlead.cluster.copies import fetch_one, file_size, push_one, whole_path
 from fairlead.cluster.fanout import DEFAULT_FANOUT, Slot, Slots, Watcher, each, make_room
 from fairlead.cluster.live import LiveGroup
@@ -164,6 +165,11 @@ class Engine:
         done = self._record_later(one, found, limit_s)
         env = self._backend.environ()
         return await TaskGroup(argv, found, one, env=env, per_node=per_node, record=done).start(limit_s)
+
+    async def control(self, argv: Sequence[str], *, limit_s: float) -> Captured | None:
+        """A short command of the scheduler itself, such as `scontrol show node`; None where there is no scheduler."""
+        wrapped = self._backend.wrap_control(argv)
+        return await capture(wrapped, limit_s=limit_s, env=self._backend.environ()) if wrapped else None
 
     async def push(
         self, nodes: NodeSet | str, source: Path, target: str, *, limit_s: float, mode: int = 0o644

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from fairlead.base.nodeset import NodeSet
+from fairlead.cluster.child import Captured
 from fairlead.cluster.engine import Engine
 from fairlead.cluster.live import Live
 from fairlead.cluster.protocol import (
@@ -127,6 +128,10 @@ class Cluster:
         call = self._engine().live_tasks(nodes, command, limit_s=limit_s, per_node=per_node, options=options)
         group = self._wait(call)
         return Live(group, self._wait) if group else None
+
+    def control(self, argv: Sequence[str], *, limit_s: float) -> Captured | None:
+        """A short command of the scheduler itself, such as `scontrol show node`; None where there is no scheduler."""
+        return self._wait(self._engine().control(argv, limit_s=limit_s))
 
     def _engine(self) -> Engine:
         assert isinstance(self.aio, Engine), "only real nodes can be talked to"

@@ -23,7 +23,7 @@ from fairlead.cluster.backend import Backend
 from fairlead.cluster.fanout import Slots, make_room
 from fairlead.cluster.outputs import Gathered
 from fairlead.cluster.protocol import Command, Interrupted, Line, Refusal, Result, State, interrupt_text
-from fairlead.cluster.talk import Ending, Talk, pieces
+from fairlead.cluster.talk import Talk, pieces
 
 Key = tuple[str, int | None]
 """A node, and the rank there; None where a node runs one process."""
@@ -175,7 +175,7 @@ class LiveGroup(Group):
             rank = ranks[local]
             rank.on_frame(kind, 0, payload)
             if kind == b"x":
-                self._end((node, rank.rank), rank.result(Ending(self._limit_s, here=True)))
+                self._end((node, rank.rank), rank.result(talk.ending))
 
         base = {**self._command.env, "FAIRLEAD_NODE": node}
         job = {

@@ -242,8 +242,10 @@ class Run:
             assert stream is not None
             rank.pumps.append(spawn(self.pump, rank, kind, stream.fileno()))
         if process.stdin:
-            for data in (payload, b"")[: 1 if self.is_live else 2]:
-                rank.inbox.put(data)
+            if payload:
+                rank.inbox.put(payload)
+            if not self.is_live:
+                rank.inbox.put(b"")
             spawn(feed, process.stdin, rank.inbox)
 
     def pump(self, rank: Rank, kind: bytes, fd: int) -> None:

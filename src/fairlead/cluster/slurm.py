@@ -97,6 +97,10 @@ class SlurmBackend(Backend):
             argv = ["apptainer", "exec", self._ask.container, *argv]
         return tasks_step(nodes, per_node, [f"--jobid={job}", "--overlap", *options], command.env, argv)
 
+    def wrap_control(self, argv: Sequence[str]) -> list[str] | None:
+        """Slurm's commands work on this machine."""
+        return list(argv)
+
     def _srun(self, node: str, options: Sequence[str], argv: Sequence[str]) -> list[str]:
         return [
             "srun",

@@ -112,6 +112,8 @@ class Talk:
     python: str
     limit_s: float
     since_s: float
+    ending: Ending = field(default_factory=Ending)
+    """How it goes so far."""
 
     async def hold(
         self,
@@ -130,7 +132,7 @@ class Talk:
         Raises MissingTool or ClusterError where the way itself cannot be started, and what `body` or `on_frame` raise.
         """
         loop = asyncio.get_running_loop()
-        ending = Ending(self.limit_s)
+        ending = self.ending = Ending(self.limit_s)
         child = self._start(self.backend.wrap_contained if in_container else self.backend.wrap)
         said = bytearray()
         # the node's own limit is for the case that nobody is left to enforce this one

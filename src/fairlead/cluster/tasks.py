@@ -7,24 +7,39 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import AsyncIterable, Callable, Mapping, Sequence
 from itertools import product
 from typing import Self
 
 from fairlead.base.nodeset import NodeSet
-from fairlead.base.units import duration
 from fairlead.cluster.backend import last_line
-from fairlead.cluster.child import Child
-from fairlead.cluster.live import Group, Key
-from fairlead.cluster.outputs import Stream, exit_text
+from fairlead.cluster.live import Group
+from fairlead.cluster.local import LocalBackend
+from fairlead.cluster.outputs import Gathered, exit_text, judge
 from fairlead.cluster.protocol import Command, Line, Refusal, Result, State
+from fairlead.cluster.talk import Ending, Talk, pieces
 
-_KEEP_BYTES = 1 << 16
-_LAST_WORDS_S = 0.5
+_MAX_SENT = 1_000
+
+
+class _Here(LocalBackend):
+    """This machine, where the scheduler's program runs."""
+
+    def __init__(self, env: Mapping[str, str] | None) -> None:
+        self._env = env
+
+    def environ(self) -> Mapping[str, str] | None:
+        """Without the shape of an enclosing job."""
+        return self._env
 
 
 class TaskGroup(Group):
-    """Rank r is on the (r div per_node)-th node. `argv` is the step; it labels every line with the rank."""
+    """Rank r is on the (r div per_node)-th node. `argv` is the step; it labels every line with the rank.
+
+    The step runs below a node-side program on this machine, so that it ends as everything does: at the limit, at an
+    interrupt, and when this process is killed. The scheduler's program then ends the tasks.
+    """
 
     def __init__(
         self,
@@ -38,97 +53,81 @@ class TaskGroup(Group):
     ) -> None:
         super().__init__(record)
         self._argv, self._env, self._nodes, self._command, self._per_node = argv, env, nodes, command, per_node
-        self._child: Child | None = None
-        self._tasks: list[asyncio.Task[None]] = []
-        self._to_write: asyncio.Queue[bytes] = asyncio.Queue()
+        self._task: asyncio.Task[None] | None = None
+        self._to_write: asyncio.Queue[bytes] = asyncio.Queue(_MAX_SENT)
         self._own_words: list[str] = []
         self._started_s = 0.0
 
     @property
     def num_running(self) -> int:
         """1 while the step runs."""
-        return int(bool(self._tasks) and not self._tasks[0].done())
+        return int(self._task is not None and not self._task.done())
 
     async def start(self, limit_s: float) -> Self:
-        """Begin the step. Raises OSError where the scheduler's program cannot be started."""
-        loop = asyncio.get_running_loop()
-        self._started_s = loop.time()
-        self._child = Child(self._argv, self._env)
-        self._to_write.put_nowait(self._command.stdin)
-        self._tasks = [
-            asyncio.create_task(self._run(self._child, limit_s)),
-            asyncio.create_task(self._write(self._child)),
-        ]
+        """Begin the step."""
+        self._started_s = asyncio.get_running_loop().time()
+        self._task = asyncio.create_task(self._run(limit_s))
         return self
 
     def send(self, text: str) -> None:
         """One line to every task; never waits."""
-        self._to_write.put_nowait(text.encode() + b"\n")
+        assert self._task is not None
+        if self._to_write.full():
+            self._task.cancel()
+        else:
+            self._to_write.put_nowait(text.encode() + b"\n")
 
     async def _close(self, grace_s: float) -> list[Result]:
-        """A step that does not end is told by the end of its input, then killed."""
-        assert self._child is not None
-        main, writer = self._tasks
-        if not main.done() and grace_s:
-            await asyncio.wait([main], timeout=grace_s)
-        writer.cancel()
-        if not main.done():
-            self._child.end_input()
-            await asyncio.wait([main], timeout=_LAST_WORDS_S)
-        main.cancel()
-        await asyncio.wait([main, writer])
-        self._child.close()
-        took_s = asyncio.get_running_loop().time() - self._started_s
-        return [
-            self.ended.get(key)
-            or Result(node=key[0], state=State.CANCELLED, error="stopped", rank=key[1], duration_s=took_s)
-            for key in self._keys()
-        ]
+        assert self._task is not None
+        if not self._task.done() and grace_s:
+            await asyncio.wait([self._task], timeout=grace_s)
+        if not self._task.done():
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        if not self._task.cancelled() and (fault := self._task.exception()):
+            raise fault
+        for node, rank in self._keys():
+            if (node, rank) not in self.ended:  # cancelled before it had begun
+                self._finish(node, rank, Refusal(State.CANCELLED, "not started"), None)
+        return [self.ended[key] for key in self._keys()]
 
-    def _keys(self) -> list[Key]:
+    def _keys(self) -> list[tuple[str, int]]:
         return [
             (node, i * self._per_node + local)
             for (i, node), local in product(enumerate(self._nodes), range(self._per_node))
         ]
 
-    async def _run(self, child: Child, limit_s: float) -> None:
-        hearing = [
-            asyncio.create_task(self._hear(child, fd, name))
-            for fd, name in ((child.stdout, "stdout"), (child.stderr, "stderr"))
-        ]
-        rest = Refusal(State.TIMEOUT, f"ran into the limit of {duration(limit_s)}")
-        try:
-            async with asyncio.timeout(limit_s):
-                await asyncio.wait(hearing)
-                rc = await child.wait(_LAST_WORDS_S)
-            # a step that fails without naming a task failed as a whole: refused, cancelled, or its way broke
-            said = last_line("\n".join(self._own_words)).removeprefix("srun: error: ")
-            why = said or f"the step ended with status {rc}"
+    async def _run(self, limit_s: float) -> None:
+        talk = Talk(_Here(self._env), "", sys.executable, limit_s, self._started_s)
+        step = Gathered("", keep_bytes=0, on_line=lambda line: self._line(line.stream, line.text, talk.ending))
+        job = {
+            "do": "run",
+            "argv": list(self._argv),
+            "cwd": "",
+            "env": [{}],
+            "stdin_bytes": len(self._command.stdin),
+            "keep_bytes": 1 << 62,
+            "live": True,
+        }
+        ending = await talk.hold(job, self._input(), step.on_frame, when_wanted=self._wanted.wait)
+        how = step.result(ending)
+        # a step that fails without naming a task failed as a whole: refused, cancelled, or its way broke
+        said = last_line("\n".join(self._own_words)).removeprefix("srun: error: ")
+        rest = Refusal(how.state, how.error)
+        if how.state is State.FAILED:
             named = any(r.rc for r in self.ended.values())
-            rest = Refusal(State.DONE, "") if rc == 0 or named else Refusal(State.FAILED, why)
-        except TimeoutError:
-            pass
-        finally:
-            for task in hearing:
-                task.cancel()
+            rest = Refusal(State.DONE, "") if named else Refusal(State.FAILED, said or how.error)
         for node, rank in self._keys():
             if (node, rank) not in self.ended:
                 self._finish(node, rank, rest, 0 if rest.state is State.DONE else None)
 
-    async def _write(self, child: Child) -> None:
-        try:
-            while True:
-                await child.write(await self._to_write.get())
-        except BrokenPipeError:
-            pass
+    async def _input(self) -> AsyncIterable[bytes]:
+        async for data in pieces(self._command.stdin):
+            yield data
+        while True:
+            yield await self._to_write.get()
 
-    async def _hear(self, child: Child, fd: int, name: str) -> None:
-        stream = Stream(_KEEP_BYTES, lambda text: self._line(name, text))
-        while data := await child.read(fd):
-            stream.feed(data)
-        stream.flush()
-
-    def _line(self, name: str, text: str) -> None:
+    def _line(self, name: str, text: str, ending: Ending) -> None:
         if label := re.match(r" *(\d+): ", text):
             rank = int(label[1])
             node = self._nodes[min(rank // self._per_node, len(self._nodes) - 1)]
@@ -139,7 +138,8 @@ class TaskGroup(Group):
         for ranks, how, rc in task_ends(text):
             for rank in ranks:
                 if rank < len(self._nodes) * self._per_node:
-                    self._finish(self._nodes[rank // self._per_node], rank, Refusal(State.FAILED, how), rc)
+                    told = {"rc": rc, "error": how, "stopped": ending.cut}
+                    self._finish(self._nodes[rank // self._per_node], rank, judge(told, ending), rc)
 
     def _finish(self, node: str, rank: int | None, why: Refusal, rc: int | None) -> None:
         took_s = asyncio.get_running_loop().time() - self._started_s

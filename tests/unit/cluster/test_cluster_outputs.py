@@ -7,9 +7,8 @@ import json
 import pytest
 
 from fairlead.base.nodeset import NodeSet
-from fairlead.cluster.face import interrupt_text
 from fairlead.cluster.outputs import Gathered, Stream, exit_text, judge, record
-from fairlead.cluster.protocol import Output, Refusal, Result, State, nodes_in
+from fairlead.cluster.protocol import Output, Refusal, Result, State, interrupt_text, nodes_in
 from fairlead.cluster.talk import Ending
 
 
