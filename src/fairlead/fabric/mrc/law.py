@@ -12,6 +12,7 @@ in which the rules apply. The driver calls one handler per event and obeys the b
                 control_slot           the EV for the answer
                 next_control           DO_CONTROL was returned: a probe or a port status to send
                 on_reverse_reply       a reverse EV probe was answered
+                on_pressure            the host has little room for what arrives
     both        on_ports, on_peer_ports, on_status_reply
 
 Handlers return DO_*/DID_* bits or SEND_* codes and write details to a block the driver passes (`out` or `s`, from
@@ -29,6 +30,9 @@ from fairlead.fabric.mrc import bits, congestion, evs, paths, responder, sending
 from fairlead.fabric.mrc.layout import *
 
 REORDER_STEPS = 28  # quarters by which the reorder window may grow: to eight times
+TIMESTAMP_WRAP_MASK = (TIMESTAMP_UNIT_NS << TIMESTAMP_BITS) - 1
+EARLIER = 0
+LAST = 1
 
 # --- setting up ------------------------------------------------------------------------------------------------
 
@@ -139,13 +143,12 @@ def on_sack(m: Words, tx: int, now: int, s: Words, o: int) -> int:
     if info >> INFO_MPR_SHIFT & 0xFF:
         set_peer_window(m, tx, info >> INFO_MPR_SHIFT & 0xFF)  # dynamic MPR; 0 when off
 
-    sent = _send_time(m, tx, now, s[o + S_PSN], info, s[o + S_ECHO])
+    sent = _send_time(m, tx, now, s[o + S_PSN], info, s[o + S_ECHO])  # before the bitmap takes the packet out of flight
     delay = congestion.usual_delay(m, tx)
     if sent >= 0:
         delay = congestion.observe_rtt(m, tx, max(now - sent, 1), marked)
 
     una = m[tx + TX_UNA]
-    _notice_spurious(m, tx, bits.unwrap(s[o + S_PSN], una), info)
     window.acknowledge_below(m, tx, bits.unwrap(s[o + S_CACK], una) + 1)
     base = bits.unwrap(s[o + S_BASE], una)
     window.acknowledge_bitmap(m, tx, base, s[o + S_LOW])
@@ -180,20 +183,34 @@ def set_peer_window(m: Words, tx: int, mpr: int) -> None:
 def _send_time(m: Words, tx: int, now: int, psn: int, info: int, echo: int) -> int:
     """When the packet that this SACK answers was sent; -1 if that cannot be told.
 
-    The echoed timestamp tells. Without one the record does, if it is sure which of the transmissions arrived: the
-    only one, or the only retransmission, as the echoed rtx bit says ([UEC] validateSendTs).
+    The record says when it was last sent. If the answer is to an earlier transmission, sending again was a mistake, and
+    the reorder window learns from it.
     """
     if info & INFO_PROBE:
         return m[tx + TX_PROBE_SENT] if psn & timers.ID_MASK == m[tx + TX_PROBE_ID] else -1
-    if echo >= 0:
-        return echo
     psn = bits.unwrap(psn, m[tx + TX_UNA])
     if not window.is_in_flight(m, tx, psn):
         return -1
     record = m[window.record_address(m, tx, psn)]
-    if window.record_tries(record) != (1 if info & INFO_RTX else 0):
-        return -1
-    return window.sent_at(record, now)
+    sent = window.sent_at(record, now)
+    which = _transmission(record, sent, info, echo)
+    if which == EARLIER:
+        m[tx + TX_NUM_SPURIOUS] += 1
+    return sent if which == LAST else -1
+
+
+def _transmission(record: int, sent: int, info: int, echo: int) -> int:
+    """Which transmission of a packet an answer is about: the LAST, an EARLIER one, or -1 if that cannot be told.
+
+    An echoed timestamp tells, however often it has wrapped meanwhile. Without one the echoed rtx bit tells of packets
+    sent once or twice ([UEC] validateSendTs).
+    """
+    if echo >= 0:
+        return LAST if (sent - echo) & TIMESTAMP_WRAP_MASK < TIMESTAMP_UNIT_NS else EARLIER
+    tries = window.record_tries(record)
+    if info & INFO_RTX:
+        return LAST if tries == 1 else -1
+    return LAST if tries == 0 else EARLIER
 
 
 def _judge_path(m: Words, tx: int, now: int, slot: int, mark: int, is_probe: int) -> None:
@@ -210,12 +227,6 @@ def _judge_path(m: Words, tx: int, now: int, slot: int, mark: int, is_probe: int
         _set_reverse(m, m[tx + TX_REVERSE], now, slot)
 
 
-def _notice_spurious(m: Words, tx: int, psn: int, info: int) -> None:
-    """A packet was sent again and now its first transmission is answered: it had only been late."""
-    if not info & (INFO_PROBE | INFO_RTX) and window.is_in_flight(m, tx, psn):
-        m[tx + TX_NUM_SPURIOUS] += 1 if window.record_tries(m[window.record_address(m, tx, psn)]) > 0 else 0
-
-
 def _reorder_window(m: Words, tx: int) -> int:
     """How much later a packet must be sent to prove an earlier one lost; mistakes widen it (RFC 8985 6.2)."""
     least = m[m[tx + E_PROFILE] + P_REORDER_NS]
@@ -223,11 +234,9 @@ def _reorder_window(m: Words, tx: int) -> int:
 
 
 def _infer_loss(m: Words, tx: int, now: int, before: int) -> None:
-    """A packet still missing that was sent at or before `before` is lost: later ones have arrived (RFC 8985 in time,
-    not order).
+    """A packet still missing that was sent at or before `before` is lost, for later ones have arrived (RFC 8985).
 
-    First transmissions stand in the window in the order of their send times, so the search ends at the first one that
-    is young.
+    First transmissions stand in the window in the order of their send times, so the search ends at the first young one.
     """
     psn = window.next_in_flight(m, tx, m[tx + TX_UNA])
     while psn < m[tx + TX_NEXT]:
@@ -261,11 +270,11 @@ def on_nack(m: Words, tx: int, now: int, s: Words, o: int) -> int:
         return DID_NOTHING
     record = m[window.record_address(m, tx, psn)]
     sent = window.sent_at(record, now)
-    if 0 <= s[o + S_ECHO] < sent - TIMESTAMP_UNIT_NS:
-        return DID_NOTHING  # about an earlier transmission; a later one is on its way
+    if s[o + S_ECHO] >= 0 and _transmission(record, sent, info, s[o + S_ECHO]) == EARLIER:
+        return DID_NOTHING  # a later one is on its way
     if m[p + P_RTT_ON_NACK]:
         congestion.lower_base_rtt(m, tx, max(now - sent, 1))
-    congestion.on_trim(m, tx, now, window.record_bytes(record))
+    congestion.on_nack(m, tx, now, window.record_bytes(record))
     window.mark_lost(m, tx, psn)
     slot = window.record_ev(record)
     if reason == NACK_TRIMMED:
@@ -352,11 +361,10 @@ def probe_mark(flags: int) -> int:
 def on_data(
     m: Words, rx: int, now: int, psn: int, num_bytes: int, flags: int, slot: int, echo: int, s: Words, o: int
 ) -> int:
-    """A data packet came: num_bytes of payload (before trimming), F_* flags, the EV it took, and the time it was sent
-    (-1: not said).
+    """A data packet came: payload size (before trimming), F_* flags, the EV it took, when it was sent (-1: not said).
 
-    DO_PLACE: its payload is new, write it. DO_SACK, DO_NACK: send s[o:]. DID_COMPLETE: messages up to RX_DONE are
-    whole.
+    DO_PLACE: the payload is new, write it. DO_SACK, DO_NACK: send s[o:]. DO_ACK: send a transport ACK too.
+    DID_COMPLETE: messages up to RX_DONE are whole.
     """
     if m[rx + E_ERROR]:
         return DID_NOTHING
@@ -373,6 +381,14 @@ def on_probe(m: Words, rx: int, probe_id: int, flags: int, slot: int, echo: int,
     if m[rx + E_ERROR]:
         return DID_NOTHING
     return responder.write_probe_sack(m, rx, probe_id, flags, slot, echo, s, o)
+
+
+def on_pressure(m: Words, rx: int, penalty: int) -> int:
+    """The receiving host is short of room (rcv_cwnd_pen 1 to 127, by how much) or has room again (0)."""
+    if penalty == 0 and m[rx + RX_PENALTY] > 0:
+        m[rx + RX_RESTORE] = 1
+    m[rx + RX_PENALTY] = penalty
+    return DID_NOTHING
 
 
 def control_slot(m: Words, rx: int, slot: int, ports: int) -> int:

@@ -12,8 +12,8 @@ piece of law for both. The halves are separate rows because in a simulator they 
 different threads.
 
 One array and integer addresses, instead of one array per field, for three reasons: a handler touches two to six cache
-lines of one row and not sixty; numba passes one array without reference counting; and plain Python runs the very same
-source over a `memoryview`, whose items are Python integers.
+lines of one row and not sixty; compiled code passes one bare pointer; and plain Python runs the very same source over
+a `memoryview`, whose items are Python integers.
 
 Bitmaps use 32 bits of each word, so that no operation ever meets the sign bit and numba and Python agree without care.
 Ring positions are PSN & (ring size - 1). This file knows positions only: no rule, no numpy.
@@ -25,7 +25,7 @@ from typing import Final, Protocol
 
 
 class Words(Protocol):
-    """A flat run of signed 64-bit integers: a list, a memoryview of format "q", or an int64 array under numba."""
+    """A flat run of signed 64-bit integers: a list, a memoryview of format "q", or a pointer under numba."""
 
     def __getitem__(self, index: int, /) -> int:
         """The word at an address."""
@@ -65,7 +65,7 @@ LINE_WORDS: Final = 8  # one 64-byte cache line
     P_PLANES,
     P_EV_SHIFT,  # log2 of EVs per plane; slot = plane << P_EV_SHIFT | number in the plane
     P_EV_ACTIVE,  # EVs per plane in rotation; the rest stand by as replacements
-    P_EV_MIN_ACTIVE,  # below this many EVs in rotation (all planes together) none is taken out
+    P_EV_MIN_ACTIVE,  # EVs that stay in rotation, all planes together, whatever happens
     P_EV_PROBE_NS,  # an ASSUMED_BAD EV is probed every so often; 0: never
     P_EV_PROBE_OK,  # successful probes in a row that bring it back
     P_RING_SIZE,  # entries of the ring of recycled EVs (REPS, mixed)
@@ -94,7 +94,7 @@ LINE_WORDS: Final = 8  # one 64-byte cache line
     P_RATE_MBPS,  # NIC rate, all ports together
     P_NET_RTT_NS,  # unloaded round trip of the longest path; first base RTT
     P_TARGET_NS,  # target queueing delay
-    P_ALPHA,  # alpha * target: bytes, see nscc.py
+    P_ALPHA,  # alpha * target: bytes, see profile.py
     P_FI,
     P_FI_SCALE,  # in 1/65536
     P_FI_DELAY_NS,  # fast increase below this delay
@@ -144,6 +144,7 @@ LINE_WORDS: Final = 8  # one 64-byte cache line
     TX_BASE_RTT,
     TX_MAX_CWND,
     TX_AVG_DELAY,  # ns * 1024
+    TX_SAVED_CWND,  # the window before the receiver asked for less; 0: it did not
     TX_ACHIEVED,
     TX_RECEIVED,
     TX_INC,
@@ -188,10 +189,9 @@ LINE_WORDS: Final = 8  # one 64-byte cache line
     TX_NUM_LOST,  # losses inferred from order
     TX_NUM_SPURIOUS,  # packets declared lost that had only been late
     NUM_TX_FIELDS,
-) = range(NUM_ENDPOINT_FIELDS, NUM_ENDPOINT_FIELDS + 59)
+) = range(NUM_ENDPOINT_FIELDS, NUM_ENDPOINT_FIELDS + 60)
 
 # a sent packet, one word: send time (38 bits) | transmissions - 1, at most 3 (2) | bytes (14) | EV slot (8)
-REC_EV_BITS: Final = 8
 REC_BYTES_SHIFT: Final = 8
 REC_TRIES_SHIFT: Final = 22
 REC_TIME_SHIFT: Final = 24
@@ -200,9 +200,7 @@ REC_BYTES_MASK: Final = 0x3FFF
 REC_TIME_MASK: Final = (1 << 38) - 1
 
 # a posted message
-MSG_START, MSG_END, MSG_BYTES, MSG_FLAGS, NUM_MSG_FIELDS = range(
-    5
-)  # flags: number of Write-Imm before it << 1 | is_imm
+MSG_START, MSG_END, MSG_BYTES, MSG_FLAGS, NUM_MSG_FIELDS = range(5)  # flags: immediates before it << 1 | has one
 
 # a plane of a requestor: cursor (bits 0-15) | exclusive-or mask (16-31) | EVs in rotation (32-47)
 PLANE_XOR_SHIFT: Final = 16

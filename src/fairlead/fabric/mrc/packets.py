@@ -171,8 +171,9 @@ def timestamp(now_ns: int) -> int:
 
 
 def time_of(stamp: int, now_ns: int) -> int:
-    """The latest time not after now that has this timestamp; unambiguous for 8.4 ms."""
-    return now_ns - ((timestamp(now_ns) - stamp) & _TIMESTAMP_MASK) * TIMESTAMP_UNIT_NS
+    """The latest time not after now that has this timestamp, rounded down to the unit; unambiguous for 8.4 ms."""
+    units = now_ns // TIMESTAMP_UNIT_NS
+    return (units - ((units - stamp) & _TIMESTAMP_MASK)) * TIMESTAMP_UNIT_NS
 
 
 # --- encoding ------------------------------------------------------------------------------------------------------

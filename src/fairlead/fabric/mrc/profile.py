@@ -80,6 +80,8 @@ class Profile:
             (1 <= self.ev_probe_ok <= 15, "ev_probe_ok must be 1 to 15"),
             (0 < self.rto_ns <= 1 << 35, "rto_ns must be at most 34 s"),
             (self.target_ns > 0 and self.network_rtt_ns > 0 and self.rate_mbps > 0, "rate and RTT must be positive"),
+            (self.bdp < 1 << 27, "rate x RTT must be below 128 MiB"),
+            (self.target_ns < 1 << 24 and self.alpha < 1 << 28, "the target delay must be below 16 ms"),
         ):
             if not ok:
                 raise LocalProtocolError("fabric/bad-profile", what, hint="correct the profile of the queue pair")
@@ -139,6 +141,11 @@ class Profile:
         """Bandwidth-delay product of the unloaded network, bytes."""
         return self.network_rtt_ns * self.rate_mbps // 8000
 
+    @property
+    def alpha(self) -> int:
+        """NSCC's proportional gain times the target delay: 4 MSS a b; a = BDP / reference BDP, b = target / 12 us."""
+        return 4 * self.mtu * self.bdp * self.target_ns // (REFERENCE_BDP * REFERENCE_RTT_NS)
+
     def tx_areas(self) -> dict[int, int]:
         """Words of each variable area of a requestor row, by the profile field that holds its offset; in order."""
         return {
@@ -191,8 +198,7 @@ class Profile:
         block[at.P_CWND] = max(self.cwnd or self.bdp * 3 // 2, packet)
         block[at.P_MIN_CWND] = packet
         block[at.P_TARGET_NS] = target
-        # alpha = 4 MSS a b / target, kept as alpha * target; a = BDP / reference BDP, b = target / reference RTT
-        block[at.P_ALPHA] = 4 * self.mtu * self.bdp * target // (REFERENCE_BDP * REFERENCE_RTT_NS)
+        block[at.P_ALPHA] = self.alpha
         block[at.P_FI] = 5 * self.mtu * self.bdp // REFERENCE_BDP
         block[at.P_FI_SCALE] = (1 << 14) * self.bdp // REFERENCE_BDP  # 0.25 a in 1/65536
         block[at.P_FI_DELAY_NS] = 1000

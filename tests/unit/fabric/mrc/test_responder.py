@@ -136,7 +136,8 @@ def test_the_reference_rule_answers_the_first_packet_too() -> None:
 
 def test_a_sack_echoes_ev_mark_rtx_and_counts() -> None:
     row = make(dynamic_mpr=True)
-    row.RX_PENALTY, row.RX_RESTORE = 64, 1
+    law.on_pressure(row.m, row.at, 64)
+    row.RX_RESTORE = 1
     row.data(3, slot=1)
     row.data(5, at.F_ECN | at.F_RTX, slot=17)
     info = row.block[at.S_INFO]
@@ -151,6 +152,16 @@ def test_a_sack_echoes_ev_mark_rtx_and_counts() -> None:
     assert row.block[at.S_RCVD] == -(-2 * 4192 // 256)
     row.data(6, at.F_ASK)
     assert not row.block[at.S_INFO] & (at.INFO_RESTORE | at.INFO_RTX)  # restore is said once
+
+
+def test_a_receiver_that_has_room_again_says_so_once() -> None:
+    row = make()
+    said = []
+    for psn, penalty in enumerate((0, 64, 32, 0, 0)):
+        law.on_pressure(row.m, row.at, penalty)
+        row.data(psn, at.F_ASK)
+        said.append((row.block[at.S_INFO] >> at.INFO_PEN_SHIFT & 0x7F, bool(row.block[at.S_INFO] & at.INFO_RESTORE)))
+    assert said == [(0, False), (64, False), (32, False), (0, True), (0, False)]
 
 
 def test_received_bytes_wrap_at_24_bits_of_256() -> None:

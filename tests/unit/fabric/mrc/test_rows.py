@@ -93,6 +93,8 @@ def test_a_full_scale_requestor_takes_a_few_kilobytes() -> None:
         {"ev_probe_ok": 16},
         {"rto_ns": 0},
         {"network_rtt_ns": 0},
+        {"network_rtt_ns": 2_000_000},
+        {"network_rtt_ns": 30_000_000, "rate_mbps": 100},
     ],
 )
 def test_a_profile_that_no_row_can_hold_is_refused(changes: dict[str, int]) -> None:
