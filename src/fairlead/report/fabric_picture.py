@@ -161,16 +161,16 @@ class _Picture:
         is_down = len(indices) == 1 and bool(bad) and bad[0].state == "down"
         role = _role_of(bad[0]) if len(indices) == 1 and bad else ""
         edge = role or ("muted" if is_down else plane)
-        box = "hair back dash" if is_down else "hair back"
         name = f"T{tier} {indices[0]}" + (f"-{indices[-1]}" if len(indices) > 1 else "")
-        self.out.rect(
-            left, y - _SWITCH / 2, right - left, _SWITCH, box, stroke=edge, radius=3, title=f"{name}, plane {plane}"
-        )
-        short = name if text_width(name) <= right - left - 4 else name.partition(" ")[2]
-        self.out.text((left + right) / 2, y + 4, fit(short, right - left), "pale", anchor="middle")
-        places = [(("switch", plane, tier, i), f"T{tier} {i}, plane {plane}") for i in indices]
-        for callout, what in self._marked(places):
-            self._mark(right + 4, y, callout, what)
+        cls, title = "hair back dash" if is_down else "hair back", f"{name}, plane {plane}"
+        self.out.rect(left, y - _SWITCH / 2, right - left, _SWITCH, cls, stroke=edge, radius=3, title=title)
+        marked = self._marked([(("switch", plane, tier, i), f"T{tier} {i}, plane {plane}") for i in indices])
+        is_narrow = right - left < 4 * _MARK
+        for callout, what in marked:
+            self._mark(span.middle if is_narrow else right + 4, y, callout, what)
+        if not (marked and is_narrow):
+            short = name if text_width(name) <= right - left - 4 else name.partition(" ")[2]
+            self.out.text(span.middle, y + 4, fit(short, right - left), "pale", anchor="middle")
 
     def _trunks(self, plane: int, top: float, t1s: list[_Span], t0s: list[_Span]) -> None:
         marks = []

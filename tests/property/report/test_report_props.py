@@ -3,7 +3,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from fairlead.records.fabricview import FabricView, Host, Port, Switch, Trunk
@@ -83,7 +83,7 @@ def views(draw):
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(views(), st.sampled_from([344, 880]))
 def test_any_fabric_is_drawn_with_all_its_remarks_and_no_label_over_another(view, width):
     svg = fabric_figure(view).svg(width)
