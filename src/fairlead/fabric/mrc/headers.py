@@ -203,12 +203,17 @@ class Aeth:
         return cls(word >> 24, word & 0xFFFFFF)
 
 
+def _lead(type_: int, nxt: int, rest: int = 0) -> int:
+    """The first two bytes of the reliability and endpoint headers: type (15:12), nxt (11:7), and what follows."""
+    return type_ << 12 | nxt << 7 | rest
+
+
 @dataclass(frozen=True, slots=True)
 class Seth:
     """SACK: what has arrived. Bit 0 (the lowest) of the bitmap stands for PSN cack_psn + sack_offset."""
 
     SIZE: ClassVar[int] = 28
-    _FORMAT: ClassVar[struct.Struct] = struct.Struct("!BBhIHHIBBhQ")
+    _FORMAT: ClassVar[struct.Struct] = struct.Struct("!HhIHHIBBhQ")
 
     cack_psn: int  # 24 bits
     ack_psn_offset: int  # signed 16 bits; the probe id when is_probe
@@ -227,8 +232,7 @@ class Seth:
 
     def pack(self) -> bytes:
         return self._FORMAT.pack(
-            self.type << 4 | self.nxt >> 1,
-            (self.nxt & 1) << 7 | self.m << 5 | self.is_probe << 1,
+            _lead(self.type, self.nxt, self.m << 5 | self.is_probe << 1),
             self.ack_psn_offset,
             self.entropy,
             self.spdcid,
@@ -242,7 +246,7 @@ class Seth:
 
     @classmethod
     def unpack(cls, data: Buffer, offset: int) -> Self:
-        b0, b1, ack_offset, entropy, spdcid, dpdcid, cack, cc, mpr, sack_offset, bitmap = cls._FORMAT.unpack_from(
+        lead, ack_offset, entropy, spdcid, dpdcid, cack, cc, mpr, sack_offset, bitmap = cls._FORMAT.unpack_from(
             data, offset
         )
         return cls(
@@ -251,11 +255,11 @@ class Seth:
             sack_offset=sack_offset,
             sack_bitmap=bitmap,
             entropy=entropy,
-            m=b1 >> 5 & 3,
-            is_probe=bool(b1 >> 1 & 1),
+            m=lead >> 5 & 3,
+            is_probe=bool(lead >> 1 & 1),
             mpr=mpr,
-            type=b0 >> 4,
-            nxt=(b0 & 0xF) << 1 | b1 >> 7,
+            type=lead >> 12,
+            nxt=lead >> 7 & 0x1F,
             spdcid=spdcid,
             dpdcid=dpdcid,
             cc_type=cc >> 4,
@@ -294,7 +298,7 @@ class Neth:
     """NACK: one packet was not taken, and why."""
 
     SIZE: ClassVar[int] = 20
-    _FORMAT: ClassVar[struct.Struct] = struct.Struct("!BBBBIHHIBBH")
+    _FORMAT: ClassVar[struct.Struct] = struct.Struct("!HBBIHHIBBH")
 
     nack_psn: int  # 24 bits
     reason: int
@@ -310,8 +314,7 @@ class Neth:
 
     def pack(self) -> bytes:
         return self._FORMAT.pack(
-            self.type << 4 | self.nxt >> 1,
-            (self.nxt & 1) << 7,
+            _lead(self.type, self.nxt),
             self.reason,
             self.vendor,
             self.entropy,
@@ -325,14 +328,14 @@ class Neth:
 
     @classmethod
     def unpack(cls, data: Buffer, offset: int) -> Self:
-        b0, b1, reason, vendor, entropy, spdcid, dpdcid, psn, cc, _, timestamp = cls._FORMAT.unpack_from(data, offset)
+        lead, reason, vendor, entropy, spdcid, dpdcid, psn, cc, _, timestamp = cls._FORMAT.unpack_from(data, offset)
         return cls(
             nack_psn=psn & 0xFFFFFF,
             reason=reason,
             entropy=entropy,
             tx_timestamp=timestamp,
-            type=b0 >> 4,
-            nxt=(b0 & 0xF) << 1 | b1 >> 7,
+            type=lead >> 12,
+            nxt=lead >> 7 & 0x1F,
             vendor=vendor,
             spdcid=spdcid,
             dpdcid=dpdcid,
@@ -346,7 +349,7 @@ class Peth:
     """Reliability probe: consumes no PSN, asks for a SACK."""
 
     SIZE: ClassVar[int] = 16
-    _FORMAT: ClassVar[struct.Struct] = struct.Struct("!BBBBHHHHHH")
+    _FORMAT: ClassVar[struct.Struct] = struct.Struct("!HBBHHHHHH")
 
     probe_id: int
     tx_timestamp: int = 0
@@ -360,8 +363,7 @@ class Peth:
 
     def pack(self) -> bytes:
         return self._FORMAT.pack(
-            self.type << 4 | self.nxt >> 1,
-            (self.nxt & 1) << 7,
+            _lead(self.type, self.nxt),
             0,
             self.vendor,
             self.probe_id,
@@ -374,14 +376,14 @@ class Peth:
 
     @classmethod
     def unpack(cls, data: Buffer, offset: int) -> Self:
-        b0, b1, _, vendor, probe_id, _, spdcid, dpdcid, timestamp, word = cls._FORMAT.unpack_from(data, offset)
+        lead, _, vendor, probe_id, _, spdcid, dpdcid, timestamp, word = cls._FORMAT.unpack_from(data, offset)
         return cls(
             probe_id=probe_id,
             tx_timestamp=timestamp,
             tsr=word >> 15,
             ftype=word & 0xF,
-            type=b0 >> 4,
-            nxt=(b0 & 0xF) << 1 | b1 >> 7,
+            type=lead >> 12,
+            nxt=lead >> 7 & 0x1F,
             vendor=vendor,
             spdcid=spdcid,
             dpdcid=dpdcid,
@@ -393,7 +395,7 @@ class Erth:
     """Endpoint request: port status, or probe of an EV; BTH.PSN[15:0] is its id."""
 
     SIZE: ClassVar[int] = 16
-    _FORMAT: ClassVar[struct.Struct] = struct.Struct("!BBBBIIHH")
+    _FORMAT: ClassVar[struct.Struct] = struct.Struct("!HBBIIHH")
 
     op: EndpointOp
     port_status_mask: int = 0  # bit = port that is reachable
@@ -406,8 +408,7 @@ class Erth:
 
     def pack(self) -> bytes:
         return self._FORMAT.pack(
-            self.type << 4 | self.nxt >> 1,
-            (self.nxt & 1) << 7 | self.op,
+            _lead(self.type, self.nxt, self.op),
             0,
             self.vendor,
             self.port_status_mask,
@@ -418,15 +419,15 @@ class Erth:
 
     @classmethod
     def unpack(cls, data: Buffer, offset: int) -> Self:
-        b0, b1, _, vendor, mask, _, timestamp, word = cls._FORMAT.unpack_from(data, offset)
+        lead, _, vendor, mask, _, timestamp, word = cls._FORMAT.unpack_from(data, offset)
         return cls(
-            op=EndpointOp(b1 & 3),
+            op=EndpointOp(lead & 3),
             port_status_mask=mask,
             tx_timestamp=timestamp,
             tsr=word >> 15,
             ftype=word & 0xF,
-            type=b0 >> 4,
-            nxt=(b0 & 0xF) << 1 | b1 >> 7,
+            type=lead >> 12,
+            nxt=lead >> 7 & 0x1F,
             vendor=vendor,
         )
 
@@ -436,7 +437,7 @@ class Eeth:
     """Answer to an endpoint request."""
 
     SIZE: ClassVar[int] = 36
-    _FORMAT: ClassVar[struct.Struct] = struct.Struct("!BB26xH6x")
+    _FORMAT: ClassVar[struct.Struct] = struct.Struct("!H26xH6x")
 
     op: int
     m: int = 0  # how the probe fared; no source shows it, SETH has it in these bits; lost when op stands in 5:4
@@ -447,18 +448,17 @@ class Eeth:
     def pack(self, dialect: Dialect) -> bytes:
         m = self.m << 5 if dialect.eeth_op_shift == 2 else 0
         return self._FORMAT.pack(
-            self.type << 4 | self.nxt >> 1,
-            (self.nxt & 1) << 7 | m | self.op << dialect.eeth_op_shift,
+            _lead(self.type, self.nxt, m | self.op << dialect.eeth_op_shift),
             self.tx_timestamp,
         )
 
     @classmethod
     def unpack(cls, data: Buffer, offset: int, dialect: Dialect) -> Self:
-        b0, b1, timestamp = cls._FORMAT.unpack_from(data, offset)
+        lead, timestamp = cls._FORMAT.unpack_from(data, offset)
         return cls(
-            op=b1 >> dialect.eeth_op_shift & 3,
-            m=b1 >> 5 & 3 if dialect.eeth_op_shift == 2 else 0,
+            op=lead >> dialect.eeth_op_shift & 3,
+            m=lead >> 5 & 3 if dialect.eeth_op_shift == 2 else 0,
             tx_timestamp=timestamp,
-            type=b0 >> 4,
-            nxt=(b0 & 0xF) << 1 | b1 >> 7,
+            type=lead >> 12,
+            nxt=lead >> 7 & 0x1F,
         )
