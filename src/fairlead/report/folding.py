@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fairlead.base.nodeset import fold
+from fairlead.base.table import printable
 from fairlead.records.finding import Finding, worst_first
 
 
@@ -40,7 +41,7 @@ def folded(findings: Iterable[Finding]) -> list[Group]:
 
 def one_line(value: str, width: int = 120) -> str:
     """Evidence on one line, without control characters: it came from another machine."""
-    clean = "".join(c if c.isprintable() else " " for c in " ".join(value.split()))
+    clean = printable(" ".join(value.split()))
     return clean if len(clean) <= width else clean[: width - 3] + "..."
 
 

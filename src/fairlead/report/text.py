@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
+from fairlead.base.table import printable
 from fairlead.records.finding import Finding
 from fairlead.records.verdict import Verdict
 from fairlead.report.folding import Group, folded, one_line
@@ -63,11 +64,12 @@ def counts_line(findings: Sequence[Finding]) -> str:
 def _block(group: Group, paint: Paint) -> str:
     first = group.first
     word = paint.verdict(first.verdict, f"{first.verdict.upper():7}")
-    lines = [f"{word} {paint.bold(f'{group.subject:20}')}  {first.code:22}  {first.message}"]
-    lines += [f"        {'read':8}  {e.source}: {one_line(e.value)}" for e in first.evidence[:3]]
+    subject = paint.bold(f"{printable(group.subject):20}")
+    lines = [f"{word} {subject}  {first.code:22}  {printable(first.message)}"]
+    details = [("read", f"{e.source}: {one_line(e.value)}") for e in first.evidence[:3]]
     if first.waived:
         note = f"was {first.waived.was}; {first.waived.reason} (until {first.waived.expires})"
-        lines.append(f"        {'waived':8}  {note}")
+        details.append(("waived", note))
     if first.remedy:
-        lines.append(f"        {'do':8}  {first.remedy}")
-    return "\n".join(lines)
+        details.append(("do", first.remedy))
+    return "\n".join(lines + [f"        {name:8}  {printable(text)}" for name, text in details])
