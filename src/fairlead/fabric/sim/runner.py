@@ -54,15 +54,9 @@ class Outcome:
     wall_s: float
 
 
-def warm_up() -> float:
-    """Compile the kernels, or load them; seconds that took."""
-    begun = time.monotonic()
-    kernels.load()
-    return time.monotonic() - begun
-
-
-def prepare(world: World, seed: int) -> None:
-    """Set up the endpoints of every flow."""
+def prepare(world: World, seed: int, note: Callable[[int, int], None] = lambda done, total: None) -> None:
+    """Compile what the run needs (`note` hears how far that is) and set up the endpoints of every flow."""
+    kernels.link(world.w, note)
     kernels.start_rows()(world.address, world.state.profiles[0], seed)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairlead.fabric.mrc import law
+from fairlead.fabric.mrc.law import probe_mark
 from fairlead.fabric.mrc.layout import (
     D_BYTES,
     D_EV,
@@ -19,6 +19,7 @@ from fairlead.fabric.mrc.layout import (
     D_PLANE,
     D_PSN,
     DID_COMPLETE,
+    DO_ACK,
     DO_CONTROL,
     DO_NACK,
     DO_PLACE,
@@ -33,8 +34,8 @@ from fairlead.fabric.mrc.layout import (
     TX_DONE,
 )
 from fairlead.fabric.sim.engine import layout as at
-from fairlead.fabric.sim.engine import wire, work
-from fairlead.fabric.sim.engine.jit import engine, engine_inline, table, vector
+from fairlead.fabric.sim.engine import law_calls, wire, work
+from fairlead.fabric.sim.engine.jit import call, engine, engine_inline, row_of, words
 from fairlead.fabric.sim.engine.line import join_line, leave_line, rx_address, tx_address
 
 ROW_IS_RX = 1 << 32  # in the first body word of probes and status: the row that asked is a responder
@@ -52,22 +53,29 @@ def watch(nic: Any, deadline_ns: int) -> None:
 @engine_inline
 def receive(w: Any, thread: int, nic: Any, r: int, now: int) -> None:
     """A packet reached its NIC."""
-    store = vector(w, at.T_STORE)
+    store = words(w[at.T_STORE])
     kind = (store[r + at.META] >> at.KIND_SHIFT) & at.KIND_MASK
     row = store[r + at.ROWS] & 0xFFFFFFFF
     if kind == at.KIND_DATA:
         _receive_data(w, thread, nic, r, row, now)
+    elif kind >= at.KIND_ROCE_DATA:
+        if kind == at.KIND_PAUSE:
+            nic[at.NC_PAUSED] |= 1 << ((store[r + at.META] >> at.IN_PORT_SHIFT) & at.PLANE_MASK)
+        elif kind == at.KIND_RESUME:
+            nic[at.NC_PAUSED] &= ~(1 << ((store[r + at.META] >> at.IN_PORT_SHIFT) & at.PLANE_MASK))
+        else:
+            call(w[at.C_ROCE_RECEIVE], w[at.W_SELF], thread, nic[at.NC_NUMBER], r, now)
     elif kind == at.KIND_SACK or kind == at.KIND_NACK or kind == at.KIND_ACK:
-        m, tx = vector(w, at.T_MEMORY), tx_address(w, row)
-        block = table(w, at.T_BLOCKS, at.BLOCK_COLUMNS)[thread]
+        m, tx = words(w[at.T_MEMORY]), tx_address(w, row)
+        block = row_of(w, at.T_BLOCKS, at.BLOCK_COLUMNS, thread)
         if kind == at.KIND_ACK:
-            did = law.on_ack(m, tx, now // 1000, store[r + at.BODY])
+            did = law_calls.on_ack(w, tx, now // 1000, store[r + at.BODY])
         else:
             wire.unpack(store, r, block)
             if kind == at.KIND_SACK:
-                did = law.on_sack(m, tx, now // 1000, block, 0)
+                did = law_calls.on_sack(w, thread, tx, now // 1000)
             else:
-                did = law.on_nack(m, tx, now // 1000, block, 0)
+                did = law_calls.on_nack(w, thread, tx, now // 1000)
         watch(nic, m[tx + TX_DEADLINE])
         if did & DID_COMPLETE:
             work.sent(w, thread, nic, row, m[tx + TX_DONE], now)
@@ -78,46 +86,39 @@ def receive(w: Any, thread: int, nic: Any, r: int, now: int) -> None:
 
 @engine_inline
 def _receive_data(w: Any, thread: int, nic: Any, r: int, row: int, now: int) -> None:
-    m, store = vector(w, at.T_MEMORY), vector(w, at.T_STORE)
-    block = table(w, at.T_BLOCKS, at.BLOCK_COLUMNS)[thread]
+    m, store = words(w[at.T_MEMORY]), words(w[at.T_STORE])
+    block = row_of(w, at.T_BLOCKS, at.BLOCK_COLUMNS, thread)
     rx = rx_address(w, row)
     body, meta = store[r + at.BODY], store[r + at.META]
     slot, payload = (body >> at.BODY_SLOT_SHIFT) & 0xFF, body >> at.BODY_PAYLOAD_SHIFT
     flags = (meta >> at.FLAGS_SHIFT) & at.FLAGS_MASK
-    did = law.on_data(m, rx, now // 1000, body & 0xFFFFFFFF, payload, flags, slot, store[r + at.BODY + 1], block, 0)
+    did = law_calls.on_data(w, thread, rx, now // 1000, body & 0xFFFFFFFF, payload, flags, slot, store[r + at.BODY + 1])
     if did & DO_PLACE:
-        _count_placed(w, thread, row, (meta >> at.IN_PORT_SHIFT) & at.PLANE_MASK, payload, now)
+        work.count_placed(w, thread, row, (meta >> at.IN_PORT_SHIFT) & at.PLANE_MASK, payload, now)
     if did & (DO_SACK | DO_NACK):
-        wire.pack(block, block[8:])
-        _answer(w, thread, nic, row, rx, slot, at.KIND_SACK if did & DO_SACK else at.KIND_NACK, block[8:], now)
+        body = row_of(w, at.T_BODIES, at.BLOCK_COLUMNS, thread)
+        wire.pack(block, body)
+        _answer(w, thread, nic, row, rx, slot, at.KIND_SACK if did & DO_SACK else at.KIND_NACK, body, now)
     if did & DID_COMPLETE:
         work.placed(w, nic, row, m[rx + RX_DONE], now)
-        if w[at.W_MESSAGE_ACK]:
-            block[0] = m[rx + RX_DONE] - 1
-            _answer(w, thread, nic, row, rx, slot, at.KIND_ACK, block, now)
+    if did & DO_ACK:
+        block[0] = m[rx + RX_DONE] - 1
+        _answer(w, thread, nic, row, rx, slot, at.KIND_ACK, block, now)
     if did & DO_CONTROL:
         _send_responder_control(w, thread, nic, row, rx, now)
 
 
 @engine_inline
-def _count_placed(w: Any, thread: int, receiver: int, plane: int, payload: int, now: int) -> None:
-    """Goodput: payload bytes placed, by plane and time."""
-    table(w, at.T_RECEIVERS, at.RECEIVER_COLUMNS)[receiver, at.RC_BYTES] += payload
-    row = (now // w[at.W_BIN]) % w[at.W_BINS]
-    table(w, at.T_GOODPUT, w[at.W_BINS])[thread * w[at.W_PLANES] + plane, row] += payload
-
-
-@engine_inline
 def _answer(w: Any, thread: int, nic: Any, row: int, rx: int, slot: int, kind: int, block: Any, now: int) -> None:
     """Send a control packet from a responder to its requestor."""
-    back = law.control_slot(vector(w, at.T_MEMORY), rx, slot, nic[at.NC_PORTS])
+    back = law_calls.control_slot(w, rx, slot, nic[at.NC_PORTS])
     if back >= 0:
         _to_requestor(w, thread, nic, row, back, kind, block, now)
 
 
 @engine_inline
 def _to_requestor(w: Any, thread: int, nic: Any, row: int, slot: int, kind: int, body: Any, now: int) -> None:
-    receiver = table(w, at.T_RECEIVERS, at.RECEIVER_COLUMNS)[row]
+    receiver = row_of(w, at.T_RECEIVERS, at.RECEIVER_COLUMNS, row)
     flow = receiver[at.RC_FLOW]
     back = flow | wire.REVERSE
     route = receiver[at.RC_ROUTE] | wire.path_of(w, back, receiver[at.RC_STRIDE], slot) << at.ROUTE_PATH_SHIFT
@@ -133,22 +134,23 @@ def _to_requestor(w: Any, thread: int, nic: Any, row: int, slot: int, kind: int,
 @engine
 def _receive_probe(w: Any, thread: int, nic: Any, r: int, row: int, kind: int, now: int) -> None:
     """Reliability probes, EV probes, port status, and the answers to them."""
-    m, store = vector(w, at.T_MEMORY), vector(w, at.T_STORE)
-    block = table(w, at.T_BLOCKS, at.BLOCK_COLUMNS)[thread]
+    m, store = words(w[at.T_MEMORY]), words(w[at.T_STORE])
+    block = row_of(w, at.T_BLOCKS, at.BLOCK_COLUMNS, thread)
     number, slot, value = store[r + at.BODY] & 0xFFFFFFFF, store[r + at.BODY + 1], store[r + at.BODY + 2]
     from_rx = store[r + at.BODY] & ROW_IS_RX
     flags = (store[r + at.META] >> at.FLAGS_SHIFT) & at.FLAGS_MASK
     now_ns = now // 1000
     if kind == at.KIND_PROBE:
         rx = rx_address(w, row)
-        if law.on_probe(m, rx, number, flags, slot, store[r + at.BODY + 3], block, 0):
-            wire.pack(block, block[8:])
-            _answer(w, thread, nic, row, rx, slot, at.KIND_SACK, block[8:], now)
+        if law_calls.on_probe(w, thread, rx, number, flags, slot, store[r + at.BODY + 3]):
+            body = row_of(w, at.T_BODIES, at.BLOCK_COLUMNS, thread)
+            wire.pack(block, body)
+            _answer(w, thread, nic, row, rx, slot, at.KIND_SACK, body, now)
     elif kind == at.KIND_EV_PROBE or kind == at.KIND_STATUS:
-        block[0], block[1], block[2] = store[r + at.BODY], slot, law.probe_mark(flags)
+        block[0], block[1], block[2] = store[r + at.BODY], slot, probe_mark(flags)
         reply = at.KIND_EV_REPLY
         if kind == at.KIND_STATUS:
-            law.on_peer_ports(m, tx_address(w, row) if from_rx else rx_address(w, row), value)
+            law_calls.on_peer_ports(w, tx_address(w, row) if from_rx else rx_address(w, row), value)
             reply = at.KIND_STATUS_REPLY
         if from_rx:
             _to_responder(w, thread, nic, row, slot, reply, block, now)
@@ -158,22 +160,22 @@ def _receive_probe(w: Any, thread: int, nic: Any, r: int, row: int, kind: int, n
     elif from_rx:
         rx = rx_address(w, row)
         if kind == at.KIND_EV_REPLY:
-            law.on_reverse_reply(m, rx, now_ns, number, value)
+            law_calls.on_reply(w, rx, now_ns, number, value, law_calls.REPLY_REVERSE)
         else:
-            law.on_status_reply(m, rx, number)
+            law_calls.on_reply(w, rx, now_ns, number, 0, law_calls.REPLY_STATUS)
     else:
         tx = tx_address(w, row)
         if kind == at.KIND_EV_REPLY:
-            law.on_ev_reply(m, tx, now_ns, number, value)
+            law_calls.on_reply(w, tx, now_ns, number, value, law_calls.REPLY_EV)
         else:
-            law.on_status_reply(m, tx, number)
+            law_calls.on_reply(w, tx, now_ns, number, 0, law_calls.REPLY_STATUS)
         watch(nic, m[tx + TX_DEADLINE])
         join_line(w, nic, row)
 
 
 @engine
 def _to_responder(w: Any, thread: int, nic: Any, flow: int, slot: int, kind: int, body: Any, now: int) -> None:
-    row = table(w, at.T_FLOWS, at.FLOW_COLUMNS)[flow]
+    row = row_of(w, at.T_FLOWS, at.FLOW_COLUMNS, flow)
     route = row[at.FL_ROUTE] | wire.path_of(w, flow, row[at.FL_STRIDE], slot) << at.ROUTE_PATH_SHIFT
     meta = w[at.W_ACK_BYTES] | kind << at.KIND_SHIFT
     rows = row[at.FL_RECEIVER] | flow << at.ROWS_FLOW_SHIFT
@@ -183,14 +185,17 @@ def _to_responder(w: Any, thread: int, nic: Any, flow: int, slot: int, kind: int
 @engine
 def _send_responder_control(w: Any, thread: int, nic: Any, row: int, rx: int, now: int) -> None:
     """A responder wants to send of its own accord: reverse EV probes, port status."""
-    m = vector(w, at.T_MEMORY)
-    out = table(w, at.T_BLOCKS, at.BLOCK_COLUMNS)[thread, 16:]
-    kind = law.next_control(m, rx, now // 1000, nic[at.NC_PORTS], out, 0)
+    m = words(w[at.T_MEMORY])
+    out = row_of(w, at.T_BLOCKS, at.BLOCK_COLUMNS, thread)
+    body = row_of(w, at.T_BODIES, at.BLOCK_COLUMNS, thread)
+    kind = law_calls.next_control(w, thread, rx, now // 1000, nic[at.NC_PORTS])
     while kind != SEND_NOTHING:
-        out[8], out[9], out[10] = out[D_PSN] | ROW_IS_RX, out[D_EV], out[D_OFFSET]
+        body[0] = out[D_PSN] | ROW_IS_RX
+        body[1] = out[D_EV]
+        body[2] = out[D_OFFSET]
         what = at.KIND_STATUS if kind == SEND_PORT_STATUS else at.KIND_EV_PROBE
-        _to_requestor(w, thread, nic, row, out[D_EV], what, out[8:], now)
-        kind = law.next_control(m, rx, now // 1000, nic[at.NC_PORTS], out, 0)
+        _to_requestor(w, thread, nic, row, out[D_EV], what, body, now)
+        kind = law_calls.next_control(w, thread, rx, now // 1000, nic[at.NC_PORTS])
     deadline = m[rx + RX_DEADLINE]
     nic[at.NC_RX_TIMER] = min(nic[at.NC_RX_TIMER], deadline * 1000 if deadline < at.NEVER // 1000 else at.NEVER)
 
@@ -201,11 +206,14 @@ def _send_responder_control(w: Any, thread: int, nic: Any, row: int, rx: int, no
 @engine_inline
 def send(w: Any, thread: int, nic: Any, now: int) -> None:
     """Offer the idle ports to the flows in line, one packet each, until no port or no taker is left."""
-    ports = wire.free_ports(w, nic, now)
+    ports = wire.free_ports(w, nic, now) & ~nic[at.NC_PAUSED]
     tries = nic[at.NC_READY]
     while ports and tries > 0:
         flow = leave_line(w, nic)
-        plane = _send_one(w, thread, nic, flow, ports, now)
+        if w[at.W_TRANSPORT] == at.TRANSPORT_ROCE:
+            plane = call(w[at.C_ROCE_SEND], w[at.W_SELF], thread, nic[at.NC_NUMBER], flow, ports, now)
+        else:
+            plane = _send_one(w, thread, nic, flow, ports, now)
         if plane >= 0:
             ports &= ~(1 << plane)
             tries = nic[at.NC_READY] + 1
@@ -217,14 +225,14 @@ def send(w: Any, thread: int, nic: Any, now: int) -> None:
 @engine_inline
 def _send_one(w: Any, thread: int, nic: Any, flow: int, ports: int, now: int) -> int:
     """Let a flow send one packet; the plane it took, or -1."""
-    m, tx = vector(w, at.T_MEMORY), tx_address(w, flow)
-    out = table(w, at.T_BLOCKS, at.BLOCK_COLUMNS)[thread]
-    kind = law.next_packet(m, tx, now // 1000, ports, out, 0)
+    m, tx = words(w[at.T_MEMORY]), tx_address(w, flow)
+    out = row_of(w, at.T_BLOCKS, at.BLOCK_COLUMNS, thread)
+    kind = law_calls.next_packet(w, thread, tx, now // 1000, ports)
     watch(nic, m[tx + TX_DEADLINE])
     if kind == SEND_NOTHING:
         return -1
     plane, slot = out[D_PLANE], out[D_EV]
-    row = table(w, at.T_FLOWS, at.FLOW_COLUMNS)[flow]
+    row = row_of(w, at.T_FLOWS, at.FLOW_COLUMNS, flow)
     route = row[at.FL_ROUTE] | wire.path_of(w, flow, row[at.FL_STRIDE], slot) << at.ROUTE_PATH_SHIFT
     rows = row[at.FL_RECEIVER] | flow << at.ROWS_FLOW_SHIFT
     echo = now // 1000 if w[at.W_ECHO] else -1
@@ -233,7 +241,7 @@ def _send_one(w: Any, thread: int, nic: Any, flow: int, ports: int, now: int) ->
         body = out[D_PSN] | slot << at.BODY_SLOT_SHIFT | out[D_BYTES] << at.BODY_PAYLOAD_SHIFT
         r = wire.transmit(w, thread, nic, plane, now, meta, route, rows)
         if r >= 0:
-            store = vector(w, at.T_STORE)
+            store = words(w[at.T_STORE])
             store[r + at.BODY], store[r + at.BODY + 1] = body, echo
         return plane
     what = at.KIND_EV_PROBE
@@ -243,7 +251,7 @@ def _send_one(w: Any, thread: int, nic: Any, flow: int, ports: int, now: int) ->
         what = at.KIND_STATUS
     r = wire.transmit(w, thread, nic, plane, now, w[at.W_ACK_BYTES] | what << at.KIND_SHIFT, route, rows)
     if r >= 0:
-        store = vector(w, at.T_STORE)
+        store = words(w[at.T_STORE])
         store[r + at.BODY], store[r + at.BODY + 1] = out[D_PSN], slot
         store[r + at.BODY + 2], store[r + at.BODY + 3] = out[D_OFFSET], echo
     return plane
@@ -255,20 +263,23 @@ def _send_one(w: Any, thread: int, nic: Any, flow: int, ports: int, now: int) ->
 @engine
 def run_timers(w: Any, thread: int, nic: Any, now: int) -> None:
     """Some deadline of the law has come: let each flow that is due act, and find the next one."""
-    m, now_ns = vector(w, at.T_MEMORY), now // 1000
+    if w[at.W_TRANSPORT] == at.TRANSPORT_ROCE:
+        call(w[at.C_ROCE_TIMERS], w[at.W_SELF], nic[at.NC_NUMBER], now)
+        return
+    m, now_ns = words(w[at.T_MEMORY]), now // 1000
     if nic[at.NC_TIMER] <= now:
         nic[at.NC_TIMER] = at.NEVER
         for flow in range(nic[at.NC_FLOW0], nic[at.NC_FLOW0] + nic[at.NC_FLOWS]):
             tx = tx_address(w, flow)
             if m[tx + TX_DEADLINE] <= now_ns:
-                law.on_timer(m, tx, now_ns)
+                law_calls.on_timer(w, tx, now_ns)
                 join_line(w, nic, flow)
             watch(nic, m[tx + TX_DEADLINE])
     if nic[at.NC_RX_TIMER] <= now:
         nic[at.NC_RX_TIMER] = at.NEVER
         for row in range(nic[at.NC_RECEIVER0], nic[at.NC_RECEIVER0] + nic[at.NC_RECEIVERS]):
             rx = rx_address(w, row)
-            if m[rx + RX_DEADLINE] <= now_ns and law.on_rx_timer(m, rx, now_ns) & DO_CONTROL:
+            if m[rx + RX_DEADLINE] <= now_ns and law_calls.on_rx_timer(w, rx, now_ns) & DO_CONTROL:
                 _send_responder_control(w, thread, nic, row, rx, now)
             deadline = m[rx + RX_DEADLINE]
             nic[at.NC_RX_TIMER] = min(nic[at.NC_RX_TIMER], deadline * 1000 if deadline < at.NEVER // 1000 else at.NEVER)

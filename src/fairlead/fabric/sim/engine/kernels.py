@@ -1,4 +1,6 @@
-"""The engine compiled: two entry points, kept on disk under a digest of every file they are made of.
+"""The engine compiled, unit by unit, and kept on disk under a digest of every file it is made of.
+
+A run needs the units its transport and switches use; the first run on a machine compiles them, which takes a while.
 
 Knows: what is compiled together. Must not know: anything about a run.
 """
@@ -15,11 +17,53 @@ import numba
 from fairlead.fabric.mrc import compile as mrc_compile
 from fairlead.fabric.mrc import law
 from fairlead.fabric.sim.engine import layout as at
-from fairlead.fabric.sim.engine import loop
-from fairlead.fabric.sim.engine.jit import table, vector, world
+from fairlead.fabric.sim.engine import law_calls, loop, paced, roce
+from fairlead.fabric.sim.engine.jit import row_of, words
 from fairlead.fabric.sim.engine.line import rx_address, tx_address
+from fairlead.fabric.sim.engine.lossless import sweep_lossless
+from fairlead.fabric.sim.engine.nics import sweep_group
+from fairlead.fabric.sim.engine.switches import sweep_switch
 
 Kernel = Callable[..., Any]
+
+
+def _sweep_group(w: int, thread: int, number: int, start: int, end: int) -> int:
+    return sweep_group(words(w), thread, number, start, end)
+
+
+def _sweep_switch(w: int, thread: int, number: int, start: int, end: int) -> int:
+    return sweep_switch(words(w), thread, number, start, end)
+
+
+def _sweep_lossless(w: int, thread: int, number: int, start: int, end: int) -> int:
+    return sweep_lossless(words(w), thread, number, start, end)
+
+
+def _roce_receive(w: int, thread: int, nic: int, r: int, now: int) -> int:
+    paced.receive(words(w), thread, row_of(words(w), at.T_NICS, at.NIC_COLUMNS, nic), r, now)
+    return 0
+
+
+def _roce_send(w: int, thread: int, nic: int, flow: int, ports: int, now: int) -> int:
+    return paced.send_one(words(w), thread, row_of(words(w), at.T_NICS, at.NIC_COLUMNS, nic), flow, ports, now)
+
+
+def _roce_timers(w: int, nic: int, now: int) -> int:
+    paced.run_timers(words(w), row_of(words(w), at.T_NICS, at.NIC_COLUMNS, nic), now)
+    return 0
+
+
+def _start_rows(address: int, profile: int, seed: int) -> int:
+    """Set up the endpoints of every flow."""
+    w = words(address)
+    m = words(w[at.T_MEMORY])
+    for flow in range(w[at.T_FLOWS + 1]):
+        if w[at.W_TRANSPORT] == at.TRANSPORT_ROCE:
+            roce.start_flow(w, flow)
+            continue
+        law.init_tx(m, tx_address(w, flow), profile, seed + 2 * flow, 0)
+        law.init_rx(m, rx_address(w, flow), profile, seed + 2 * flow + 1, 0)
+    return 0
 
 
 def sources() -> tuple[Path, ...]:
@@ -28,27 +72,50 @@ def sources() -> tuple[Path, ...]:
 
 
 @functools.cache
+def _compiled(function: Kernel, num_args: int) -> Any:
+    kernel = mrc_compile.kernel(function, sources=sources(), nogil=True)
+    kernel.compile((numba.int64,) * num_args)  # type: ignore[attr-defined]
+    return kernel
+
+
+def _address(function: Kernel, num_args: int) -> int:
+    """Where the compiled code of a unit begins, for calls by address."""
+    result = next(iter(_compiled(function, num_args).overloads.values()))
+    return int(result.library.get_pointer_to_function(result.fndesc.llvm_cfunc_wrapper_name))
+
+
 def play() -> Kernel:
     """`loop.play`, compiled."""
-    return mrc_compile.kernel(loop.play, sources=sources(), nogil=True)
+    return _compiled(loop.play, 5)  # type: ignore[no-any-return]
 
 
-@functools.cache
 def start_rows() -> Kernel:
     """`_start_rows`, compiled."""
-    return mrc_compile.kernel(_start_rows, sources=sources(), nogil=True)
+    return _compiled(_start_rows, 3)  # type: ignore[no-any-return]
 
 
-def load() -> None:
-    """Compile both kernels, or take them from disk."""
-    play().compile((numba.int64,) * 5)  # type: ignore[attr-defined]
-    start_rows().compile((numba.int64,) * 3)  # type: ignore[attr-defined]
+def _units(w: Any) -> dict[int, tuple[Kernel, int]]:
+    """The units that a run needs, and where their addresses belong in its world vector."""
+    lossless = w[at.W_XOFF] > 0
+    units: dict[int, tuple[Kernel, int]] = {
+        at.C_SWEEP_GROUP: (_sweep_group, 5),
+        at.C_SWEEP_SWITCH: (_sweep_lossless if lossless else _sweep_switch, 5),
+    }
+    if w[at.W_TRANSPORT] == at.TRANSPORT_ROCE:
+        units |= {at.C_ROCE_RECEIVE: (_roce_receive, 5), at.C_ROCE_SEND: (_roce_send, 6), at.C_ROCE_TIMERS: (_roce_timers, 3)}
+    else:
+        units |= law_calls.UNITS
+    return units
 
 
-def _start_rows(address: int, profile: int, seed: int) -> None:
-    """Set up the endpoints of every flow."""
-    w = world(address, at.WORLD_WORDS)
-    m = vector(w, at.T_MEMORY)
-    for flow in range(len(table(w, at.T_FLOWS, at.FLOW_COLUMNS))):
-        law.init_tx(m, tx_address(w, flow), profile, seed + 2 * flow, 0)
-        law.init_rx(m, rx_address(w, flow), profile, seed + 2 * flow + 1, 0)
+def link(w: Any, note: Callable[[int, int], None] = lambda done, total: None) -> None:
+    """Compile the units a run needs, or load them, and enter their addresses in its world vector."""
+    units = _units(w)
+    total = len(units) + 2
+    for done, (place, (function, num_args)) in enumerate(units.items()):
+        note(done, total)
+        w[place] = _address(function, num_args)
+    play()
+    note(total - 1, total)
+    start_rows()
+    note(total, total)

@@ -14,8 +14,11 @@ from typing import Final
 
 NEVER: Final = 1 << 62
 
+TRANSPORT_MRC, TRANSPORT_ROCE = range(2)
+
 # --- world: scalars -----------------------------------------------------------------------------------------------------
 (
+    W_SELF,  # address of this vector
     W_THREADS,
     W_WINDOW,  # ps; no link is shorter, so nodes cannot see each other inside one window
     W_SLOTS,  # windows ahead that a record may arrive; a power of two
@@ -52,7 +55,6 @@ NEVER: Final = 1 << 62
     W_EV_MASK,
     W_OVERHEAD,  # bytes on the wire beyond the payload
     W_ACK_BYTES,
-    W_MESSAGE_ACK,  # 1: responders send a transport ACK for each message
     W_ECHO,  # 1: packets carry the time they were sent
     W_EVS,  # entropy values a flow uses in each plane
     # results
@@ -61,10 +63,11 @@ NEVER: Final = 1 << 62
     W_MESSAGES,  # to complete before the run is over
     W_SCRATCH_ROOM,  # records one node can receive in one window
     # faults
-    W_DOWN,  # 1: some port is down
+    W_DOWN,  # ports that are down
+    W_REROUTED,  # 1: hashing switches avoid dead links
     W_EV_LOSS,  # 1: at least one NIC has corrupted paths
     NUM_SCALARS,
-) = range(43)
+) = range(44)
 
 # --- world: tables ------------------------------------------------------------------------------------------------------
 TABLES: Final = (
@@ -88,17 +91,45 @@ TABLES: Final = (
     "successors",
     "memory",
     "blocks",
+    "bodies",
     "scratch",
     "goodput",
     "ev_loss",
     "roce",
+    "roce_tx",
+    "roce_rx",
+    "dead_links",
 )
 (
     T_THREADS, T_NODES, T_ORDER, T_PORTS, T_COUNTS, T_UNTIL, T_STREAMS, T_STORE, T_CHAIN, T_CHUNK_FREE, T_POOL, T_LINKS, T_POOL_FREE,
-    T_NICS, T_FLOWS, T_RECEIVERS, T_MESSAGES, T_SUCCESSORS, T_MEMORY, T_BLOCKS, T_SCRATCH, T_GOODPUT, T_EV_LOSS,
-    T_ROCE,
+    T_NICS, T_FLOWS, T_RECEIVERS, T_MESSAGES, T_SUCCESSORS, T_MEMORY, T_BLOCKS, T_BODIES, T_SCRATCH, T_GOODPUT, T_EV_LOSS,
+    T_ROCE, T_ROCE_TX, T_ROCE_RX, T_DEAD_LINKS,
 ) = range(NUM_SCALARS, NUM_SCALARS + 2 * len(TABLES), 2)  # fmt: skip
-WORLD_WORDS: Final = NUM_SCALARS + 2 * len(TABLES)
+
+# --- world: addresses of compiled units ---------------------------------------------------------------------------------------
+(
+    C_POST,
+    C_READY,
+    C_NEXT_PACKET,
+    C_ON_SACK,
+    C_ON_NACK,
+    C_ON_ACK,
+    C_ON_TIMER,
+    C_ON_DATA,
+    C_ON_PROBE,
+    C_CONTROL_SLOT,
+    C_NEXT_CONTROL,
+    C_ON_RX_TIMER,
+    C_ON_PORTS,
+    C_ON_PEER_PORTS,
+    C_ON_REPLY,
+    C_SWEEP_GROUP,
+    C_SWEEP_SWITCH,
+    C_ROCE_RECEIVE,
+    C_ROCE_SEND,
+    C_ROCE_TIMERS,
+    WORLD_WORDS,
+) = range(NUM_SCALARS + 2 * len(TABLES), NUM_SCALARS + 2 * len(TABLES) + 21)
 
 # --- records ------------------------------------------------------------------------------------------------------------
 RECORD_WORDS: Final = 8  # one cache line
@@ -161,10 +192,12 @@ CHUNK: Final = 32  # records in a chunk
     TH_LAST_NODE,
     TH_WAKE,  # when its nodes next have something to do without an arrival
     TH_DONE,  # messages complete
+    TH_DELIVERED,  # packets that reached their NIC
+    TH_REFUSED,  # ... by a port that was down
     TH_IN_FLIGHT,  # records written less records read: the sum over threads is what is on the wire
     TH_START,  # of the window being played
     TH_SLOT,  # its slot among the streams
-) = range(17)
+) = range(19)
 THREAD_COLUMNS: Final = 24  # three cache lines, so that threads do not share one
 
 # --- nodes --------------------------------------------------------------------------------------------------------------
@@ -192,7 +225,7 @@ NODE_T0, NODE_T1, NODE_CORE, NODE_GROUP = range(4)
     PT_SENT,
 ) = range(16)
 PORT_COLUMNS: Final = 16
-CN_MARKS, CN_TRIMS, CN_DROPS, CN_LOST = range(4)
+CN_MARKS, CN_TRIMS, CN_DROPS, CN_LOST = range(4)  # lost: on the link, at random
 COUNT_COLUMNS: Final = 4
 PORT_DOWN: Final = 1
 PORT_PAUSED: Final = 2
@@ -200,7 +233,7 @@ PORT_SERVES_CONTROL: Final = 4
 PORT_ASKED_PAUSE: Final = 8  # the sender at the far end was asked to pause
 PORT_SCALE_SHIFT: Final = 8  # percent of the tier's rate that this port has, for its thresholds; 0: all of it
 
-# --- blocks: what the law hands out, one row per thread ----------------------------------------------------------------------
+# --- blocks: what the law hands out, and bodies: what goes into a record; one row per thread ----------------------------------------------------------------------
 BLOCK_COLUMNS: Final = 32
 
 # --- scratch: six rows per thread ---------------------------------------------------------------------------------------
@@ -232,9 +265,10 @@ LINK_COLUMNS: Final = 4
     NC_RECEIVER0,
     NC_RECEIVERS,
     NC_EV_LOSS,  # packets lost, per million, on the paths of the corrupted set; 0: none
-    NC_SPARE,
-) = range(16)
-NIC_COLUMNS: Final = 16
+    NC_PAUSED,  # bit = plane whose T0 asked for a pause (PFC)
+    NC_NUMBER,
+) = range(17)
+NIC_COLUMNS: Final = 24  # three cache lines
 
 # --- flows: the driver's side of a requestor; written by the thread of the sending NIC only ---------------------------------
 (
@@ -272,7 +306,7 @@ RECEIVER_COLUMNS: Final = 8
     MS_NUM_AFTER_SENT,
     MS_AFTER_PLACED,  # ... once it is placed
     MS_NUM_AFTER_PLACED,
-    MS_SPARE1,
+    MS_END_PSN,  # first PSN after it (RoCE)
     MS_SPARE2,
     MS_SPARE3,
 ) = range(16)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairlead.fabric.mrc import law
 from fairlead.fabric.sim.engine import layout as at
-from fairlead.fabric.sim.engine.jit import engine, engine_inline, table, vector
+from fairlead.fabric.sim.engine import law_calls, roce
+from fairlead.fabric.sim.engine.jit import engine, engine_inline, row_of, words
 
 
 @engine_inline
@@ -27,20 +27,24 @@ def rx_address(w: Any, receiver: int) -> int:
 @engine
 def post(w: Any, flow: int, num_bytes: int) -> bool:
     """Give a message to a flow's endpoint; False while it has no room for one more."""
-    return law.post(vector(w, at.T_MEMORY), tx_address(w, flow), num_bytes, 0) != 0
+    if w[at.W_TRANSPORT] == at.TRANSPORT_ROCE:
+        roce.post(w, flow)
+        return True
+    return law_calls.post(w, tx_address(w, flow), num_bytes) != 0
 
 
 @engine_inline
 def can_send(w: Any, flow: int) -> bool:
     """Whether the flow would send a packet if a port were free."""
-    return law.ready(vector(w, at.T_MEMORY), tx_address(w, flow)) != 0
+    if w[at.W_TRANSPORT] == at.TRANSPORT_ROCE:
+        return roce.has_packet(w, flow)
+    return law_calls.ready(w, tx_address(w, flow)) != 0
 
 
 @engine_inline
 def join_line(w: Any, nic: Any, flow: int) -> None:
     """Put a flow that may send at the end of the line for a port."""
-    flows = table(w, at.T_FLOWS, at.FLOW_COLUMNS)
-    row = flows[flow]
+    row = row_of(w, at.T_FLOWS, at.FLOW_COLUMNS, flow)
     if row[at.FL_IS_READY] or not can_send(w, flow):
         return
     row[at.FL_IS_READY] = 1
@@ -48,7 +52,7 @@ def join_line(w: Any, nic: Any, flow: int) -> None:
     if nic[at.NC_READY_HEAD] < 0:
         nic[at.NC_READY_HEAD] = flow
     else:
-        flows[nic[at.NC_READY_TAIL], at.FL_NEXT_READY] = flow
+        row_of(w, at.T_FLOWS, at.FLOW_COLUMNS, nic[at.NC_READY_TAIL])[at.FL_NEXT_READY] = flow
     nic[at.NC_READY_TAIL] = flow
     nic[at.NC_READY] += 1
 
@@ -57,7 +61,7 @@ def join_line(w: Any, nic: Any, flow: int) -> None:
 def leave_line(w: Any, nic: Any) -> int:
     """Take the first flow out of the line."""
     flow = nic[at.NC_READY_HEAD]
-    row = table(w, at.T_FLOWS, at.FLOW_COLUMNS)[flow]
+    row = row_of(w, at.T_FLOWS, at.FLOW_COLUMNS, flow)
     nic[at.NC_READY_HEAD] = row[at.FL_NEXT_READY]
     nic[at.NC_READY] -= 1
     row[at.FL_IS_READY] = 0

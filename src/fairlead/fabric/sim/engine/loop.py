@@ -22,17 +22,14 @@ from __future__ import annotations
 from typing import Any
 
 from fairlead.fabric.sim.engine import layout as at
-from fairlead.fabric.sim.engine.jit import engine, table, vector32, world
-from fairlead.fabric.sim.engine.nics import sweep_group
+from fairlead.fabric.sim.engine.jit import call, engine, halves, row_of, words
 from fairlead.fabric.sim.engine.streams import arriving
-from fairlead.fabric.sim.engine.switches import sweep_switch
 
 
 @engine
 def _has_arrivals(w: Any, thread: int, number: int) -> bool:
-    streams = table(w, at.T_STREAMS, at.STREAM_COLUMNS)
     for writer in range(w[at.W_THREADS]):
-        if streams[arriving(w, number, thread, writer), at.STREAM_COUNT] > 0:
+        if row_of(w, at.T_STREAMS, at.STREAM_COLUMNS, arriving(w, number, thread, writer))[at.STREAM_COUNT] > 0:
             return True
     return False
 
@@ -41,20 +38,17 @@ def _has_arrivals(w: Any, thread: int, number: int) -> bool:
 def sweep(w: Any, thread: int, start: int) -> None:
     """Play one window for the nodes of one thread."""
     end = start + w[at.W_WINDOW]
-    nodes = table(w, at.T_NODES, at.NODE_COLUMNS)
-    order = vector32(w, at.T_ORDER)
-    mine = table(w, at.T_THREADS, at.THREAD_COLUMNS)[thread]
+    order = halves(w[at.T_ORDER])
+    mine = row_of(w, at.T_THREADS, at.THREAD_COLUMNS, thread)
     mine[at.TH_START] = start
     mine[at.TH_SLOT] = start // w[at.W_WINDOW] & (w[at.W_SLOTS] - 1)
     wake = at.NEVER
     for k in range(mine[at.TH_FIRST_NODE], mine[at.TH_LAST_NODE]):
         number = order[k]
-        node = nodes[number]
+        node = row_of(w, at.T_NODES, at.NODE_COLUMNS, number)
         if node[at.ND_WAKE] < end or _has_arrivals(w, thread, number):
-            if node[at.ND_KIND] == at.NODE_GROUP:
-                mine[at.TH_ARRIVALS] += sweep_group(w, thread, number, start, end)
-            else:
-                mine[at.TH_ARRIVALS] += sweep_switch(w, thread, number, start, end)
+            unit = w[at.C_SWEEP_GROUP] if node[at.ND_KIND] == at.NODE_GROUP else w[at.C_SWEEP_SWITCH]
+            mine[at.TH_ARRIVALS] += call(unit, w[at.W_SELF], thread, number, start, end)
         wake = min(wake, node[at.ND_WAKE])
     mine[at.TH_WAKE] = wake
 
@@ -65,7 +59,7 @@ def play(address: int, thread: int, start: int, until: int, num_windows: int) ->
     With `thread` -1 the caller plays all shares, up to `num_windows` windows, and skips windows in which nothing happens;
     otherwise one window of one share.
     """
-    w = world(address, at.WORLD_WORDS)
+    w = words(address)
     if thread >= 0:
         sweep(w, thread, start)
         return start + w[at.W_WINDOW]
@@ -83,11 +77,11 @@ def play(address: int, thread: int, start: int, until: int, num_windows: int) ->
 @engine
 def is_over(w: Any) -> bool:
     """Every message is complete, or the run is void."""
-    threads = table(w, at.T_THREADS, at.THREAD_COLUMNS)
     done = 0
     for thread in range(w[at.W_THREADS]):
-        done += threads[thread, at.TH_DONE]
-        if threads[thread, at.TH_OVERFLOW] > 0:
+        share = row_of(w, at.T_THREADS, at.THREAD_COLUMNS, thread)
+        done += share[at.TH_DONE]
+        if share[at.TH_OVERFLOW] > 0:
             return True
     return done >= w[at.W_MESSAGES]
 
@@ -95,11 +89,11 @@ def is_over(w: Any) -> bool:
 @engine
 def next_window(w: Any, start: int) -> int:
     """The window after the one that began at `start`, or the next one in which anything is due; NEVER if there is none."""
-    threads = table(w, at.T_THREADS, at.THREAD_COLUMNS)
     in_flight, wake = 0, at.NEVER
     for thread in range(w[at.W_THREADS]):
-        in_flight += threads[thread, at.TH_IN_FLIGHT]
-        wake = min(wake, threads[thread, at.TH_WAKE])
+        share = row_of(w, at.T_THREADS, at.THREAD_COLUMNS, thread)
+        in_flight += share[at.TH_IN_FLIGHT]
+        wake = min(wake, share[at.TH_WAKE])
     start += w[at.W_WINDOW]
     if in_flight > 0:
         return start

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fairlead.fabric.mrc.profile import Profile
 from fairlead.fabric.mrc.state import State, allocate, num_words
 from fairlead.fabric.sim.engine import layout as at
+from fairlead.fabric.sim.engine import roce
 from fairlead.fabric.sim.engine.rows import WorkRows, work_rows
 from fairlead.fabric.sim.shape import Shape
 from fairlead.fabric.sim.workload import Workload
@@ -36,6 +37,33 @@ class Queues:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Roce:
+    """Parameters of RoCE RC flows."""
+
+    rate_gbps: float
+    min_rate_gbps: float = 0.1
+    step_mbps: float = 400.0
+    window_packets: int = 4096
+    timeout_us: float = 500.0
+    dcqcn: bool = True
+    coalesce: int = 16
+
+    def words(self, mtu: int) -> list[int]:
+        """The parameters as the engine reads them."""
+        values = {
+            roce.RP_RATE: self.rate_gbps * 1e6,
+            roce.RP_MIN_RATE: self.min_rate_gbps * 1e6,
+            roce.RP_STEP: self.step_mbps * 1e3,
+            roce.RP_WINDOW: self.window_packets,
+            roce.RP_TIMEOUT: self.timeout_us * 1e6,
+            roce.RP_MTU: mtu,
+            roce.RP_DCQCN: self.dcqcn,
+            roce.RP_COALESCE: self.coalesce,
+        }
+        return [int(values[i]) for i in range(roce.NUM_PARAMETERS)]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Options:
     """How a run is played; none of it changes what happens in the fabric, except seed and hashing."""
 
@@ -47,6 +75,8 @@ class Options:
     ack_bytes: int = 64
     bin_ps: int = 1_000_000
     num_bins: int = 4096
+    roce: Roce | None = None
+    """Parameters of RoCE, where flows use it instead of MRC."""
 
 
 @dataclass
@@ -129,12 +159,13 @@ def estimate_bytes(
 ) -> dict[str, int]:
     """Bytes of each kind of table, before anything is allocated."""
     s = Sizes.of(shape, workload, profile, queues, options)
+    pairs = 0 if options.roce else workload.num_flows
     return {
         "switches and ports": shape.num_ports * (4 * (at.PORT_COLUMNS + at.COUNT_COLUMNS) + 8) + shape.num_nodes * 64,
         "packets on the wire": s.chunks * (at.CHUNK * at.RECORD_WORDS * 8 + 4 + 4 * options.threads)
         + shape.num_nodes * s.slots * options.threads * 8 * at.STREAM_COLUMNS,
         "packets in queues": s.places * (at.RECORD_WORDS * 8 + 4 * at.LINK_COLUMNS + 4 * options.threads),
-        "queue pairs": 8 * num_words([profile], workload.num_flows, workload.num_flows)
+        "queue pairs": 8 * (num_words([profile], pairs, pairs) if pairs else workload.num_flows * (roce.RT_COLUMNS + roce.RR_COLUMNS))
         + workload.num_flows * 8 * (at.FLOW_COLUMNS + at.RECEIVER_COLUMNS),
         "messages": workload.num_messages * 8 * at.MESSAGE_COLUMNS + len(workload.edges) * 4,
         "the rest": shape.num_nics * 8 * at.NIC_COLUMNS
@@ -146,8 +177,9 @@ def build(shape: Shape, workload: Workload, profile: Profile, queues: Queues, op
     """Allocate and fill every table of a run."""
     workload.check()
     s = Sizes.of(shape, workload, profile, queues, options)
-    state = allocate([profile], workload.num_flows, workload.num_flows)
-    rows = work_rows(shape, workload, options.seed)
+    num_pairs = 0 if options.roce else workload.num_flows
+    state = allocate([profile], num_pairs, num_pairs)
+    rows = work_rows(shape, workload, options.seed, profile.mtu)
     threads = options.threads
     tables: dict[str, Table] = {
         "threads": _thread_rows(threads, s, shape.num_nodes),
@@ -170,10 +202,12 @@ def build(shape: Shape, workload: Workload, profile: Profile, queues: Queues, op
         "successors": rows.successors,
         "memory": state.m,
         "blocks": np.zeros((threads, at.BLOCK_COLUMNS), dtype=np.int64),
+        "bodies": np.zeros((threads, at.BLOCK_COLUMNS), dtype=np.int64),
         "scratch": np.empty((threads * at.SCRATCH_ROWS, s.scratch_room), dtype=np.int64),
         "goodput": np.zeros((threads * shape.planes, options.num_bins), dtype=np.int64),
         "ev_loss": np.zeros(max(1, shape.planes * shape.up0), dtype=np.int64),
-        "roce": np.zeros(16, dtype=np.int64),
+        **_roce_rows(workload, profile, options.roce),
+        "dead_links": np.zeros(shape.planes * shape.t1 * shape.t0 if options.hashed else 1, dtype=np.int32),
     }
     nodes = tables["nodes"]
     nodes[:, at.ND_SALT] = np.random.default_rng(options.seed).integers(0, 1 << 40, len(nodes))
@@ -183,7 +217,19 @@ def build(shape: Shape, workload: Workload, profile: Profile, queues: Queues, op
         array = tables[name]
         w[at.NUM_SCALARS + 2 * i] = array.ctypes.data
         w[at.NUM_SCALARS + 2 * i + 1] = len(array)
+    w[at.W_SELF] = w.ctypes.data
     return World(w, tables, shape, workload, profile, state, rows)
+
+
+def _roce_rows(workload: Workload, profile: Profile, parameters: Roce | None) -> dict[str, Table]:
+    """RoCE rows of every flow, or one of each where there is no RoCE."""
+    num = workload.num_flows if parameters else 1
+    words = parameters.words(profile.mtu) if parameters else [0] * roce.NUM_PARAMETERS
+    return {
+        "roce": np.array([words], dtype=np.int64),
+        "roce_tx": np.zeros((num, roce.RT_COLUMNS), dtype=np.int64),
+        "roce_rx": np.zeros((num, roce.RR_COLUMNS), dtype=np.int64),
+    }
 
 
 def _thread_rows(threads: int, s: Sizes, num_nodes: int) -> Table:
@@ -239,6 +285,7 @@ def _world_vector(
         at.W_TRIM_BYTES: queues.trim_bytes,
         at.W_XOFF: queues.xoff,
         at.W_XON: queues.xon,
+        at.W_TRANSPORT: at.TRANSPORT_ROCE if options.roce else at.TRANSPORT_MRC,
         at.W_TX_BASE: state.tx_base,
         at.W_TX_STRIDE: state.tx_stride,
         at.W_RX_BASE: state.rx_base,
@@ -247,7 +294,6 @@ def _world_vector(
         at.W_EV_MASK: (1 << shift) - 1,
         at.W_OVERHEAD: options.wire_overhead,
         at.W_ACK_BYTES: options.ack_bytes,
-        at.W_MESSAGE_ACK: profile.message_ack,
         at.W_ECHO: profile.reorder_ns > 0,
         at.W_EVS: profile.evs_per_plane,
         at.W_BIN: options.bin_ps,

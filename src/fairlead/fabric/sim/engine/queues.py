@@ -18,7 +18,7 @@ from typing import Any
 
 from fairlead.fabric.mrc.layout import F_ECN, F_LAST_HOP, F_TRIMMED
 from fairlead.fabric.sim.engine import layout as at
-from fairlead.fabric.sim.engine.jit import engine, engine_inline, prefetch, table, table32, vector, vector32
+from fairlead.fabric.sim.engine.jit import engine, engine_inline, halves, prefetch, row32_of, row_of, words
 
 
 @engine_inline
@@ -33,10 +33,10 @@ def mix(a: int, b: int) -> int:
 @engine_inline
 def new_place(w: Any, thread: int) -> int:
     """A free place in the pool, or -1."""
-    mine = table(w, at.T_THREADS, at.THREAD_COLUMNS)[thread]
+    mine = row_of(w, at.T_THREADS, at.THREAD_COLUMNS, thread)
     if mine[at.TH_POOL_FREE] > 0:
         mine[at.TH_POOL_FREE] -= 1
-        return vector32(w, at.T_POOL_FREE)[mine[at.TH_POOL_STACK] + mine[at.TH_POOL_FREE]]
+        return halves(w[at.T_POOL_FREE])[mine[at.TH_POOL_STACK] + mine[at.TH_POOL_FREE]]
     if mine[at.TH_POOL_FRESH] < mine[at.TH_POOL_END]:
         mine[at.TH_POOL_FRESH] += 1
         return mine[at.TH_POOL_FRESH] - 1
@@ -47,8 +47,8 @@ def new_place(w: Any, thread: int) -> int:
 @engine_inline
 def free_place(w: Any, thread: int, place: int) -> None:
     """Give a place back."""
-    mine = table(w, at.T_THREADS, at.THREAD_COLUMNS)[thread]
-    vector32(w, at.T_POOL_FREE)[mine[at.TH_POOL_STACK] + mine[at.TH_POOL_FREE]] = place
+    mine = row_of(w, at.T_THREADS, at.THREAD_COLUMNS, thread)
+    halves(w[at.T_POOL_FREE])[mine[at.TH_POOL_STACK] + mine[at.TH_POOL_FREE]] = place
     mine[at.TH_POOL_FREE] += 1
 
 
@@ -70,16 +70,16 @@ def scaled(port: Any, limit: int) -> int:
 @engine_inline
 def push(w: Any, port: Any, place: int, size: int, control: bool) -> None:
     """Queue a packet that stands in the pool."""
-    links = table32(w, at.T_LINKS, at.LINK_COLUMNS)
+    link = row32_of(w, at.T_LINKS, at.LINK_COLUMNS, place)
     head, bytes_at = (at.PT_CONTROL_HEAD, at.PT_CONTROL_BYTES) if control else (at.PT_DATA_HEAD, at.PT_DATA_BYTES)
     tail = port[head + 1]
-    links[place, at.LINK_NEXT] = -1
-    links[place, at.LINK_PREVIOUS] = tail
-    links[place, at.LINK_SIZE] = size
+    link[at.LINK_NEXT] = -1
+    link[at.LINK_PREVIOUS] = tail
+    link[at.LINK_SIZE] = size
     if tail < 0:
         port[head] = place
     else:
-        links[tail, at.LINK_NEXT] = place
+        row32_of(w, at.T_LINKS, at.LINK_COLUMNS, tail)[at.LINK_NEXT] = place
     port[head + 1] = place
     port[bytes_at] += size
 
@@ -87,14 +87,13 @@ def push(w: Any, port: Any, place: int, size: int, control: bool) -> None:
 @engine_inline
 def pop(w: Any, port: Any, head: int) -> int:
     """Take the first packet of a class out of its queue; its bytes still count."""
-    links = table32(w, at.T_LINKS, at.LINK_COLUMNS)
     place = port[head]
-    following = links[place, at.LINK_NEXT]
+    following = row32_of(w, at.T_LINKS, at.LINK_COLUMNS, place)[at.LINK_NEXT]
     port[head] = following
     if following < 0:
         port[head + 1] = -1
     else:
-        links[following, at.LINK_PREVIOUS] = -1
+        row32_of(w, at.T_LINKS, at.LINK_COLUMNS, following)[at.LINK_PREVIOUS] = -1
         _fetch(w, following)
     return place
 
@@ -125,7 +124,7 @@ def trim(w: Any, meta: int, last_hop: bool) -> int:
 @engine_inline
 def enqueue(w: Any, thread: int, port: Any, number: int, place: int, last_hop: bool, now: int) -> bool:
     """A packet in the pool reaches an output queue; False if it was dropped (and its place freed)."""
-    pool = vector(w, at.T_POOL)
+    pool = words(w[at.T_POOL])
     meta = pool[place * at.RECORD_WORDS + at.META]
     size = meta & at.SIZE_MASK
     if is_control(meta):
@@ -150,13 +149,13 @@ def enqueue(w: Any, thread: int, port: Any, number: int, place: int, last_hop: b
 @engine
 def _cut_last(w: Any, thread: int, port: Any, number: int, last: int, last_hop: bool) -> None:
     """The last packet of the data queue gives way: trimmed, or dropped where trimming is off."""
-    pool, links = vector(w, at.T_POOL), table32(w, at.T_LINKS, at.LINK_COLUMNS)
-    before = links[last, at.LINK_PREVIOUS]
+    pool = words(w[at.T_POOL])
+    before = row32_of(w, at.T_LINKS, at.LINK_COLUMNS, last)[at.LINK_PREVIOUS]
     port[at.PT_DATA_TAIL] = before
     if before < 0:
         port[at.PT_DATA_HEAD] = -1
     else:
-        links[before, at.LINK_NEXT] = -1
+        row32_of(w, at.T_LINKS, at.LINK_COLUMNS, before)[at.LINK_NEXT] = -1
     meta = pool[last * at.RECORD_WORDS + at.META]
     port[at.PT_DATA_BYTES] -= meta & at.SIZE_MASK
     if w[at.W_TRIM]:
@@ -188,14 +187,14 @@ def start_service(w: Any, port: Any, number: int, now: int) -> None:
     else:
         return
     port[at.PT_SERVING] = place
-    size = table32(w, at.T_LINKS, at.LINK_COLUMNS)[place, at.LINK_SIZE]
-    vector(w, at.T_UNTIL)[number] = now + size * port[at.PT_FS_PER_BYTE] // 1000
+    size = row32_of(w, at.T_LINKS, at.LINK_COLUMNS, place)[at.LINK_SIZE]
+    words(w[at.T_UNTIL])[number] = now + size * port[at.PT_FS_PER_BYTE] // 1000
 
 
 @engine_inline
 def finish_service(w: Any, port: Any, number: int, last_hop: bool, now: int) -> int:
     """The last bit of a packet left: account for it and mark it. Returns its place; the port is then idle."""
-    pool = vector(w, at.T_POOL)
+    pool = words(w[at.T_POOL])
     place = port[at.PT_SERVING]
     meta_at = place * at.RECORD_WORDS + at.META
     size = pool[meta_at] & at.SIZE_MASK
@@ -222,7 +221,7 @@ def _drawn(w: Any, number: int, now: int) -> int:
 
 @engine
 def _count(w: Any, number: int, what: int) -> None:
-    table32(w, at.T_COUNTS, at.COUNT_COLUMNS)[number, what] += 1
+    row32_of(w, at.T_COUNTS, at.COUNT_COLUMNS, number)[what] += 1
 
 
 @engine_inline

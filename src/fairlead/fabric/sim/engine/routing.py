@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from fairlead.fabric.sim.engine import layout as at
-from fairlead.fabric.sim.engine.jit import engine_inline
+from fairlead.fabric.sim.engine.jit import engine, engine_inline, halves
 from fairlead.fabric.sim.engine.queues import mix
 
 
@@ -24,7 +24,8 @@ def egress(w: Any, node: Any, route: int, rows: int) -> int:
     if node[at.ND_KIND] == at.NODE_T0:
         if to_t0 == node[at.ND_INDEX]:
             return (route >> at.ROUTE_PORT_SHIFT) & 0xFFFF
-        return w[at.W_HOSTS] + _choice(w, node, route, rows, w[at.W_UP0])
+        up = _choice(w, node, route, rows, w[at.W_UP0])
+        return w[at.W_HOSTS] + (_around_dead_links(w, node, to_t0, up) if w[at.W_REROUTED] else up)
     pod = route >> at.ROUTE_POD_SHIFT
     if node[at.ND_KIND] == at.NODE_CORE:
         return pod * w[at.W_BUNDLE2] + _choice(w, node, route, rows, w[at.W_BUNDLE2])
@@ -45,3 +46,17 @@ def _choice(w: Any, node: Any, route: int, rows: int, num: int) -> int:
     if not w[at.W_HASHED]:
         return path
     return ((mix(node[at.ND_SALT] + (rows >> at.ROWS_FLOW_SHIFT), path) >> 30) * num) >> 32
+
+
+@engine
+def _around_dead_links(w: Any, node: Any, to_t0: int, up: int) -> int:
+    """The next uplink whose T1 still reaches both ends, once routing has heard of the failures."""
+    dead = halves(w[at.T_DEAD_LINKS])
+    t0, pod_t1 = w[at.W_T0], w[at.W_UP0] // w[at.W_BUNDLE1]
+    first = node[at.ND_PLANE] * (t0 // w[at.W_POD_T0]) * pod_t1 + node[at.ND_POD] * pod_t1
+    for i in range(w[at.W_UP0]):
+        uplink = (up + i) % w[at.W_UP0]
+        row = (first + uplink // w[at.W_BUNDLE1]) * t0
+        if not dead[row + node[at.ND_INDEX]] and not dead[row + to_t0]:
+            return uplink
+    return up

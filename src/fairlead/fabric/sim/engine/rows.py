@@ -36,7 +36,7 @@ class WorkRows:
     """Row of each message of the workload among `messages`."""
 
 
-def work_rows(shape: Shape, work: Workload, seed: int) -> WorkRows:
+def work_rows(shape: Shape, work: Workload, seed: int, mtu: int) -> WorkRows:
     """Bring a workload into rows."""
     by_sender = np.argsort(work.src, kind="stable")
     flow_row = _inverse(by_sender)
@@ -64,7 +64,7 @@ def work_rows(shape: Shape, work: Workload, seed: int) -> WorkRows:
     receivers[:, at.RC_STRIDE] = strides[by_receiver]
     receivers[:, at.RC_MESSAGE0] = first_message[by_receiver]
 
-    messages, successors = _message_rows(work, flow_row, message_order, message_row)
+    messages, successors = _message_rows(work, flow_row, message_order, message_row, mtu)
     nics = _nic_rows(shape, src, dst[by_receiver], messages)
     return WorkRows(nics, flows, receivers, messages, successors, flow_row, message_row)
 
@@ -87,12 +87,16 @@ def _strides(shape: Shape, num: int, seed: int) -> Ints:
     return fit[np.random.default_rng([seed, 1]).integers(0, len(fit), num)]
 
 
-def _message_rows(work: Workload, flow_row: Ints, order: Ints, row: Ints) -> tuple[Ints, NDArray[np.int32]]:
+def _message_rows(work: Workload, flow_row: Ints, order: Ints, row: Ints, mtu: int) -> tuple[Ints, NDArray[np.int32]]:
     messages = np.zeros((work.num_messages, at.MESSAGE_COLUMNS), dtype=np.int64)
     messages[:, at.MS_FLOW] = flow_row[work.flow[order]]
     messages[:, at.MS_BYTES] = work.size[order]
     messages[:, at.MS_DELAY] = work.start[order]
     messages[:, at.MS_NEXT] = -1
+    packets = np.cumsum(np.maximum(-(-messages[:, at.MS_BYTES] // mtu), 1))
+    first = np.flatnonzero(np.diff(messages[:, at.MS_FLOW], prepend=-1))
+    before = np.concatenate([[0], packets])[first]
+    messages[:, at.MS_END_PSN] = packets - np.repeat(before, np.diff(np.append(first, len(packets))))
     messages[:, at.MS_PLACED] = messages[:, at.MS_ACKED] = -1
     before, after, how = row[work.edges[:, 0]], row[work.edges[:, 1]], work.edges[:, 2]
     messages[:, at.MS_WAIT] = np.bincount(after, minlength=work.num_messages)
@@ -114,6 +118,7 @@ def _message_rows(work: Workload, flow_row: Ints, order: Ints, row: Ints) -> tup
 def _nic_rows(shape: Shape, src: Ints, dst: Ints, messages: Ints) -> Ints:
     nics = np.zeros((shape.num_nics, at.NIC_COLUMNS), dtype=np.int64)
     number = np.arange(shape.num_nics)
+    nics[:, at.NC_NUMBER] = number
     nics[:, at.NC_PORT0] = shape.nic_port0 + number * shape.planes
     nics[:, at.NC_PORTS] = (1 << shape.planes) - 1
     nics[:, at.NC_TIMER] = nics[:, at.NC_RX_TIMER] = at.NEVER

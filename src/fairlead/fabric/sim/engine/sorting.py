@@ -1,15 +1,22 @@
 """Putting what arrived at a node in order: by port (a counting sort), then by time within the port.
 
-Knows: keys and places. Must not know: what they mean.
+Knows: keys, values and the scratch rows they stand in. Must not know: what they mean.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from fairlead.fabric.sim.engine.jit import engine
+from fairlead.fabric.sim.engine import layout as at
+from fairlead.fabric.sim.engine.jit import engine, engine_inline, row_of
 
 GAPS: Final = (1750, 701, 301, 132, 57, 23, 10, 4, 1)  # Ciura's sequence for Shell's sort
+
+
+@engine_inline
+def scratch(w: Any, thread: int, which: int) -> Any:
+    """A row of scratch memory of one thread (SC_*)."""
+    return row_of(w, at.T_SCRATCH, w[at.W_SCRATCH_ROOM], thread * at.SCRATCH_ROWS + which)
 
 
 @engine
@@ -22,26 +29,30 @@ def sort_slice(keys: Any, values: Any, first: int, last: int) -> None:
             key, value = keys[i], values[i]
             j = i
             while j >= first + gap and keys[j - gap] > key:
-                keys[j], values[j] = keys[j - gap], values[j - gap]
+                keys[j] = keys[j - gap]
+                values[j] = values[j - gap]
                 j -= gap
-            keys[j], values[j] = key, value
+            keys[j] = key
+            values[j] = value
 
 
 @engine
-def group(
-    buckets: Any, starts: Any, num_buckets: int, keys: Any, values: Any, keys_out: Any, values_out: Any, num: int
-) -> None:
-    """Bring `num` pairs into the order of their buckets. `starts[b]` to `starts[b + 1]` is then bucket b.
+def group(w: Any, thread: int, num_buckets: int, num: int) -> None:
+    """Bring `num` pairs of keys and values into the order of their buckets, in the sorted rows.
 
-    On entry `starts[b + 1]` holds how many belong to bucket b, and `starts[0]` is 0.
+    On entry `starts[b + 1]` holds how many belong to bucket b, and `starts[0]` is 0; on return bucket b stands from
+    `starts[b]` to `starts[b + 1]`.
     """
+    starts, buckets = scratch(w, thread, at.SC_STARTS), scratch(w, thread, at.SC_BUCKETS)
+    keys, values = scratch(w, thread, at.SC_KEYS), scratch(w, thread, at.SC_VALUES)
+    sorted_keys, sorted_values = scratch(w, thread, at.SC_SORTED_KEYS), scratch(w, thread, at.SC_SORTED_VALUES)
     for b in range(num_buckets):
         starts[b + 1] += starts[b]
     for i in range(num - 1, -1, -1):
-        b = buckets[i]
-        starts[b + 1] -= 1
-        keys_out[starts[b + 1]] = keys[i]
-        values_out[starts[b + 1]] = values[i]
+        place = starts[buckets[i] + 1] - 1
+        starts[buckets[i] + 1] = place
+        sorted_keys[place] = keys[i]
+        sorted_values[place] = values[i]
     # every start was moved down to where its bucket begins, one place to the right: shift back
     for b in range(num_buckets):
         starts[b] = starts[b + 1]

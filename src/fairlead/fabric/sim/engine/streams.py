@@ -12,27 +12,27 @@ from __future__ import annotations
 from typing import Any
 
 from fairlead.fabric.sim.engine import layout as at
-from fairlead.fabric.sim.engine.jit import engine, engine_inline, table, vector32
+from fairlead.fabric.sim.engine.jit import engine, engine_inline, halves, row_of
 
 
 @engine
 def arriving(w: Any, node: int, thread: int, writer: int) -> int:
     """The stream of what `writer` sent to `node` for the window that `thread` plays now."""
-    slot = table(w, at.T_THREADS, at.THREAD_COLUMNS)[thread, at.TH_SLOT]
+    slot = row_of(w, at.T_THREADS, at.THREAD_COLUMNS, thread)[at.TH_SLOT]
     return (node * w[at.W_SLOTS] + slot) * w[at.W_THREADS] + writer
 
 
 @engine_inline
 def new_record(w: Any, thread: int, node: int, time: int) -> int:
     """Room for one more record that reaches `node` at `time`: its first word in the store, or -1 if the store is full."""
-    mine = table(w, at.T_THREADS, at.THREAD_COLUMNS)[thread]
+    mine = row_of(w, at.T_THREADS, at.THREAD_COLUMNS, thread)
     left = time - mine[at.TH_START]
     slot = mine[at.TH_SLOT]
     while left >= w[at.W_WINDOW]:  # once or twice; a division costs more
         left -= w[at.W_WINDOW]
         slot += 1
     slot &= w[at.W_SLOTS] - 1
-    stream = table(w, at.T_STREAMS, at.STREAM_COLUMNS)[(node * w[at.W_SLOTS] + slot) * w[at.W_THREADS] + thread]
+    stream = row_of(w, at.T_STREAMS, at.STREAM_COLUMNS, (node * w[at.W_SLOTS] + slot) * w[at.W_THREADS] + thread)
     count = stream[at.STREAM_COUNT]
     if count & (at.CHUNK - 1) == 0:
         chunk = _take_chunk(w, mine)
@@ -41,7 +41,7 @@ def new_record(w: Any, thread: int, node: int, time: int) -> int:
         if count == 0:
             stream[at.STREAM_HEAD] = chunk
         else:
-            vector32(w, at.T_CHAIN)[stream[at.STREAM_TAIL]] = chunk
+            halves(w[at.T_CHAIN])[stream[at.STREAM_TAIL]] = chunk
         stream[at.STREAM_TAIL] = chunk
     stream[at.STREAM_COUNT] = count + 1
     mine[at.TH_IN_FLIGHT] += 1
@@ -51,9 +51,9 @@ def new_record(w: Any, thread: int, node: int, time: int) -> int:
 @engine
 def release(w: Any, thread: int, index: int) -> None:
     """Empty a stream that was read; its chunks go to the thread that read it."""
-    stream = table(w, at.T_STREAMS, at.STREAM_COLUMNS)[index]
-    chain, free = vector32(w, at.T_CHAIN), vector32(w, at.T_CHUNK_FREE)
-    mine = table(w, at.T_THREADS, at.THREAD_COLUMNS)[thread]
+    stream = row_of(w, at.T_STREAMS, at.STREAM_COLUMNS, index)
+    chain, free = halves(w[at.T_CHAIN]), halves(w[at.T_CHUNK_FREE])
+    mine = row_of(w, at.T_THREADS, at.THREAD_COLUMNS, thread)
     left = (stream[at.STREAM_COUNT] + at.CHUNK - 1) // at.CHUNK
     chunk = stream[at.STREAM_HEAD]
     top = mine[at.TH_CHUNK_STACK] + mine[at.TH_CHUNKS_FREE]
@@ -69,7 +69,7 @@ def release(w: Any, thread: int, index: int) -> None:
 def _take_chunk(w: Any, mine: Any) -> int:
     if mine[at.TH_CHUNKS_FREE] > 0:
         mine[at.TH_CHUNKS_FREE] -= 1
-        return vector32(w, at.T_CHUNK_FREE)[mine[at.TH_CHUNK_STACK] + mine[at.TH_CHUNKS_FREE]]
+        return halves(w[at.T_CHUNK_FREE])[mine[at.TH_CHUNK_STACK] + mine[at.TH_CHUNKS_FREE]]
     if mine[at.TH_CHUNK_FRESH] < mine[at.TH_CHUNK_END]:
         mine[at.TH_CHUNK_FRESH] += 1
         return mine[at.TH_CHUNK_FRESH] - 1
@@ -80,8 +80,8 @@ def _take_chunk(w: Any, mine: Any) -> int:
 @engine
 def read_stream(w: Any, index: int, places: Any, num: int) -> int:
     """Write the first word of every record of a stream to `places[num:]`; returns the new `num`."""
-    stream = table(w, at.T_STREAMS, at.STREAM_COLUMNS)[index]
-    chain = vector32(w, at.T_CHAIN)
+    stream = row_of(w, at.T_STREAMS, at.STREAM_COLUMNS, index)
+    chain = halves(w[at.T_CHAIN])
     left, chunk = stream[at.STREAM_COUNT], stream[at.STREAM_HEAD]
     while left > 0:
         first = chunk * at.CHUNK * at.RECORD_WORDS

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from fairlead.fabric.sim.engine import layout as at
-from fairlead.fabric.sim.engine.jit import engine, engine_inline, table, table32, vector
+from fairlead.fabric.sim.engine.jit import engine, engine_inline, row32_of, row_of, words
 from fairlead.fabric.sim.engine.queues import (
     copy_record,
     enqueue,
@@ -24,7 +24,7 @@ from fairlead.fabric.sim.engine.queues import (
     start_service,
 )
 from fairlead.fabric.sim.engine.routing import egress
-from fairlead.fabric.sim.engine.sorting import group, sort_slice
+from fairlead.fabric.sim.engine.sorting import group, scratch, sort_slice
 from fairlead.fabric.sim.engine.streams import arriving, new_record, read_stream, release
 
 LOOK_AHEAD = 3  # ports; a port takes about a hundred ns to play, as long as memory takes to answer
@@ -33,19 +33,18 @@ LOOK_AHEAD = 3  # ports; a port takes about a hundred ns to play, as long as mem
 @engine
 def sweep_switch(w: Any, thread: int, number: int, start: int, end: int) -> int:
     """Play switch `number` from `start` to `end`, one window. Returns how many packets arrived."""
-    node = table(w, at.T_NODES, at.NODE_COLUMNS)[number]
-    scratch = table(w, at.T_SCRATCH, w[at.W_SCRATCH_ROOM])[thread * at.SCRATCH_ROWS : (thread + 1) * at.SCRATCH_ROWS]
-    num = _gather(w, thread, number, node, scratch, start)
-    ports, until = table32(w, at.T_PORTS, at.PORT_COLUMNS), vector(w, at.T_UNTIL)
-    starts, first_port = scratch[at.SC_STARTS], node[at.ND_PORT0]
+    node = row_of(w, at.T_NODES, at.NODE_COLUMNS, number)
+    num = _gather(w, thread, number, node, start)
+    until, starts = words(w[at.T_UNTIL]), scratch(w, thread, at.SC_STARTS)
+    first_port, num_ports = node[at.ND_PORT0], node[at.ND_PORTS]
     wake = at.NEVER
-    for local in range(node[at.ND_PORTS]):
-        port = ports[first_port + local]
-        if local + LOOK_AHEAD < node[at.ND_PORTS]:
-            look_ahead(w, ports[first_port + local + LOOK_AHEAD])
+    for local in range(num_ports):
+        port = row32_of(w, at.T_PORTS, at.PORT_COLUMNS, first_port + local)
+        if local + LOOK_AHEAD < num_ports:
+            look_ahead(w, row32_of(w, at.T_PORTS, at.PORT_COLUMNS, first_port + local + LOOK_AHEAD))
         if starts[local] == starts[local + 1] and port[at.PT_SERVING] < 0:
             continue
-        _play_port(w, thread, node, first_port + local, local, scratch, start, end)
+        _play_port(w, thread, node, port, first_port + local, local, start, end)
         if port[at.PT_SERVING] >= 0:
             wake = min(wake, until[first_port + local])
     node[at.ND_WAKE] = wake
@@ -55,15 +54,11 @@ def sweep_switch(w: Any, thread: int, number: int, start: int, end: int) -> int:
 
 
 @engine
-def _gather(w: Any, thread: int, number: int, node: Any, scratch: Any, start: int) -> int:
+def _gather(w: Any, thread: int, number: int, node: Any, start: int) -> int:
     """Read what arrives in this window and group it by the port it will leave by."""
-    store = vector(w, at.T_STORE)
-    keys, values, buckets, starts = (
-        scratch[at.SC_KEYS],
-        scratch[at.SC_VALUES],
-        scratch[at.SC_BUCKETS],
-        scratch[at.SC_STARTS],
-    )
+    store = words(w[at.T_STORE])
+    keys, values = scratch(w, thread, at.SC_KEYS), scratch(w, thread, at.SC_VALUES)
+    buckets, starts = scratch(w, thread, at.SC_BUCKETS), scratch(w, thread, at.SC_STARTS)
     for local in range(node[at.ND_PORTS] + 1):
         starts[local] = 0
     num = 0
@@ -75,20 +70,18 @@ def _gather(w: Any, thread: int, number: int, node: Any, scratch: Any, start: in
         keys[i] = (store[r + at.TIME] - start) << at.KEY_TIME_SHIFT | store[r + at.META] >> at.IN_PORT_SHIFT
         buckets[i] = bucket
         starts[bucket + 1] += 1
-    group(
-        buckets, starts, node[at.ND_PORTS], keys, values, scratch[at.SC_SORTED_KEYS], scratch[at.SC_SORTED_VALUES], num
-    )
+    group(w, thread, node[at.ND_PORTS], num)
     return num
 
 
 @engine_inline
-def _play_port(w: Any, thread: int, node: Any, number: int, local: int, scratch: Any, start: int, end: int) -> None:
+def _play_port(w: Any, thread: int, node: Any, port: Any, number: int, local: int, start: int, end: int) -> None:
     """Merge the arrivals of one port with its departures, in order of time; at equal times it departs first."""
-    port = table32(w, at.T_PORTS, at.PORT_COLUMNS)[number]
-    until = vector(w, at.T_UNTIL)
-    keys, values = scratch[at.SC_SORTED_KEYS], scratch[at.SC_SORTED_VALUES]
-    i, last = scratch[at.SC_STARTS, local], scratch[at.SC_STARTS, local + 1]
-    sort_slice(keys, values, i, last)
+    until, starts = words(w[at.T_UNTIL]), scratch(w, thread, at.SC_STARTS)
+    keys, values = scratch(w, thread, at.SC_SORTED_KEYS), scratch(w, thread, at.SC_SORTED_VALUES)
+    i, last = starts[local], starts[local + 1]
+    if last - i > 1:
+        sort_slice(keys, values, i, last)
     last_hop = node[at.ND_KIND] == at.NODE_T0 and local < w[at.W_HOSTS]
     while True:
         arrives = start + (keys[i] >> at.KEY_TIME_SHIFT) if i < last else at.NEVER
@@ -97,7 +90,7 @@ def _play_port(w: Any, thread: int, node: Any, number: int, local: int, scratch:
             if leaves >= end:
                 return
             place = finish_service(w, port, number, last_hop, leaves)
-            send_on(w, thread, port, number, vector(w, at.T_POOL), place * at.RECORD_WORDS, leaves)
+            send_on(w, thread, port, number, words(w[at.T_POOL]), place * at.RECORD_WORDS, leaves)
             free_place(w, thread, place)
             start_service(w, port, number, leaves)
         else:
@@ -111,9 +104,9 @@ def _arrive(
     w: Any, thread: int, node: Any, port: Any, number: int, r: int, last_hop: bool, now: int, horizon: int
 ) -> None:
     """A packet reaches its output port; nothing else happens to the port before `horizon`."""
-    store = vector(w, at.T_STORE)
+    store = words(w[at.T_STORE])
     if w[at.W_DOWN] and _is_cut(w, node, port, store[r + at.META] >> at.IN_PORT_SHIFT):
-        table32(w, at.T_COUNTS, at.COUNT_COLUMNS)[number, at.CN_DROPS] += 1
+        row32_of(w, at.T_COUNTS, at.COUNT_COLUMNS, number)[at.CN_DROPS] += 1
         return
     if port[at.PT_SERVING] < 0 and not port[at.PT_STATE] & at.PORT_PAUSED:
         leaves = now + (store[r + at.META] & at.SIZE_MASK) * port[at.PT_FS_PER_BYTE] // 1000
@@ -125,7 +118,7 @@ def _arrive(
     place = new_place(w, thread)
     if place < 0:
         return
-    copy_record(store, r, vector(w, at.T_POOL), place * at.RECORD_WORDS)
+    copy_record(store, r, words(w[at.T_POOL]), place * at.RECORD_WORDS)
     if enqueue(w, thread, port, number, place, last_hop, now):
         if port[at.PT_SERVING] < 0:
             start_service(w, port, number, now)
@@ -134,7 +127,7 @@ def _arrive(
 @engine
 def _is_cut(w: Any, node: Any, port: Any, in_port: int) -> bool:
     """Whether the link a packet came by, or the one it is to leave by, is down."""
-    came_by = table32(w, at.T_PORTS, at.PORT_COLUMNS)[node[at.ND_PORT0] + in_port]
+    came_by = row32_of(w, at.T_PORTS, at.PORT_COLUMNS, node[at.ND_PORT0] + in_port)
     return (port[at.PT_STATE] | came_by[at.PT_STATE]) & at.PORT_DOWN != 0
 
 
@@ -147,7 +140,7 @@ def send_on(w: Any, thread: int, port: Any, number: int, source: Any, r: int, no
     out = new_record(w, thread, port[at.PT_FAR_NODE], arrives)
     if out < 0:
         return
-    store = vector(w, at.T_STORE)
+    store = words(w[at.T_STORE])
     copy_record(source, r, store, out)
     store[out + at.TIME] = arrives
     store[out + at.META] = (source[r + at.META] & at.BELOW_IN_PORT) | port[at.PT_FAR_PORT] << at.IN_PORT_SHIFT

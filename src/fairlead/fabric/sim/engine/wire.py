@@ -9,7 +9,7 @@ from typing import Any
 
 from fairlead.fabric.mrc.layout import S_BASE, S_CACK, S_ECHO, S_HIGH, S_INFO, S_LOW, S_PSN, S_RCVD
 from fairlead.fabric.sim.engine import layout as at
-from fairlead.fabric.sim.engine.jit import engine, engine_inline, table32, vector
+from fairlead.fabric.sim.engine.jit import engine, engine_inline, row32_of, words
 from fairlead.fabric.sim.engine.queues import free_place, lost, mix, new_place, pop, push
 from fairlead.fabric.sim.engine.streams import new_record
 
@@ -19,7 +19,7 @@ REVERSE = 1 << 30  # added to a flow number on the way back, so that both direct
 @engine_inline
 def free_ports(w: Any, nic: Any, now: int) -> int:
     """The ports that are up and idle, as a set of planes."""
-    until = vector(w, at.T_UNTIL)
+    until = words(w[at.T_UNTIL])
     ports = 0
     for plane in range(w[at.W_PLANES]):
         if until[nic[at.NC_PORT0] + plane] <= now:
@@ -69,9 +69,9 @@ def unpack(store: Any, r: int, block: Any) -> None:
 def transmit(w: Any, thread: int, nic: Any, plane: int, now: int, meta: int, route: int, rows: int) -> int:
     """Send a packet on an idle port. Returns where its record stands, for the body; -1 if it is lost on the way."""
     number = nic[at.NC_PORT0] + plane
-    port = table32(w, at.T_PORTS, at.PORT_COLUMNS)[number]
+    port = row32_of(w, at.T_PORTS, at.PORT_COLUMNS, number)
     leaves = now + (meta & at.SIZE_MASK) * port[at.PT_FS_PER_BYTE] // 1000
-    vector(w, at.T_UNTIL)[number] = leaves
+    words(w[at.T_UNTIL])[number] = leaves
     port[at.PT_SENT] += 1
     if lost(w, port, number, leaves) or (nic[at.NC_EV_LOSS] > 0 and _lost_on_path(w, nic, plane, route, leaves)):
         return -1
@@ -79,7 +79,7 @@ def transmit(w: Any, thread: int, nic: Any, plane: int, now: int, meta: int, rou
     r = new_record(w, thread, port[at.PT_FAR_NODE], arrives)
     if r < 0:
         return -1
-    store = vector(w, at.T_STORE)
+    store = words(w[at.T_STORE])
     store[r + at.TIME] = arrives
     store[r + at.META] = (meta & at.BELOW_IN_PORT) | port[at.PT_FAR_PORT] << at.IN_PORT_SHIFT
     store[r + at.ROUTE] = route
@@ -91,9 +91,12 @@ def transmit(w: Any, thread: int, nic: Any, plane: int, now: int, meta: int, rou
 def _lost_on_path(w: Any, nic: Any, plane: int, route: int, now: int) -> bool:
     """Whether the packet takes a path of the corrupted set and is lost there."""
     path = (route >> at.ROUTE_PATH_SHIFT) & 0xFFFF
-    if w[at.W_HASHED] or not vector(w, at.T_EV_LOSS)[plane * w[at.W_UP0] + path]:
+    if w[at.W_HASHED] or not words(w[at.T_EV_LOSS])[plane * w[at.W_UP0] + path]:
         return False
-    return (mix(w[at.W_SEED] ^ nic[at.NC_PORT0], now + plane) >> 30) * 1000000 < nic[at.NC_EV_LOSS] << 32
+    if (mix(w[at.W_SEED] ^ nic[at.NC_PORT0], now + plane) >> 30) * 1000000 >= nic[at.NC_EV_LOSS] << 32:
+        return False
+    row32_of(w, at.T_COUNTS, at.COUNT_COLUMNS, nic[at.NC_PORT0] + plane)[at.CN_LOST] += 1
+    return True
 
 
 @engine_inline
@@ -102,10 +105,10 @@ def send_control(
 ) -> None:
     """Send a control packet on a port, or let it wait there; `body` holds its words."""
     number = nic[at.NC_PORT0] + plane
-    port = table32(w, at.T_PORTS, at.PORT_COLUMNS)[number]
-    if port[at.PT_CONTROL_HEAD] < 0 and vector(w, at.T_UNTIL)[number] <= now:
+    port = row32_of(w, at.T_PORTS, at.PORT_COLUMNS, number)
+    if port[at.PT_CONTROL_HEAD] < 0 and words(w[at.T_UNTIL])[number] <= now:
         r = transmit(w, thread, nic, plane, now, meta, route, rows)
-        store = vector(w, at.T_STORE)
+        store = words(w[at.T_STORE])
         if r >= 0:
             for i in range(at.BODY_WORDS):
                 store[r + at.BODY + i] = body[i]
@@ -113,7 +116,7 @@ def send_control(
     place = new_place(w, thread)
     if place < 0:
         return
-    pool, r = vector(w, at.T_POOL), place * at.RECORD_WORDS
+    pool, r = words(w[at.T_POOL]), place * at.RECORD_WORDS
     pool[r + at.META], pool[r + at.ROUTE], pool[r + at.ROWS] = meta, route, rows
     for i in range(at.BODY_WORDS):
         pool[r + at.BODY + i] = body[i]
@@ -124,10 +127,10 @@ def send_control(
 @engine
 def send_waiting_control(w: Any, thread: int, nic: Any, now: int) -> None:
     """Let the first waiting control packet of each idle port go."""
-    ports, until = table32(w, at.T_PORTS, at.PORT_COLUMNS), vector(w, at.T_UNTIL)
-    pool, store = vector(w, at.T_POOL), vector(w, at.T_STORE)
+    until = words(w[at.T_UNTIL])
+    pool, store = words(w[at.T_POOL]), words(w[at.T_STORE])
     for plane in range(w[at.W_PLANES]):
-        port = ports[nic[at.NC_PORT0] + plane]
+        port = row32_of(w, at.T_PORTS, at.PORT_COLUMNS, nic[at.NC_PORT0] + plane)
         if port[at.PT_CONTROL_HEAD] < 0 or until[nic[at.NC_PORT0] + plane] > now:
             continue
         place = pop(w, port, at.PT_CONTROL_HEAD)
