@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -158,15 +159,19 @@ class Pair:
             while (event := side.qp.poll_event()) is not None:
                 side.events.append(event)
 
+    def next_time(self) -> float:
+        """When the next arrival or timer is due; infinity: never."""
+        times = [side.qp.next_timer_ns() for side in (self.a, self.b)]
+        times += [self._queue[0][0] if self._queue else None]
+        return min((t for t in times if t is not None), default=math.inf)
+
     def step(self) -> bool:
         """Go to the next arrival or timer; False when nothing more will ever happen."""
         self.pump()
-        times = [side.qp.next_timer_ns() for side in (self.a, self.b)]
-        times += [self._queue[0][0] if self._queue else None]
-        due = [t for t in times if t is not None]
-        if not due:
+        due = self.next_time()
+        if due == math.inf:
             return False
-        self.now = max(self.now, min(due))
+        self.now = max(self.now, int(due))
         while self._queue and self._queue[0][0] <= self.now:
             _, _, to, datagram = heapq.heappop(self._queue)
             self.deliver(to, datagram)
