@@ -8,7 +8,9 @@ from typing import Any
 from fairlead.probe.readers.tree import Hole, Tree, hole, key_values, number, read_or_hole, safe_name
 
 SHOWN = re.compile(
-    r"(NCCL|RCCL|TORCH_NCCL|GLOO|UCX|OMPI_MCA|CUDA|HSA|ROCR|HIP|OMP|SHARP)_|(SLURM_(JOB_ID|NODEID|JOB_PARTITION|CLUSTER_NAME))\Z"
+    r"(NCCL|RCCL|TORCH_NCCL|GLOO|UCX|OMPI_MCA|CUDA|ROCR|HIP|OMP|SHARP)_"
+    r"|HSA_"  # codespell:ignore hsa
+    r"|SLURM_(JOB_ID|NODEID|JOB_PARTITION|CLUSTER_NAME)\Z"
 )
 """Environment variables that change how a job communicates. No other variable leaves the node."""
 
