@@ -9,7 +9,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from fairlead.base.nodeset import NodeSet
 from fairlead.base.suggest import did_you_mean
@@ -28,12 +27,10 @@ from fairlead.cluster.protocol import (
     Result,
     State,
 )
-from fairlead.cluster.talk import Talk, pieces
+from fairlead.cluster.talk import UNBOUNDED, Talk, pieces, run_job
 from fairlead.cluster.tasks import TaskGroup
 from fairlead.errors import UsageError
 from fairlead.records.runs import now_utc
-
-_NO_BOUND = 1 << 62
 
 
 class Engine:
@@ -81,7 +78,7 @@ class Engine:
         async def work(talk: Talk, slot: Slot) -> list[Result]:
             command = commands[talk.node]
             gathered = Gathered(talk.node, keep_bytes=keep_bytes, on_line=on_line)
-            job = _run_job(command, talk.node, [{}], _NO_BOUND if on_line else keep_bytes)
+            job = run_job(command, talk.node, [{}], UNBOUNDED if on_line else keep_bytes)
             ending = await talk.hold(job, pieces(command.stdin), gathered.on_frame, in_container=command.in_container)
             return [gathered.result(ending)]
 
@@ -117,7 +114,7 @@ class Engine:
                     stop.set()
 
             envs = [_rank_env(group, local, per_node, len(found)) for local in range(per_node)]
-            job = _run_job(one, talk.node, envs, _NO_BOUND if on_line else keep_bytes)
+            job = run_job(one, talk.node, envs, UNBOUNDED if on_line else keep_bytes)
             # the whole group lives at once: a slot is for reaching a node, not for the life of its ranks
             ending = await talk.hold(job, pieces(one.stdin), on_frame, on_here=slot.give, in_container=one.in_container)
             if stop and not ending.whole:
@@ -141,7 +138,7 @@ class Engine:
             node: [_rank_env(group, local, per_node, len(found)) for local in range(per_node)]
             for group, node in enumerate(found)
         }
-        done = self._record_later(one, found, limit_s)
+        done = self._begun(one.argv, found, limit_s, len(one.stdin) * len(found))
         group = LiveGroup(
             self._backend, found, one, python_of=self._python_of, envs=envs or None, limit_s=limit_s, record=done
         )
@@ -162,7 +159,7 @@ class Engine:
         argv = self._backend.wrap_tasks(found, per_node, one, options)
         if argv is None:
             return None
-        done = self._record_later(one, found, limit_s)
+        done = self._begun(one.argv, found, limit_s, len(one.stdin) * len(found))
         env = self._backend.environ()
         return await TaskGroup(argv, found, one, env=env, per_node=per_node, record=done).start(limit_s)
 
@@ -202,20 +199,6 @@ class Engine:
         """Give back what the backend holds."""
         await self._backend.close()
 
-    def _record_later(self, command: Command, nodes: NodeSet, limit_s: float) -> Callable[[list[Result]], None]:
-        """What a group tells at its end."""
-        at, started = now_utc(), time.monotonic()
-
-        def done(results: list[Result]) -> None:
-            self.last = results
-            if self._recorder:
-                ms = round((time.monotonic() - started) * 1000)
-                num_bytes = len(command.stdin) * len(nodes)
-                via, argv = self._backend.name, command.argv
-                self._recorder(record(via, argv, nodes, results, at=at, ms=ms, limit_s=limit_s, bytes_in=num_bytes))
-
-        return done
-
     # ---- what all calls share --------------------------------------------------------------------------------------
 
     async def _do(
@@ -230,8 +213,7 @@ class Engine:
         stop: asyncio.Event | None = None,
     ) -> list[Result]:
         """Work on every node that is usable; `blank` makes the results of the others."""
-        at, started = now_utc(), time.monotonic()
-        self.last = []
+        ended = self._begun(argv, nodes, limit_s, bytes_in)
         make_room(min(self._fanout, len(nodes)))
         slots = Slots(self._fanout)
         refusals: Mapping[str, Refusal] = {}
@@ -252,14 +234,25 @@ class Engine:
                 await each(usable, in_slot, outcomes, stop=stop, watch=self._watch)
         finally:
             default = Refusal(State.CANCELLED, "not started")
-            ended = (outcomes.get(node) or blank(node, refusals.get(node, default)) for node in nodes)
-            self.last = [result for results in ended for result in results]
+            by_node = (outcomes.get(node) or blank(node, refusals.get(node, default)) for node in nodes)
+            ended([result for results in by_node for result in results])
+        return self.last
+
+    def _begun(
+        self, argv: tuple[str, ...], nodes: NodeSet, limit_s: float, bytes_in: int
+    ) -> Callable[[list[Result]], None]:
+        """A call has begun; returns what takes its results at the end, and records it."""
+        at, started = now_utc(), time.monotonic()
+        self.last = []
+
+        def ended(results: list[Result]) -> None:
+            self.last = results
             if self._recorder:
                 ms = round((time.monotonic() - started) * 1000)
-                self._recorder(
-                    record(self._backend.name, argv, nodes, self.last, at=at, ms=ms, limit_s=limit_s, bytes_in=bytes_in)
-                )
-        return self.last
+                via = self._backend.name
+                self._recorder(record(via, argv, nodes, results, at=at, ms=ms, limit_s=limit_s, bytes_in=bytes_in))
+
+        return ended
 
 
 def check_nodes(nodes: NodeSet | str, known: NodeSet | None) -> NodeSet:
@@ -276,19 +269,6 @@ def check_nodes(nodes: NodeSet | str, known: NodeSet | None) -> NodeSet:
 
 def _command(command: Command | Sequence[str]) -> Command:
     return command if isinstance(command, Command) else Command(argv=tuple(command))
-
-
-def _run_job(command: Command, node: str, envs: list[dict[str, str]], keep_bytes: int) -> dict[str, Any]:
-    """A command as the node-side program reads it."""
-    base = {**command.env, "FAIRLEAD_NODE": node}
-    return {
-        "do": "run",
-        "argv": command.argv,
-        "cwd": command.cwd,
-        "env": [{**base, **env} for env in envs],
-        "stdin_bytes": len(command.stdin),
-        "keep_bytes": keep_bytes,
-    }
 
 
 def _rank_env(group: int, local: int, per_node: int, num_nodes: int) -> dict[str, str]:

@@ -83,9 +83,9 @@ async def each(
             task.cancel()
         if pending:
             await asyncio.wait(pending)
-    for task in tasks:
-        if not task.cancelled() and (fault := task.exception()):
-            raise fault
+    faults = [fault for task in tasks if not task.cancelled() and (fault := task.exception())]
+    if faults:
+        raise faults[0]
 
 
 async def _cancel_when(stop: asyncio.Event, tasks: list[asyncio.Task[None]]) -> None:

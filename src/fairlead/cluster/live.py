@@ -23,7 +23,7 @@ from fairlead.cluster.backend import Backend
 from fairlead.cluster.fanout import Slots, make_room
 from fairlead.cluster.outputs import Gathered
 from fairlead.cluster.protocol import Command, Interrupted, Line, Refusal, Result, State, interrupt_text
-from fairlead.cluster.talk import Talk, pieces
+from fairlead.cluster.talk import UNBOUNDED, Talk, pieces, run_job
 
 Key = tuple[str, int | None]
 """A node, and the rank there; None where a node runs one process."""
@@ -143,9 +143,9 @@ class LiveGroup(Group):
             task.cancel()
         if running:
             await asyncio.wait(running)
-        for task in self._tasks.values():
-            if not task.cancelled() and (fault := task.exception()):
-                raise fault
+        faults = [fault for task in self._tasks.values() if not task.cancelled() and (fault := task.exception())]
+        if faults:
+            raise faults[0]
         for node in self._tasks:
             for key, _ in self._members(node):
                 if key not in self.ended:  # cancelled before it had begun
@@ -177,16 +177,8 @@ class LiveGroup(Group):
             if kind == b"x":
                 self._end((node, rank.rank), rank.result(talk.ending))
 
-        base = {**self._command.env, "FAIRLEAD_NODE": node}
-        job = {
-            "do": "run",
-            "argv": self._command.argv,
-            "cwd": self._command.cwd,
-            "env": [{**base, **env} for env in (self._envs[node] if self._envs else [{}])],
-            "stdin_bytes": len(self._command.stdin),
-            "keep_bytes": 1 << 62,
-            "live": True,
-        }
+        envs = self._envs[node] if self._envs else [{}]
+        job = run_job(self._command, node, envs, UNBOUNDED, is_live=True)
         try:
             ending = await talk.hold(
                 job,

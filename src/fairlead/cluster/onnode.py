@@ -182,7 +182,7 @@ class Run:
         self.job, self.stdin, self.out = job, stdin, out
         self.started = time.monotonic()
         self.stopped = ""
-        self.is_live = bool(job.get("live"))
+        self.is_live = bool(job["live"])
         self.lock = threading.Lock()
         self.alive: dict[int, Rank] = {}
 

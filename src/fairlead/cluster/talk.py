@@ -18,7 +18,7 @@ from fairlead.base.units import duration
 from fairlead.cluster.backend import Backend
 from fairlead.cluster.child import Child
 from fairlead.cluster.onnode import CHUNK, END, FRAME, GRACE_S, MAGIC
-from fairlead.cluster.protocol import Refusal, State
+from fairlead.cluster.protocol import Command, Refusal, State
 from fairlead.errors import ClusterError, MissingTool
 
 STOP_S = GRACE_S + 0.4
@@ -33,6 +33,8 @@ _BOOT = (
 )
 """One line without a character that some login shell would read as its own."""
 
+UNBOUNDED = 1 << 62
+"""For `keep_bytes`: the node sends everything."""
 OnFrame = Callable[[bytes, int, bytes], None]
 
 
@@ -255,6 +257,22 @@ def _stay() -> None:
     task = asyncio.current_task()
     assert task is not None
     task.uncancel()
+
+
+def run_job(
+    command: Command, node: str, envs: list[dict[str, str]], keep_bytes: int, *, is_live: bool = False
+) -> dict[str, Any]:
+    """A command as the node-side program reads it, as one rank for each environment."""
+    base = {**command.env, **({"FAIRLEAD_NODE": node} if node else {})}
+    return {
+        "do": "run",
+        "argv": command.argv,
+        "cwd": command.cwd,
+        "env": [{**base, **env} for env in envs],
+        "stdin_bytes": len(command.stdin),
+        "keep_bytes": keep_bytes,
+        "live": is_live,
+    }
 
 
 async def pieces(data: bytes) -> AsyncIterable[bytes]:

@@ -18,7 +18,7 @@ from fairlead.cluster.live import Group
 from fairlead.cluster.local import LocalBackend
 from fairlead.cluster.outputs import Gathered, exit_text, judge
 from fairlead.cluster.protocol import Command, Line, Refusal, Result, State
-from fairlead.cluster.talk import Ending, Talk, pieces
+from fairlead.cluster.talk import UNBOUNDED, Ending, Talk, pieces, run_job
 
 _MAX_SENT = 1_000
 
@@ -100,15 +100,8 @@ class TaskGroup(Group):
     async def _run(self, limit_s: float) -> None:
         talk = Talk(_Here(self._env), "", sys.executable, limit_s, self._started_s)
         step = Gathered("", keep_bytes=0, on_line=lambda line: self._line(line.stream, line.text, talk.ending))
-        job = {
-            "do": "run",
-            "argv": list(self._argv),
-            "cwd": "",
-            "env": [{}],
-            "stdin_bytes": len(self._command.stdin),
-            "keep_bytes": 1 << 62,
-            "live": True,
-        }
+        step_command = Command(argv=tuple(self._argv), stdin=self._command.stdin)
+        job = run_job(step_command, "", [{}], UNBOUNDED, is_live=True)
         ending = await talk.hold(job, self._input(), step.on_frame, when_wanted=self._wanted.wait)
         how = step.result(ending)
         # a step that fails without naming a task failed as a whole: refused, cancelled, or its way broke

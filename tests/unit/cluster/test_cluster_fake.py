@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 
-from fairlead.cluster import Cluster, Command, State
+import pytest
+
+from fairlead.cluster import AsyncCluster, Cluster, Command, State
+from fairlead.cluster.engine import Engine
 from fairlead.cluster.fake import Answer, FakeCluster
+
+
+@pytest.mark.parametrize("name", ["run", "run_each", "run_ranks", "push", "fetch", "close"])
+def test_the_fake_and_the_sync_face_are_called_like_the_real_one(name):
+    promised = inspect.signature(getattr(AsyncCluster, name))
+    for kind in (Engine, FakeCluster, Cluster):
+        assert inspect.signature(getattr(kind, name)) == promised
 
 
 def test_every_node_has_a_result_and_nobody_waits():
