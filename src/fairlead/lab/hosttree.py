@@ -125,6 +125,11 @@ def _hca(what: Mapping[str, Any], number: int, port: Mapping[str, Any]) -> dict[
     base, one = f"sys/class/infiniband/{name}", f"sys/class/infiniband/{name}/ports/1"
     files: dict[str, str | bytes] = {
         f"{base}/device": f"{LINK}../../../bus/pci/devices/{bus}",
+        f"sys/class/infiniband_verbs/uverbs{number}/ibdev": f"{name}\n",
+        f"sys/class/infiniband_verbs/uverbs{number}/abi_version": "1\n",
+        f"sys/class/infiniband_verbs/uverbs{number}/device": f"{LINK}../../../bus/pci/devices/{bus}",
+        f"sys/bus/pci/devices/{bus}/infiniband_verbs/uverbs{number}/ibdev": f"{name}\n",
+        f"sys/bus/pci/devices/{bus}/net/{port['device']}/address": f"{port['mac']}\n",
         f"{base}/node_type": "1: CA\n",
         f"{base}/node_guid": f"{guid}\n",
         f"{base}/sys_image_guid": f"{guid}\n",

@@ -12,7 +12,7 @@ import msgspec
 from fairlead.errors import NotPermitted
 from fairlead.lab import slurm, sshd, store
 from fairlead.lab.shape import LabShape
-from fairlead.records.labstate import HostState, LabState, SshState
+from fairlead.records.labstate import HostState, LabState
 
 
 def tools(shape: LabShape) -> dict[str, str]:
@@ -60,8 +60,7 @@ def start(shape: LabShape, state: LabState) -> LabState:
     if shape.sshd:
         for host in state.hosts:
             sshd.start_host(state, host)
-        config = sshd.write_client(state, store.folder(shape.name))
-        state = msgspec.structs.replace(state, ssh=SshState(config=str(config)))
+        state = msgspec.structs.replace(state, ssh=sshd.client(state, store.folder(shape.name)))
     if shape.slurm:
         state = msgspec.structs.replace(state, slurm=slurm.start(shape, state, store.folder(shape.name)))
     return state

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fairlead.errors import LabError
 from fairlead.lab import inside
-from fairlead.records.labstate import HostState, LabState
+from fairlead.records.labstate import HostState, LabState, SshState
 
 TOOLS = {"sshd": "openssh-server", "ssh-keygen": "openssh-client"}
 PRIVATE = ("run/fairlead/ssh/host_key",)
@@ -68,8 +68,8 @@ def start_host(state: LabState, host: HostState) -> None:
         )
 
 
-def write_client(state: LabState, folder: Path) -> Path:
-    """The client's configuration; returns its path."""
+def client(state: LabState, folder: Path) -> SshState:
+    """Write what a client needs; returns how to use it."""
     place = folder / "ssh"
     key = " ".join((place / "host_key.pub").read_text().split()[:2])
     (place / "known_hosts").write_text(f"* {key}\n")
@@ -81,15 +81,17 @@ def write_client(state: LabState, folder: Path) -> Path:
         f'exec {sys.executable} -P -m fairlead.lab.dial {state.name} "$@"\n'
     )
     dial.chmod(0o700)
-    blocks = [
-        f"Host {host.name}\n    HostName {host.management}\n    HostKeyAlias {host.name}\n" for host in state.hosts
-    ]
-    common = (
-        f"Host *\n    User root\n    IdentityFile {place}/user_key\n    IdentitiesOnly yes\n"
-        f"    UserKnownHostsFile {place}/known_hosts\n    StrictHostKeyChecking yes\n    BatchMode yes\n"
-        "    LogLevel ERROR\n"
-        f"    ProxyCommand {dial} %h %p\n    ProxyUseFdpass yes\n"
+    options = (
+        "User=root",
+        f"IdentityFile={place}/user_key",
+        "IdentitiesOnly=yes",
+        f"UserKnownHostsFile={place}/known_hosts",
+        "StrictHostKeyChecking=yes",
+        "BatchMode=yes",
+        "LogLevel=ERROR",
+        f"ProxyCommand={dial} %h %p",
+        "ProxyUseFdpass=yes",
     )
     config = place / "config"
-    config.write_text("\n".join([*blocks, common]))
-    return config
+    config.write_text("\n    ".join(["Host *", *(option.replace("=", " ", 1) for option in options)]) + "\n")
+    return SshState(config=str(config), options=options)

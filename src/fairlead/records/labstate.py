@@ -107,6 +107,8 @@ class SshState(msgspec.Struct, frozen=True, kw_only=True):
 
     config: str
     """A client configuration on the machine: `ssh -F CONFIG n0`."""
+    options: tuple[str, ...]
+    """The same as settings for `ssh -o`."""
 
 
 class LabState(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from fairlead.spec import preset_text
 from support import lab_census as census
 from support.labs import fresh_name
 
@@ -160,6 +161,32 @@ rate_mbps = 100
     finally:
         fairlead("down", "-f", str(tmp_path / "cluster.toml"))
     assert census.left_of(lab) == []
+
+
+def test_a_healthy_lab_passes_every_check_and_a_faulty_host_is_named(tmp_path):
+    lab = fresh_name()
+    file = tmp_path / "cluster.toml"
+    file.write_text(preset_text("lab").replace('name = "lab"\n', f'name = "{lab}"\n', 1))
+
+    def probe():
+        argv = [sys.executable, "-m", "fairlead", "probe", "-f", str(file), "--runs", str(tmp_path / "runs"), "--json"]
+        found = json.loads(subprocess.run(argv, capture_output=True, text=True, timeout=120).stdout)
+        return found["verdict"], {
+            (f["code"], *f["subject"]["nodes"]) for f in found["findings"] if f["verdict"] == "fail"
+        }
+
+    assert fairlead("up", "-f", str(file)).returncode == 0
+    try:
+        assert probe() == ("pass", set())
+        fairlead("fault", "missing-hca", "n2", "hca=mlx5_1", "-f", str(file))
+        fairlead("fault", "driver-version", "n1", "version=535.1", "-f", str(file))
+        fairlead("fault", "node-dead", "n3", "-f", str(file))
+        verdict, failed = probe()
+        assert verdict in ("fail", "unknown")
+        assert ("ib/count", "n2") in failed
+        assert any(code == "skew/gpu-driver" and "n1" in nodes for code, *nodes in failed)
+    finally:
+        fairlead("down", "-f", str(file))
 
 
 def test_without_the_right_to_make_namespaces_it_says_so_and_leaves_nothing(tmp_path):

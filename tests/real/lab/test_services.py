@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fairlead.cluster import connect
+from fairlead.cluster import State, connect
 from fairlead.cluster.lab import slurm_environ
 from fairlead.lab.faults.apply import heal, inject
 from fairlead.lab.shape import LabShape
@@ -60,6 +60,16 @@ def test_keys_are_the_labs_own_and_private(lab):
     assert lab.sh("n0", "stat -c %a /run/fairlead/ssh/host_key") == "600"
 
 
+@pytest.fixture
+def idle(lab):
+    """Slurm has every host idle: one that was booted again takes a moment."""
+    deadline = time.monotonic() + 60
+    while lab.sh("head", "sinfo -h -t idle -o %D") != "4":
+        assert time.monotonic() < deadline, lab.sh("head", "sinfo -N -l")
+        time.sleep(0.2)
+
+
+@pytest.mark.usefixtures("idle")
 def test_slurm_runs_a_task_on_every_host_with_its_gpus(lab):
     said = lab.sh(
         "head", "srun -N4 --gres=gpu:lab:4 sh -c 'echo $(hostname) $CUDA_VISIBLE_DEVICES $SLURM_TOPOLOGY_ADDR'"
@@ -72,6 +82,7 @@ def test_slurm_runs_a_task_on_every_host_with_its_gpus(lab):
     ]
 
 
+@pytest.mark.usefixtures("idle")
 def test_a_batch_job_runs_on_its_host(lab):
     job = lab.sh("head", "sbatch --parsable -w n2 --output=/mnt/out --wrap 'hostname; ls /sys/class/net'")
     deadline = time.monotonic() + 30
@@ -80,6 +91,7 @@ def test_a_batch_job_runs_on_its_host(lab):
     assert lab.sh("n2", "cat /mnt/out").split()[:2] == ["n2", "eth0"]
 
 
+@pytest.mark.usefixtures("idle")
 def test_the_commands_outside_are_the_labs(lab, tmp_path):
     env = slurm_environ(lab.name)
     done = subprocess.run(
@@ -95,6 +107,7 @@ def test_the_commands_outside_are_the_labs(lab, tmp_path):
     assert lab.sh("n1", "cat /mnt/from-a-script") == "n1"
 
 
+@pytest.mark.usefixtures("idle")
 def test_a_cluster_via_slurm_is_the_labs(lab, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", slurm_environ(lab.name)["PATH"])
     spec = preset("lab").spec
@@ -110,6 +123,23 @@ def test_a_cluster_via_slurm_is_the_labs(lab, monkeypatch, tmp_path):
         assert [r.stdout.text.split() for r in results] == [[str(i), f"n{i}"] for i in range(4)], results
 
 
+def test_a_cluster_via_ssh_is_the_labs(lab, tmp_path):
+    spec = preset("lab").spec
+    access = msgspec.structs.replace(spec.access, via="ssh", ssh_options=lab.state.ssh.options)
+    spec = msgspec.structs.replace(spec, access=access)
+    (tmp_path / "x").write_bytes(b"data")
+    with connect(spec, folder=tmp_path) as cluster:
+        results = cluster.run("n[0-3]", ["hostname"], limit_s=30)
+        assert [r.stdout.text.strip() for r in results] == ["n0", "n1", "n2", "n3"], results
+        assert all(r.ok for r in cluster.push("n[0-1]", tmp_path / "x", "/mnt/x", limit_s=30))
+        inject(lab.name, "node-dead", "n2", {})
+        states = {r.node: r.state for r in cluster.run("n[1-2]", ["hostname"], limit_s=30)}
+        assert states == {"n1": State.DONE, "n2": State.UNREACHABLE}
+    heal(lab.name, "all")
+    assert lab.sh("n1", "cat /mnt/x") == "data"
+
+
+@pytest.mark.usefixtures("idle")
 def test_slurm_notices_a_dead_host_and_takes_it_back(lab):
     def state():
         return lab.sh("head", "sinfo -h -n n3 -o %T")

@@ -92,7 +92,12 @@ def test_a_missing_hca_is_missing_whole():
     files = effects("missing-hca", "n0", hca="mlx5_2").files
     assert files
     assert set(files.values()) == {None}
-    assert all(f.path.startswith("sys/class/infiniband/mlx5_2/") for f in files)
+    assert {f.path for f in files} == {
+        path
+        for path in tree("n0")
+        if path.startswith(("sys/class/infiniband/mlx5_2/", "sys/class/infiniband_verbs/uverbs2/"))
+        or path.endswith("/infiniband_verbs/uverbs2/ibdev")
+    }
     with pytest.raises(LabError) as caught:
         effects("missing-hca", "n0", hca="mlx5_9")
     assert caught.value.code == "lab/no-such-part"

@@ -232,12 +232,14 @@ def firmware_version(view: View, fault: int, target: str, s: Settings) -> Effect
 
 def missing_hca(view: View, fault: int, target: str, s: Settings) -> Effects:
     """Everything an HCA shows is hidden."""
-    prefix = f"sys/class/infiniband/{s['hca']}/"
-    files: dict[HostFile, bytes | None] = {
-        HostFile(target, path): None for path in view.tree(target) if path.startswith(prefix)
-    }
+    tree, hca = view.tree(target), s["hca"]
+    gone = [f"sys/class/infiniband/{hca}/"]
+    gone += [
+        path.removesuffix("ibdev") for path in tree if path.endswith("/ibdev") and _text(tree[path]).strip() == hca
+    ]
+    files: dict[HostFile, bytes | None] = {HostFile(target, p): None for p in tree if p.startswith(tuple(gone))}
     if not files:
-        raise _no_part(target, f"HCA {s['hca']}")
+        raise _no_part(target, f"HCA {hca}")
     return Effects(files=files)
 
 
