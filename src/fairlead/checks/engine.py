@@ -23,6 +23,8 @@ from fairlead.records.verdict import Verdict
 from fairlead.spec.model import Spec
 
 MAX_EVIDENCE = 12
+MAX_TIME_NS = 1 << 62
+"""The year 2116; a clock that says more is not believed."""
 
 
 def judge(facts: Sequence[NodeFacts], spec: Spec, *, today: dt.date | None = None) -> list[Finding]:
@@ -45,7 +47,7 @@ def judge(facts: Sequence[NodeFacts], spec: Spec, *, today: dt.date | None = Non
 def day_of(facts: Sequence[NodeFacts]) -> dt.date:
     """The day on which most of these facts were read; one clock that jumped does not move it."""
     times = sorted(record.taken_at_ns for record in facts)
-    middle = times[len(times) // 2] if times else 0
+    middle = min(max(times[len(times) // 2] if times else 0, 0), MAX_TIME_NS)
     return dt.datetime.fromtimestamp(middle // 1_000_000_000, dt.UTC).date()
 
 
