@@ -214,12 +214,12 @@ def send(w: Any, thread: int, nic: Any, now: int) -> None:
             plane = call(w[at.C_ROCE_SEND], w[at.W_SELF], thread, nic[at.NC_NUMBER], flow, ports, now)
         else:
             plane = _send_one(w, thread, nic, flow, ports, now)
+        join_line(w, nic, flow)
         if plane >= 0:
             ports &= ~(1 << plane)
-            tries = nic[at.NC_READY] + 1
+            tries = nic[at.NC_READY]
         else:
             tries -= 1
-        join_line(w, nic, flow)
 
 
 @engine_inline
