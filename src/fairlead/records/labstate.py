@@ -12,7 +12,6 @@ from typing import Any, Literal
 import msgspec
 
 STATE_SCHEMA = "fairlead.lab-state/1"
-STATUS_SCHEMA = "fairlead.lab-status/1"
 
 
 class Process(msgspec.Struct, frozen=True):
