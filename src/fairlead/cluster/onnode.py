@@ -364,10 +364,15 @@ def receive(job: dict[str, Any], stdin: BinaryIO) -> None:
             with contextlib.suppress(OSError), open(os.path.join(folder, leftover), "rb") as old:
                 fcntl.flock(old, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 os.unlink(old.name)
-    temporary = os.path.join(folder, f"{prefix}{os.getpid()}-{time.time_ns()}")
-    with open(temporary, "xb") as file:
+    while True:
+        temporary = os.path.join(folder, f"{prefix}{os.getpid()}-{time.time_ns()}")
+        file = open(temporary, "xb")  # noqa: SIM115
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if os.fstat(file.fileno()).st_nlink:
+            break
+        file.close()  # another copy took it for a leftover before it was locked
+    with file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX)
             digest = hashlib.sha256()
             left = job["size"]
             while left:
