@@ -141,7 +141,6 @@ _TABLE = (
     _Entry("kubectl", "nodes reached through Kubernetes", "see kubernetes.io/docs/tasks/tools", _programs("kubectl")),
     _Entry("torch", "real ranks: preflight, bringup", "pip install 'fairlead[ranks]'", _module("torch")),
     _Entry("numba", "the fabric simulator", "pip install 'fairlead[fabric]'", _module("numba")),
-    _Entry("pyroute2", "the lab", "pip install 'fairlead[lab]'", _module("pyroute2")),
     _Entry("gpu", "NCCL, GPU checks", "an NVIDIA driver", _path("/proc/driver/nvidia/version")),
     _Entry(
         "infiniband", "InfiniBand checks", "an RDMA-capable VM size and its driver", _path("/sys/class/infiniband/*")
