@@ -12,6 +12,7 @@ from msgspec import Meta, Struct, field
 from fairlead.base.nodeset import NodeSet
 from fairlead.errors import SpecError, UsageError
 from fairlead.spec.decode import Decoded, decode_file, decode_text
+from fairlead.spec.locate import MAX_PARTS
 from fairlead.spec.report import Report
 
 
@@ -189,6 +190,13 @@ def test_a_table_where_a_list_of_tables_is_meant() -> None:
 def test_empty_and_comments_only() -> None:
     for text in ("", "# nothing\n"):
         assert [(c, m) for c, _, _, m in problems(text)] == [("spec/empty", "w.toml is empty")]
+
+
+def test_nesting_has_a_bound() -> None:
+    deep = [("spec/syntax", 0, 0, "tables or lists are nested too deeply")]
+    assert problems("a" + ".a" * MAX_PARTS + " = 1") == deep
+    assert problems("[" + "a." * MAX_PARTS + "a]") == deep
+    assert problems("a" + ".a" * (MAX_PARTS - 1) + " = 1")[0][0] == "spec/unknown-key"
 
 
 def test_unprintable_key_is_shown_escaped() -> None:

@@ -105,6 +105,15 @@ def test_toml_value_is_read_back(value: Any) -> None:
     assert tomllib.loads(f"x = {toml_value(value)}")["x"] == value
 
 
+def test_a_second_pool_is_not_explained_again(tmp_path: Path) -> None:
+    pools = [{"name": name, "size": "other", "nodes": f"{name}1"} for name in ("a", "b")]
+    text = write({"schema": 1, "pool": pools, "access": {"via": "ssh"}}, title="t")
+    assert '\n\n[[pool]]\nname = "b"\nsize = "other"\nnodes = "b1"\n\n' in text
+    path = tmp_path / "c.toml"
+    path.write_text(text)
+    assert [p.name for p in read(path, environ={}).spec.pools] == ["a", "b"]
+
+
 def test_a_tree_without_pools_is_not_a_good_file(tmp_path: Path) -> None:
     path = tmp_path / "c.toml"
     path.write_text(write({"schema": 1, "access": {"via": "ssh"}}, title="t"))
