@@ -101,8 +101,7 @@ class Outgoing:
         self.route, self.target = agent.routes[path], agent.target(dst, path)
         self.dst, self.path, self.step, self.burst, self.gap_ns = dst, path, step, burst, gap_ns
         self.head, self.sizes, self.next, self.due, self.blocked = (agent.run, step, agent.me), sizes, 0, now_ns(), 0
-        self.error = ""
-        self.full = 0
+        self.error, self.full, self.began = "", 0, now_ns()
         try:
             self.full = self.route.full_bytes(self.target)
         except OSError as error:
@@ -307,7 +306,8 @@ class Agent:
                 self.ping(dst, path)
             if dst == self.me:
                 self.expected[src, path] = 0
-        self.speed_bytes, self.skip_bytes = order["bytes"], order["skip"]
+        self.speed_bytes, self.skip_bytes, self.window_bytes = order["bytes"], order["skip"], order["window"]
+        self.budget_ns = order["budget_ms"] * 1_000_000
         self.task = self.speed_task
 
     def do_collect(self, order):
@@ -376,9 +376,9 @@ class Agent:
         self.sent_at = self.sent_at or now
         whole = all(len(self.heard.get(key, ())) >= num for key, num in self.expected.items())
         if whole and not any(o.error for o in self.outgoing):
-            self.say(step=self.step, ok=len(self.expected))
+            self.say(step=self.step, ok=len(self.expected), full=self.full_sizes())
         elif self.collecting and now - self.last_heard > self.quiet_ns:
-            self.say(step=self.step, ok=0, bad=self.damage(), errors=self.send_errors())
+            self.say(step=self.step, bad=self.damage(), errors=self.send_errors(), full=self.full_sizes())
         else:
             if not self.said_sent and now - self.sent_at > 20_000_000:
                 self.said_sent = True
@@ -403,6 +403,10 @@ class Agent:
             lost_here = self.routes[path].dropped - self.drops_before[path] if self.routes[path] else 0
             out.append([src, path, len(smalls), fulls, whole, dark, lost_here])
         return out
+
+    def full_sizes(self):
+        """Payload of a full-size packet, by path."""
+        return sorted({(o.path, o.full) for o in self.outgoing})
 
     def send_errors(self):
         return [[o.dst, o.path, o.error] for o in self.outgoing if o.error]
@@ -437,6 +441,9 @@ class Agent:
         for (dst, path), state in list(self.pings.items()):
             if state[0] > 0 and now - state[2] > 100_000_000:  # an answer that is lost is not waited for
                 self.push_speed(dst, path)
+        for out in self.outgoing:
+            if now - out.began > self.budget_ns:
+                out.next = len(out.sizes)
         if any(state[0] for state in self.pings.values()) or not all(o.is_done for o in self.outgoing):
             return
         whole = all(
@@ -455,23 +462,27 @@ class Agent:
             self.say(step=self.step, sent=True)
 
     def rate_of(self, heard):
-        """(bits per second, bytes received), by arrival times, of the fastest window of half of what is timed.
+        """(bits per second, bytes received), by arrival times, of the fastest stretch of `window` bytes.
 
-        The first `skip` bytes, which a shaper lets through unshaped, are not timed. A limited link has no fast window; a
-        pause of a busy machine spoils only those windows it falls into.
+        The first `skip` bytes, which a shaper lets through unshaped, are not timed. A limited link has no fast stretch; a
+        pause of a busy machine spoils only those it falls into.
         """
         arrivals = sorted((stamp, size) for _, _, _, stamp, size in heard)
-        total = sum(size for _, size in arrivals)
-        at, passed = [], 0
+        timed, total = [], 0
         for stamp, size in arrivals:
-            passed += size
-            if passed >= self.skip_bytes:
-                at.append((stamp, passed))
-        half = len(at) // 2
-        if half < 4:
-            return 0, total
-        rates = [(b[1] - a[1]) * 8e9 / (b[0] - a[0]) for a, b in zip(at, at[half:]) if b[0] > a[0]]
-        return int(max(rates, default=0)), total
+            total += size
+            if total >= self.skip_bytes:
+                timed.append((stamp, total))
+        best, first = 0.0, 0
+        for stamp, reached in timed:
+            while first + 1 < len(timed) and reached - timed[first + 1][1] >= self.window_bytes:
+                first += 1
+            num_bytes, took_ns = reached - timed[first][1], stamp - timed[first][0]
+            if num_bytes >= self.window_bytes and took_ns > 0:
+                best = max(best, num_bytes * 8e9 / took_ns)
+        if not best and len(timed) > 4 and timed[-1][0] > timed[0][0]:  # too little arrived for a whole stretch
+            best = (timed[-1][1] - timed[0][1]) * 8e9 / (timed[-1][0] - timed[0][0])
+        return int(best), total
 
     def answer_tcp(self):
         def one(sock):

@@ -78,6 +78,8 @@ class PairFacts(msgspec.Struct, kw_only=True):
     """Node -> number of the switch it hangs below, where that is known."""
     small: int
     full: int
+    full_bytes: dict[int, int] = {}
+    """Path -> payload of a full-size packet."""
     num_flows: int
     again_small: int
     trains: list[Train] = []
@@ -112,11 +114,18 @@ class RankFacts(msgspec.Struct, kw_only=True):
     schema: str = RANKS_SCHEMA
     nodes: tuple[str, ...]
     per_node: int
+    """Ranks on each node."""
     wanted: int
     limit_s: float
     backend: str
     lines: list[dict[str, Any]] = []
     """What ranks said, with `node`, `rank` and `at_s` (seconds since the launch, by this side's clock) added."""
+    beats: dict[int, dict[str, Any]] = {}
+    """The last sign of life of each rank."""
+    nccl: dict[int, list[str]] = {}
+    """What NCCL said about the network it chose."""
+    words: dict[int, list[str]] = {}
+    """Everything else a rank wrote."""
     ends: list[RankEnd] = []
     took_s: float = 0.0
     broken: str = ""

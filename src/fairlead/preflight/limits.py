@@ -45,6 +45,13 @@ class Limits:
     speed_bytes: int = 320 << 10
     skip_bytes: int = 96 << 10
     """The first part of a burst, which a shaper lets through unshaped, is not timed."""
+    window_bytes: int = 112 << 10
+    """The fastest stretch this long is the rate."""
+    speed_budget_ms: int = 3_000
+    again_bytes: int = 1280 << 10
+    again_budget_ms: int = 600
+    """A repeated burst is longer, so that a busy machine has more chances to show a stretch at full rate, unless it takes
+    too long; either is cut off then."""
     speed_quiet_ms: int = 100
     """As `quiet_ms`, for bursts, of which a part is enough."""
     pings: int = 5

@@ -61,6 +61,7 @@ class Report(msgspec.Struct):
     tcp: int = 0
     bad: list[tuple[int, int, int, int, int, int, int]] = []
     errors: list[tuple[Any, ...]] = []
+    full: list[tuple[int, int]] = []
     ok: int = 0
     rates: list[tuple[int, int, int, int]] = []
     sent_to: list[tuple[int, int, int, int]] = []
@@ -229,7 +230,7 @@ class _Run:
                 self._keep_again(answers, trains)
             if bursts := fit(tests[False]):
                 answers = yield from self.ask(
-                    "speed", collect=True, limit_s=20.0, pairs=bursts, members=[], **self._speed()
+                    "speed", collect=True, limit_s=20.0, pairs=bursts, members=[], **self._speed(again=True)
                 )
                 self._keep_speeds(answers, self.facts.speeds_again)
             self._count("adaptive")
@@ -255,13 +256,21 @@ class _Run:
         limits = self.limits
         return {"small": small, "full": limits.full, "burst": limits.burst, "gap_us": limits.gap_us}
 
-    def _speed(self) -> dict[str, int]:
+    def _speed(self, *, again: bool = False) -> dict[str, int]:
         limits = self.limits
-        return {"bytes": limits.speed_bytes, "skip": limits.skip_bytes, "pings": limits.pings}
+        return {
+            "bytes": limits.again_bytes if again else limits.speed_bytes,
+            "budget_ms": limits.again_budget_ms if again else limits.speed_budget_ms,
+            "skip": limits.skip_bytes,
+            "window": limits.window_bytes,
+            "pings": limits.pings,
+        }
 
     def _keep_trains(self, answers: Answers, into: list[Train]) -> None:
         for node, report in answers.reports.items():
             into += [Train(src, node, *rest) for src, *rest in report.bad]
+            for path, num_bytes in report.full:
+                self.facts.full_bytes[path] = max(num_bytes, self.facts.full_bytes.get(path, 0))
             self._keep_faults(node, report)
 
     def _keep_again(self, answers: Answers, tests: Sequence[Test]) -> None:

@@ -1,0 +1,351 @@
+"""Facts of the pair phase to findings: what ails which node, port, plane or pair, and what was not tested. Pure.
+
+The words for every symptom stand in one table. Which part is guilty was settled by blame.py; here it gets names, numbers
+and a way to mend it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from fairlead.base.nodeset import fold
+from fairlead.base.units import duration, rate
+from fairlead.preflight.blame import Culprit, Kind, Part, Triple, Way
+from fairlead.preflight.facts import PairFacts, Speed, Train
+from fairlead.preflight.limits import DEFAULT, Limits
+from fairlead.preflight.symptoms import Blame, Symptom, blames, late_from, median_rate
+from fairlead.records.finding import Evidence, Finding, Subject, node
+from fairlead.records.verdict import Verdict
+from fairlead.spec.topology import t0_name
+
+MAX_EVIDENCE = 4
+MAX_UNTESTED_SHOWN = 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """How a symptom is called and said; `{...}` are numbers filled in from the pairs."""
+
+    code: str
+    says: str
+    remedy: str
+    verdict: Verdict = Verdict.FAIL
+
+
+_WORDS = {
+    Symptom.BLOCKED: _Words(
+        "preflight/unreachable",
+        "no packet arrives",
+        "look at the cable, the switch port and its counters, then at filters: nft list ruleset; iptables -S",
+    ),
+    Symptom.MTU: _Words(
+        "preflight/mtu",
+        "full-size packets ({full_bytes} bytes) vanish while small ones arrive",
+        "set the same MTU on every interface and switch port of the path: ip link show; tracepath -n PEER",
+    ),
+    Symptom.DARK: _Words(
+        "preflight/dead-path",
+        "some flows arrive whole and others not at all: one of several paths is dead",
+        "look at the links between the switches of this plane; one of them drops silently",
+    ),
+    Symptom.LOSSY: _Words(
+        "preflight/packet-loss",
+        "{loss} of the packets are lost",
+        "look at error counters at both ends (ethtool -S, perfquery), then change cable or transceiver",
+    ),
+    Symptom.SLOW: _Words(
+        "preflight/slow-link",
+        "{rate}, where the fleet's median is {median}",
+        "look at the negotiated speed and width at both ends: ethtool, ibstat; then at shapers: tc qdisc",
+    ),
+    Symptom.LATE: _Words(
+        "preflight/late-link",
+        "the shortest round trip takes {rtt}, where the fleet's median is {median_rtt}",
+        "look for a detour or a standing queue: routes, and queue counters of the switches",
+        Verdict.WARN,
+    ),
+}
+
+
+def judge_pairs(facts: PairFacts, limits: Limits = DEFAULT) -> list[Finding]:
+    """Every finding of the pair phase, culprits first in the order of how much they explain, the summary last."""
+    found = blames(facts, limits)
+    judged = [
+        *_lost(facts),
+        *_no_address(facts),
+        *(_finding(b, facts, limits) for b in found),
+        *_tcp(facts, found),
+        *_slow_nodes(facts, limits),
+        *_clocks(facts, limits),
+    ]
+    return [*judged, _summary(facts, judged)]
+
+
+# ---- guilty parts ----------------------------------------------------------------------------------------------------
+
+
+def _finding(blame: Blame, facts: PairFacts, limits: Limits) -> Finding:
+    words, culprit = _WORDS[blame.symptom], blame.culprit
+    values = _values(blame, facts, limits)
+    message = f"{words.says.format(**values)}, {_where(culprit, facts)}"
+    verdict = words.verdict
+    if not blame.is_confirmed:
+        message += "; not settled within the rounds allowed"
+        verdict = Verdict.WARN
+    return Finding(
+        code=words.code,
+        verdict=verdict,
+        subject=_subject(culprit.part, facts),
+        message=message,
+        evidence=tuple(_evidence(blame, facts)),
+        remedy=words.remedy,
+        data={
+            "symptom": str(blame.symptom),
+            "part": str(culprit.part.kind),
+            "way": str(culprit.part.way),
+            "paths": sorted({facts.paths[t.path] for t in culprit.pairs}),
+            "pairs_failed": culprit.num_bad,
+            "pairs_tested": culprit.num_tested,
+            "partners": [facts.nodes[n] for n in culprit.partners[:MAX_UNTESTED_SHOWN]],
+            "confirmed": blame.is_confirmed,
+            **{k: v for k, v in values.items() if k.endswith(("_bps", "_ns", "_ratio"))},
+        },
+    )
+
+
+def _subject(part: Part, facts: PairFacts) -> Subject:
+    kind, key = part.kind, part.key
+    match kind:
+        case Kind.FABRIC:
+            return Subject(kind="cluster", nodes=facts.nodes, name="the fabric")
+        case Kind.PLANE:
+            return Subject(kind="plane", name=facts.paths[key[0]])
+        case Kind.SWITCH:
+            below = tuple(facts.nodes[n] for n, group in facts.groups.items() if group == key[0])
+            return Subject(kind="plane", nodes=below, name=t0_name(key[1] - 1, key[0]))
+        case Kind.NODE:
+            return node(facts.nodes[key[0]])
+        case Kind.PORT:
+            return Subject(kind="port", nodes=(facts.nodes[key[0]],), name=facts.paths[key[1]])
+        case Kind.PAIR | Kind.LINK:
+            path = facts.paths[key[2]] if kind is Kind.LINK and len(facts.paths) > 1 else ""
+            return Subject(kind="pair", nodes=(facts.nodes[key[0]], facts.nodes[key[1]]), name=path)
+
+
+def _where(culprit: Culprit, facts: PairFacts) -> str:
+    """Which way, and with how many witnesses; never a node's name, so that equal findings fold."""
+    kind, way = culprit.part.kind, culprit.part.way
+    num = len(culprit.partners)
+    match kind:
+        case Kind.PAIR | Kind.LINK:
+            return "in both directions" if way is Way.BOTH else "from the first node to the second"
+        case Kind.NODE | Kind.PORT:
+            said = {Way.BOTH: "in and out", Way.OUT: "outward", Way.IN: "inward"}[way]
+            return f"{said}, with each of {num} partners" if culprit.num_bad == culprit.num_tested else f"{said}, with {num} partners"
+        case Kind.SWITCH:
+            return "for every node below this switch"
+        case _:
+            return f"between {culprit.num_bad} of {culprit.num_tested} tested pairs of nodes"
+
+
+def _values(blame: Blame, facts: PairFacts, limits: Limits) -> dict[str, Any]:
+    pairs = set(blame.culprit.pairs)
+    speeds = [s for s in chain(facts.speeds, facts.speeds_again) if Triple(s.src, s.dst, s.path) in pairs]
+    times = [s.rtt_ns for s in facts.speeds if s.rtt_ns]
+    median_rtt_ns = statistics.median(times) if times else 0
+    rate_bps = _middle(s.rate_bps for s in speeds)
+    rtt_ns = min((s.rtt_ns for s in speeds if s.rtt_ns), default=0)
+    loss = _loss(pairs, facts)
+    return {
+        "full_bytes": max((facts.full_bytes.get(t.path, 0) for t in pairs), default=0),
+        "loss": f"{loss:.1%}",
+        "loss_ratio": loss,
+        "rate": rate(rate_bps),
+        "rate_bps": rate_bps,
+        "median": rate(median_rate(facts)),
+        "median_bps": median_rate(facts),
+        "rtt": duration(rtt_ns / 1e9),
+        "rtt_ns": rtt_ns,
+        "median_rtt": duration(median_rtt_ns / 1e9),
+        "late_from_ns": late_from(facts, limits) if times else 0,
+    }
+
+
+def _middle(values: Iterable[float]) -> float:
+    known = [v for v in values if v]
+    return statistics.median(known) if known else 0.0
+
+
+def _loss(pairs: set[Triple], facts: PairFacts) -> float:
+    """Share of packets lost on the repeated trains of these pairs, or on the first ones where none was repeated."""
+    for trains, small in ((facts.again, facts.again_small), (facts.trains, facts.small)):
+        mine = [t for t in trains if Triple(t.src, t.dst, t.path) in pairs]
+        if mine:
+            sent = len(mine) * (small + facts.full)
+            return sum(small + facts.full - t.small - t.full - t.lost_here for t in mine) / sent
+    return 0.0
+
+
+def _evidence(blame: Blame, facts: PairFacts) -> Iterator[Evidence]:
+    """What a few of the pairs showed, repetitions first; then what the sender's own kernel said."""
+    pairs = set(blame.culprit.pairs)
+    records: list[Train] | list[Speed]
+    if blame.symptom.is_train:
+        sizes = [(t, facts.again_small) for t in facts.again] + [(t, facts.small) for t in facts.trains]
+        mine = [(t, small) for t, small in sizes if Triple(t.src, t.dst, t.path) in pairs]
+        for train, small in mine[:MAX_EVIDENCE]:
+            said = f"{train.small} of {small} small and {train.full} of {facts.full} full-size packets arrived"
+            if train.lost_here:
+                said += f", {train.lost_here} more found the receiver busy"
+            yield Evidence(_pair_text(Triple(train.src, train.dst, train.path), facts), said)
+    else:
+        records = [*facts.speeds_again, *facts.speeds]
+        for speed in [s for s in records if Triple(s.src, s.dst, s.path) in pairs][:MAX_EVIDENCE]:
+            said = f"{rate(speed.rate_bps)}, round trip {duration(speed.rtt_ns / 1e9)}"
+            yield Evidence(_pair_text(Triple(speed.src, speed.dst, speed.path), facts), said)
+    errors = sorted({(f.src, f.path, f.error) for f in facts.faults if Triple(f.src, f.dst, f.path) in pairs})
+    for src, path, error in errors[:1]:
+        yield Evidence(f"sendto on {facts.nodes[src]}, {facts.paths[path]}", error)
+
+
+def _pair_text(triple: Triple, facts: PairFacts) -> str:
+    return f"{facts.nodes[triple.src]} -> {facts.nodes[triple.dst]}, {facts.paths[triple.path]}"
+
+
+# ---- nodes -----------------------------------------------------------------------------------------------------------
+
+
+def _lost(facts: PairFacts) -> Iterator[Finding]:
+    for number, why in sorted(facts.lost.items()):
+        yield Finding(
+            code="preflight/node-lost",
+            verdict=Verdict.FAIL,
+            subject=node(facts.nodes[number]),
+            message=f"stopped answering while pairs were tested: {why}",
+            remedy="look at its console, its memory and its load; then drain it",
+        )
+
+
+def _no_address(facts: PairFacts) -> Iterator[Finding]:
+    for number, path, error in facts.unbound:
+        yield Finding(
+            code="preflight/no-address",
+            verdict=Verdict.FAIL,
+            subject=Subject(kind="port", nodes=(facts.nodes[number],), name=facts.paths[path]),
+            message=f"the node does not have the address it should have there: {error}",
+            evidence=(Evidence(f"bind on {facts.nodes[number]}", facts.addresses[number][path]),),
+            remedy="ip -br address; correct the interface's configuration",
+        )
+
+
+def _slow_nodes(facts: PairFacts, limits: Limits) -> Iterator[Finding]:
+    """Nodes that take much longer than the quickest for the same work, each working alone."""
+    alone = {n: [w for w in works if w.alone] for n, works in facts.work.items()}
+    first = {n: works[0].wall_ns for n, works in facts.work.items() if works}
+    if not any(alone.values()):
+        return
+    quickest = min((n for n in alone if alone[n]), key=lambda n: first[n])
+    reference_ns = max(w.wall_ns for w in alone[quickest])
+    for number, works in sorted(alone.items()):
+        best = min(works, key=lambda w: w.wall_ns, default=None)
+        if best is None or number == quickest or best.wall_ns < limits.slow_node_ratio * reference_ns:
+            continue
+        throttled = best.wall_ns > 1.5 * best.cpu_ns
+        why = "its processes get only part of a processor" if throttled else "its processor itself is slower"
+        yield Finding(
+            code="preflight/slow-node",
+            verdict=Verdict.FAIL,
+            subject=node(facts.nodes[number]),
+            message=f"takes {best.wall_ns / reference_ns:.1f} times as long as others for the same work: {why}",
+            evidence=(
+                Evidence("fixed work, alone", f"{duration(best.wall_ns / 1e9)}, of it {duration(best.cpu_ns / 1e9)} on a CPU"),
+                Evidence(f"the same on {facts.nodes[quickest]}", duration(reference_ns / 1e9)),
+            ),
+            remedy="top; cat /sys/fs/cgroup/cpu.stat; cpupower frequency-info; look for a power or heat limit",
+            data={"wall_ns": best.wall_ns, "cpu_ns": best.cpu_ns, "reference_ns": reference_ns},
+        )
+
+
+def _clocks(facts: PairFacts, limits: Limits) -> Iterator[Finding]:
+    """Clocks that differ from the fleet's median by more than the limit and the uncertainty of the exchange."""
+    if not facts.clocks:
+        return
+    middle = statistics.median(c.offset_ns for c in facts.clocks.values())
+    for number, clock in sorted(facts.clocks.items()):
+        off = clock.offset_ns - middle
+        if abs(off) > limits.clock_ns + clock.rtt_ns / 2:
+            yield Finding(
+                code="preflight/clock-skew",
+                verdict=Verdict.FAIL,
+                subject=node(facts.nodes[number]),
+                message=f"the clock is {duration(abs(off) / 1e9)} {'ahead of' if off > 0 else 'behind'} the fleet's median",
+                evidence=(Evidence("exchange", f"give or take {duration(clock.rtt_ns / 2e9)}"),),
+                remedy="chronyc tracking; chronyc makestep",
+                data={"offset_ns": off, "uncertainty_ns": clock.rtt_ns / 2, "limit_ns": limits.clock_ns},
+            )
+
+
+# ---- connections and the summary -------------------------------------------------------------------------------------
+
+
+def _tcp(facts: PairFacts, found: list[Blame]) -> Iterator[Finding]:
+    """Pairs whose packets pass and whose connections do not."""
+    for src, dst, error in facts.tcp:
+        if src in facts.lost or dst in facts.lost:
+            continue
+        yield Finding(
+            code="preflight/tcp",
+            verdict=Verdict.FAIL,
+            subject=Subject(kind="pair", nodes=(facts.nodes[src], facts.nodes[dst])),
+            message=f"packets pass, but a TCP connection from the first node to the second does not carry a message: {error}",
+            remedy="nft list ruleset; iptables -S on both: jobs use ports 49152 to 65535",
+        )
+
+
+def _summary(facts: PairFacts, judged: list[Finding]) -> Finding:
+    """What was tested, and what was not: the last line of the pair phase."""
+    num = len(facts.members)
+    pairs = num * (num - 1)
+    measured = {(s.src, s.dst) for s in facts.speeds}
+    members = set(facts.members)
+    missing = [(a, b) for a in facts.members for b in facts.members if a != b and (a, b) not in measured] if pairs <= 4096 else []
+    num_missing = pairs - len({m for m in measured if m[0] in members and m[1] in members})
+    rates, times = [s.rate_bps for s in facts.speeds if s.rate_bps], [s.rtt_ns for s in facts.speeds if s.rtt_ns]
+    said = [f"{pairs} directed pairs of {num} nodes on {_plural(len(facts.paths), 'path')} in {_plural(facts.rounds.get('train', 0), 'round')}"]
+    if rates:
+        said.append(
+            f"rates of {pairs - num_missing} in {_plural(facts.rounds.get('speed', 0), 'round')}: median {rate(statistics.median(rates))}, "
+            f"round trip {duration(statistics.median(times) / 1e9) if times else 'unknown'}"
+        )
+    if num_missing:
+        said.append(f"{num_missing} not tested for bandwidth")
+    if facts.rounds.get("adaptive"):
+        said.append(f"{_plural(facts.rounds['adaptive'], 'adaptive round')}")
+    if facts.tcp_skipped:
+        said.append("connections not tested, as packets already fail")
+    is_well = not any(f.verdict is Verdict.FAIL for f in judged)
+    untested = [f"{facts.nodes[a]}>{facts.nodes[b]}" for a, b in missing]
+    return Finding(
+        code="preflight/pairs",
+        verdict=(Verdict.PASS if is_well and num > 1 else Verdict.SKIP),
+        subject=Subject(kind="cluster"),
+        message="; ".join(said),
+        data={
+            "nodes": fold([facts.nodes[n] for n in facts.members]),
+            "directed_pairs": pairs,
+            "paths": list(facts.paths),
+            "rounds": facts.rounds,
+            "bandwidth_not_tested": untested[:MAX_UNTESTED_SHOWN] if len(untested) > MAX_UNTESTED_SHOWN else untested,
+            "num_bandwidth_not_tested": num_missing,
+            "median_rate_bps": statistics.median(rates) if rates else None,
+            "median_rtt_ns": statistics.median(times) if times else None,
+        },
+    )
+
+
+def _plural(num: int, what: str) -> str:
+    return f"{num} {what}" + ("" if num == 1 else "s")
