@@ -79,6 +79,7 @@ def test_on_paper_it_is_light_wide_and_without_folds(browser, report):
     assert shown.evaluate("getComputedStyle(document.querySelector('details')).display") == "none"
     boxes = shown.boxes()
     assert crossings(boxes) == []
+    assert [b["text"] for b in boxes if b["right"] > 660] == [], "paper does not scroll"
     assert shown.evaluate("document.documentElement.scrollWidth") <= 660
 
 
