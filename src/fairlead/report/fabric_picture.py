@@ -8,9 +8,9 @@ Beyond 16 hosts the columns are T0s, and a gauge shows the share of ports that a
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from fairlead.records.fabricview import FabricView, Port, Switch
+from fairlead.records.fabricview import FabricView, Pair, Port, Switch
 from fairlead.records.verdict import Verdict
 from fairlead.report.fabric_words import (
     Callout,
@@ -32,7 +32,7 @@ _T1, _T0, _PORT = 16.0, 52.0, 79.0
 """Middle lines of a lane's three rows, from its top."""
 _LANE = 100.0
 _SWITCH = 16.0
-_MOST_SWITCHES = 16
+_MOST_COLUMNS, _MOST_SWITCHES, _MOST_PAIRS = 16, 16, 4
 
 
 def fabric_figure(view: FabricView, *, title: str = "", command: str = "") -> Figure:
@@ -49,41 +49,38 @@ def fabric_figure(view: FabricView, *, title: str = "", command: str = "") -> Fi
     )
 
 
-@dataclass
 class _Picture:
-    """One drawing in the making."""
+    """One drawing in the making: the places of everything first, then the shapes from the back to the front."""
 
-    view: FabricView
-    said: list[Callout]
-    width: float
-    taken: list[tuple[float, float]] = field(default_factory=list)
-    """Middles of the number marks placed so far."""
-
-    def draw(self) -> Drawing:
-        view = self.view
-        head = wrap(shape_text(view), self.width)
-        self.columns = columns_of(view, 16)
-        self.step = (self.width - _GUTTER) / max(1, len(self.columns))
-        self.top = len(head) * _LINE + 16
-        self.bottom = self.top + _LANE * view.num_planes
+    def __init__(self, view: FabricView, said: list[Callout], width: float) -> None:
+        self.view, self.said, self.width = view, said, width
         self.parts = {place_of(p): p for p in (*view.hosts, *view.switches, *view.ports, *view.trunks)}
         self.t0_of = {h.name: h.t0 for h in view.hosts}
-        self.numbers = {place_of(p): c for c in reversed(self.said) for p in c.parts}
-        common, labels, rows = self._labels()
-        hosts_bottom = self.bottom + 14 + rows * _LINE
-        pairs_bottom = hosts_bottom + 22 * len(self._pairs())
-        below = self._list_lines()
-        height = pairs_bottom + 26 + sum(len(lines) for _, lines in below) * _LINE + (10 if below else 0)
-        self.out = Drawing(self.width, height)
-        for i, line in enumerate(head):
+        self.numbers = {place_of(p): c for c in reversed(said) for p in c.parts}
+        self.pairs = [c for c in said if isinstance(c.parts[0], Pair)][:_MOST_PAIRS]
+        self.taken: list[tuple[float, float]] = []  # middles of the number marks placed so far
+        self.head = wrap(shape_text(view), width)
+        self.below = [(c, wrap(c.text, width - 26)) for c in said]
+        self.columns = columns_of(view, _MOST_COLUMNS)
+        self.step = (width - _GUTTER) / max(1, len(self.columns))
+        self.common, self.labels, self.label_rows = self._labels()
+        self.top = len(self.head) * _LINE + 16
+        self.bottom = self.top + _LANE * view.num_planes
+        self.hosts_bottom = self.bottom + 14 + self.label_rows * _LINE
+        self.pairs_bottom = self.hosts_bottom + 22 * len(self.pairs)
+        lines_below = sum(len(lines) for _, lines in self.below)
+        self.out = Drawing(width, self.pairs_bottom + 26 + lines_below * _LINE + (10 if lines_below else 0))
+
+    def draw(self) -> Drawing:
+        for i, line in enumerate(self.head):
             self.out.text(0, i * _LINE + TEXT_SIZE, line, "pale")
-        self._host_columns(common, labels, rows)
-        for plane in range(view.num_planes):
+        self._host_columns()
+        for plane in range(self.view.num_planes):
             with self.out.group(f"plane {plane}"):
                 self._lane(plane)
-        self._pair_brackets(hosts_bottom)
-        self._legend(pairs_bottom + 6)
-        self._list(pairs_bottom + 36, below)
+        self._pair_brackets()
+        self._legend(self.pairs_bottom + 6)
+        self._list(self.pairs_bottom + 36)
         return self.out
 
     # ---- hosts ---------------------------------------------------------------------------------------------------
@@ -104,9 +101,9 @@ class _Picture:
         """How wide staggered labels may be, so that the last one can move left into the picture and cover none."""
         return min(rows * self.step - 4, (2 * rows + 1) / 3 * self.step - 2)
 
-    def _host_columns(self, common: str, labels: list[str], rows: int) -> None:
+    def _host_columns(self) -> None:
         inset = min(4.0, self.step * 0.08)
-        height = self.bottom + 10 - self.top + rows * _LINE
+        height = self.bottom + 10 - self.top + self.label_rows * _LINE
         for i, column in enumerate(self.columns):
             role = _role_of(self.parts.get(("host", column.hosts[0]))) if len(column.hosts) == 1 else ""
             x, wide = _GUTTER + i * self.step + inset, self.step - 2 * inset
@@ -115,12 +112,12 @@ class _Picture:
                 self.out.rect(x, self.top, wide, height, "tint", fill=role, stroke=role, radius=4)
             for callout, name in self._marked([(("host", h), h) for h in column.hosts]):
                 self._mark(self._middle(i), self.top, callout, name)
-        for i, label in enumerate(labels):
+        for i, label in enumerate(self.labels):
             middle = min(self._middle(i), self.width - text_width(label) / 2)
-            y = self.bottom + TEXT_SIZE + (i % rows) * _LINE
+            y = self.bottom + TEXT_SIZE + (i % self.label_rows) * _LINE
             self.out.text(middle, y, label, anchor="middle", title=self.columns[i].name)
-        first = self._middle(0) - text_width(labels[0]) / 2 if labels else _GUTTER
-        self.out.text(0, self.bottom + TEXT_SIZE, fit(common, min(first, _GUTTER) - 4), "pale")
+        first = self._middle(0) - text_width(self.labels[0]) / 2 if self.labels else _GUTTER
+        self.out.text(0, self.bottom + TEXT_SIZE, fit(self.common, min(first, _GUTTER) - 4), "pale")
 
     # ---- planes --------------------------------------------------------------------------------------------------
 
@@ -278,19 +275,15 @@ class _Picture:
         self.taken.append((x, y))
         _dot(self.out, x, y, callout, f"{what}: {callout.what}")
 
-    def _pairs(self) -> list[Callout]:
-        return [c for c in self.said if place_of(c.parts[0])[0] == "pair"][:4]
-
-    def _pair_brackets(self, top: float) -> None:
+    def _pair_brackets(self) -> None:
         at = {h: self._middle(i) for i, c in enumerate(self.columns) for h in c.hosts}
-        for row, callout in enumerate(self._pairs()):
-            y = top + 22 * row + 8
+        for row, callout in enumerate(self.pairs):
+            y = self.hosts_bottom + 22 * row + 8
             for pair in callout.parts:
-                _, a, b, _ = place_of(pair)
-                if str(a) in at and str(b) in at:
-                    left, right = sorted((at[str(a)], at[str(b)]))
+                if isinstance(pair, Pair) and pair.a in at and pair.b in at:
+                    left, right = sorted((at[pair.a], at[pair.b]))
                     self.out.path([(left, y - 6), (left, y), (right, y), (right, y - 6)], "thin", stroke=callout.role)
-                    self._mark((left + right) / 2, y, callout, f"{a} and {b}")
+                    self._mark((left + right) / 2, y, callout, f"{pair.a} and {pair.b}")
 
     def _legend(self, y: float) -> None:
         is_folded = len(self.columns) < len(self.view.hosts)
@@ -301,11 +294,8 @@ class _Picture:
             self.out.text(x + 20, y + TEXT_SIZE, label, "pale")
             x += 20 + text_width(label) + 14
 
-    def _list_lines(self) -> list[tuple[Callout, list[str]]]:
-        return [(c, wrap(c.text, self.width - 26)) for c in self.said]
-
-    def _list(self, y: float, below: list[tuple[Callout, list[str]]]) -> None:
-        for callout, lines in below:
+    def _list(self, y: float) -> None:
+        for callout, lines in self.below:
             _dot(self.out, _MARK, y + 8, callout, "")
             for line in lines:
                 self.out.text(26, y + TEXT_SIZE, line)
