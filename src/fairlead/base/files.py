@@ -15,8 +15,11 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextlib.contextmanager
-def disk_errors(path: Path) -> Iterator[None]:
-    """Turn what the file system says into DiskFull (exit 5) or NotPermitted (exit 4): a user can mend both."""
+def disk_errors(path: Path, *, elsewhere: str = "choose another place") -> Iterator[None]:
+    """Turn what the file system says into DiskFull (exit 5) or NotPermitted (exit 4): a user can mend both.
+
+    `elsewhere` is the hint of the second: how to name another place.
+    """
     try:
         yield
     except OSError as exc:
@@ -24,9 +27,8 @@ def disk_errors(path: Path) -> Iterator[None]:
             raise DiskFull(
                 "disk/full", f"no room left to write {path}", hint=f"free some space there: df -h {path.parent}"
             ) from exc
-        raise NotPermitted(
-            "disk/not-writable", f"cannot write {path}: {exc.strerror or exc}", hint="choose another place"
-        ) from exc
+        why = exc.strerror or str(exc)
+        raise NotPermitted("disk/not-writable", f"cannot write {path}: {why}", hint=elsewhere) from exc
 
 
 def write_atomic(path: Path, data: str | bytes, *, mode: int = 0o644) -> None:

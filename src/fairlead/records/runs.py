@@ -107,7 +107,7 @@ class RunFolder:
         for _ in range(16):
             run_id = run_id or new_id(verb)
             path = place / run_id
-            with disk_errors(path):
+            with disk_errors(path, elsewhere="choose another place with --runs DIR"):
                 try:
                     path.mkdir(parents=True)
                 except FileExistsError:

@@ -246,8 +246,9 @@ def test_a_current_folder_that_is_gone_is_like_the_root(tmp_path, monkeypatch):
 
 def test_a_file_in_the_way_is_refused_by_name(tmp_path):
     (tmp_path / "runs").write_text("")
-    with pytest.raises(NotPermitted, match="cannot write"):
+    with pytest.raises(NotPermitted, match="cannot write") as caught:
         RunFolder.create(tmp_path / "runs", "probe", [])
+    assert "--runs DIR" in caught.value.hint
 
 
 def test_where_the_kernel_makes_no_folders_it_is_refused(tmp_path):
