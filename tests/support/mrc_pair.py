@@ -107,7 +107,7 @@ def end(
         send_cq=send_cq,
         recv_cq=recv_cq,
         seed=seed,
-        evs=evs,
+        ev_values=evs,
         dialect=dialect,
     )
     return End(qp, send_cq, recv_cq, domain, link or Link(seed))

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from fairlead.fabric.mrc import bits, packets
 from fairlead.fabric.mrc import layout as at
-from fairlead.fabric.mrc import packets
 from fairlead.fabric.mrc.headers import (
     ENDPOINT_QP,
     Bth,
@@ -25,8 +25,6 @@ from fairlead.fabric.mrc.headers import (
     Tseth,
 )
 from fairlead.fabric.mrc.packets import Nack, Path, Probe, Request, Sack, Write
-
-LOW32 = 0xFFFFFFFF
 
 
 def arrival_flags(path: Path) -> int:
@@ -121,7 +119,7 @@ def read_sack(packet: Sack, block: list[int], slots: Mapping[int, int], now_ns: 
     block[at.S_CACK] = seth.cack_psn
     block[at.S_PSN] = seth.ack_psn_offset if seth.is_probe else seth.cack_psn + seth.ack_psn_offset
     block[at.S_BASE] = seth.cack_psn + seth.sack_offset
-    block[at.S_LOW] = seth.sack_bitmap & LOW32
+    block[at.S_LOW] = seth.sack_bitmap & bits.LOW32
     block[at.S_HIGH] = seth.sack_bitmap >> 32
     block[at.S_RCVD] = cc.rcvd_bytes
     block[at.S_INFO] = (

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from fairlead.errors import LocalProtocolError
 
-RKEY_BITS = 32
 _SERIAL_BITS = 16
 _SERIAL_MASK = (1 << _SERIAL_BITS) - 1
 

@@ -144,7 +144,6 @@ Packet = Write | Ack | Sack | Nack | Probe | Request | Response
 
 WRITES = frozenset(range(Opcode.WRITE_FIRST, Opcode.WRITE_ONLY_IMM + 1))
 WITH_IMM = frozenset({Opcode.WRITE_LAST_IMM, Opcode.WRITE_ONLY_IMM})
-FIRSTS = frozenset({Opcode.WRITE_FIRST, Opcode.WRITE_ONLY, Opcode.WRITE_ONLY_IMM})
 LASTS = frozenset({Opcode.WRITE_LAST, Opcode.WRITE_LAST_IMM, Opcode.WRITE_ONLY, Opcode.WRITE_ONLY_IMM})
 _OPCODES = {opcode.value: opcode for opcode in Opcode}
 _LENGTHS = {  # of the headers after the BTH, for packets without payload

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fairlead.errors import LocalProtocolError
-from fairlead.fabric.mrc import bits, blocks, law, packets, state
+from fairlead.fabric.mrc import bits, blocks, evs, law, packets, state
 from fairlead.fabric.mrc import layout as at
 from fairlead.fabric.mrc.completion import FAILURES, Completion, CompletionQueue, QpFailed, Status, WorkOpcode
 from fairlead.fabric.mrc.headers import (
@@ -51,7 +51,7 @@ from fairlead.fabric.mrc.packets import (
     Write,
 )
 from fairlead.fabric.mrc.profile import PLACES, Profile
-from fairlead.fabric.mrc.verbs import MPR_UNIT, TIMEOUT_UNIT_NS, QpHint, QpState, RetryCnt, check_step
+from fairlead.fabric.mrc.verbs import MPR_UNIT, EvState, QpHint, QpState, check_step, profile_changes
 
 ALL_PORTS = 0xFFFFFFFF
 MAX_ANSWERS = 4096  # control packets waiting to be sent; SACKs are cumulative, so the oldest may go
@@ -82,11 +82,11 @@ class QueuePair:
         send_cq: CompletionQueue,
         recv_cq: CompletionQueue,
         seed: int,
-        evs: Sequence[int] | None = None,
+        ev_values: Sequence[int] | None = None,
         dialect: Dialect = DEFAULT_DIALECT,
         profile_of: Callable[[int | None, int | None], Profile] | None = None,
     ) -> None:
-        """`evs` are the 32-bit entropy values by slot, plane by plane; by default `default_evs`.
+        """`ev_values` are the 32-bit entropy values by slot, plane by plane; by default `default_evs`.
 
         `profile_of` finds the profile that ev_profile_id and cc_profile_id name; a device has it.
         """
@@ -99,7 +99,7 @@ class QueuePair:
         self._seed = seed
         self._profile_of = profile_of
         self._hint: QpHint | None = None
-        self._set_up(profile, evs)
+        self._set_up(profile, ev_values)
         self.dest_qp_num = 0
         self.num_bad_packets = 0
         self._block = [0] * max(at.NUM_SACK_FIELDS, at.NUM_SEND_FIELDS)
@@ -110,10 +110,10 @@ class QueuePair:
         self._answers: deque[tuple[Packet, int]] = deque(maxlen=MAX_ANSWERS)
         self._events: deque[QpFailed] = deque()
 
-    def _set_up(self, profile: Profile, evs: Sequence[int] | None) -> None:
+    def _set_up(self, profile: Profile, ev_values: Sequence[int] | None) -> None:
         """Rows and EVs as the profile asks."""
         self.profile = profile
-        self.evs = tuple(evs) if evs is not None else default_evs(profile, self._seed)
+        self.evs = tuple(ev_values) if ev_values is not None else default_evs(profile, self._seed)
         self._slots = {ev: slot for slot, ev in enumerate(self.evs)}
         if len(self._slots) != profile.num_evs:
             raise LocalProtocolError(
@@ -133,27 +133,14 @@ class QueuePair:
             return
         check_step(self.state, target, attributes)
         get = attributes.get
-        changes: dict[str, object] = {}
+        self._set_profile(profile_changes(attributes))
         if target is QpState.INIT:
             self._to_init(attributes)
         elif target is QpState.RTR:
             self.dest_qp_num = _int(get("dest_qp_num"))
-            if get("mpr_dest") is not None:
-                changes["mpr"] = _int(get("mpr_dest")) * MPR_UNIT
-            if get("max_wimm_dest") is not None:
-                changes["max_wimm_dest"] = get("max_wimm_dest")
-            self._set_profile(changes)
             self._message_psn = _int(get("rq_psn"))
             law.init_rx(self.m, self.rx, self.rows.profiles[0], self._seed ^ 1, self._message_psn)
         else:
-            if get("max_wimm") is not None:
-                changes["max_wimm"] = get("max_wimm")
-            if get("timeout") is not None:
-                changes["rto_ns"] = TIMEOUT_UNIT_NS << _int(get("timeout"))
-            retry = get("retry_cnt")
-            if isinstance(retry, RetryCnt):
-                changes |= {"retry_linear": retry.linear, "retry_exp": retry.exp}
-            self._set_profile(changes)
             law.init_tx(self.m, self.tx, self.rows.profiles[0], self._seed, _int(get("sq_psn")))
             law.set_peer_window(self.m, self.tx, _int(get("mpr") or self.profile.mpr // MPR_UNIT))
             self.m[self.tx + at.TX_REVERSE] = self.rx
@@ -222,6 +209,25 @@ class QueuePair:
             self._obey(law.on_ports(self.m, self.rx, now_ns, up, 0 if self.state is QpState.RTS else 1))
         if self.state is QpState.RTS:
             self._obey(law.on_ports(self.m, self.tx, now_ns, up, 1))
+
+    def set_penalty(self, penalty: int) -> None:
+        """Ask the peer for less (rcv_cwnd_pen, 1 to 127), or as much as before (0)."""
+        law.on_pressure(self.m, self.rx, penalty)
+
+    def ev_states(self) -> dict[int, EvState]:
+        """The state of each entropy value."""
+        self._need(QpState.RTS)
+        return {ev: EvState(evs.ev_state(self.m, self.tx, slot)) for slot, ev in enumerate(self.evs)}
+
+    def deny_ev(self, ev: int) -> None:
+        """A controller takes an entropy value out of use."""
+        self._need(QpState.RTS)
+        evs.deny(self.m, self.tx, self._slots[ev])
+
+    def allow_ev(self, ev: int) -> None:
+        """A controller lets an entropy value be used again."""
+        self._need(QpState.RTS)
+        evs.allow(self.m, self.tx, self._slots[ev])
 
     def close(self) -> None:
         """Give up all outstanding work; it completes as flushed."""

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fairlead.errors import LocalProtocolError
+from fairlead.fabric.mrc import layout as at
 
 MPR_UNIT = 128
 TIMEOUT_UNIT_NS = 1024
@@ -33,6 +34,16 @@ class QpState(enum.Enum):
     RTR = "ready to receive"
     RTS = "ready to send"
     ERR = "error"
+
+
+class EvState(enum.Enum):
+    """States of an entropy value. STANDBY is a good one not in rotation; the published API calls both GOOD."""
+
+    GOOD = at.STATE_GOOD
+    SKIP = at.STATE_SKIP
+    ASSUMED_BAD = at.STATE_ASSUMED_BAD
+    DENIED = at.STATE_DENIED
+    STANDBY = at.STATE_STANDBY
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +114,26 @@ def check_step(state: QpState, target: QpState, attributes: Mapping[str, object]
         value = attributes.get(name)
         if value is not None and not (isinstance(value, int) and low <= value <= high):
             raise _refused(f"{name} must be {low} to {high}")
+    match attributes.get("retry_cnt", RetryCnt()):
+        case RetryCnt(int(linear), int(exp)) if 0 <= linear <= MAX_RETRY_LINEAR and 0 <= exp <= MAX_RETRY_EXP:
+            return
+        case _:
+            raise _refused(f"retry_cnt must be a RetryCnt of at most {MAX_RETRY_LINEAR} and {MAX_RETRY_EXP} retries")
+
+
+def profile_changes(attributes: Mapping[str, object]) -> dict[str, object]:
+    """What checked attributes mean for the fields of a `Profile`."""
+    changes = {name: attributes[name] for name in ("max_wimm", "max_wimm_dest") if name in attributes}
+    match attributes.get("mpr_dest"):
+        case int(units):
+            changes["mpr"] = units * MPR_UNIT
+    match attributes.get("timeout"):
+        case int(exponent):
+            changes["rto_ns"] = TIMEOUT_UNIT_NS << exponent
+    match attributes.get("retry_cnt"):
+        case RetryCnt(linear, exp):
+            changes |= {"retry_linear": linear, "retry_exp": exp}
+    return changes
 
 
 def _refused(message: str) -> LocalProtocolError:

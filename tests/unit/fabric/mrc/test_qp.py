@@ -16,7 +16,7 @@ from fairlead.fabric.mrc.icrc import Icrc
 from fairlead.fabric.mrc.packets import Datagram, Path, Write
 from fairlead.fabric.mrc.profile import Profile
 from fairlead.fabric.mrc.qp import default_evs
-from fairlead.fabric.mrc.verbs import QpHint, QpState, RetryCnt
+from fairlead.fabric.mrc.verbs import EvState, QpHint, QpState, RetryCnt
 from support.mrc_pair import End, Link, Pair, end, opcode_of
 
 PROFILE = Profile.mrc(planes=4, evs_per_plane=8, evs_active=4, ev_min_active=2, mpr=256, rate_mbps=400_000)
@@ -73,6 +73,8 @@ def test_the_way_to_rts() -> None:
         (QpState.INIT, QpState.RTR, {"dest_qp_num": 5, "rq_psn": 0, "mpr": 7}, "mpr is no attribute"),
         (QpState.INIT, QpState.RTR, {"dest_qp_num": 5, "rq_psn": 0, "mpr_dest": 3}, "created for 256"),
         (QpState.RTR, QpState.RTS, {"sq_psn": 0, "timeout": 25}, "timeout must be 0 to 24"),
+        (QpState.RTR, QpState.RTS, {"sq_psn": 0, "retry_cnt": 7}, "retry_cnt must be a RetryCnt"),
+        (QpState.RTR, QpState.RTS, {"sq_psn": 0, "retry_cnt": RetryCnt(8, 0)}, "of at most 7 and 25"),
         (None, QpState.INIT, {"ev_profile_id": 1}, "no device to find profiles on"),
     ],
 )
@@ -397,6 +399,39 @@ def test_a_lost_port_status_is_sent_again() -> None:
     p.run(for_ns=PROFILE.rto_ns + 30_000)
     assert p.a.qp.m[p.a.qp.rx + at.E_PEER_PORTS] == 0b1011
     assert p.b.qp.next_timer_ns() is None
+
+
+# --- what a controller and a host may ask ----------------------------------------------------------------------------
+
+
+def test_a_denied_ev_is_not_used_until_it_is_allowed() -> None:
+    p = pair()
+    used: set[int] = set()
+    p.a.out.tap = lambda d: used.add(d.path.ev)
+    active = [ev for ev, state in p.a.qp.ev_states().items() if state is EvState.GOOD]
+    assert len(active) == 16
+    for ev in active[:8]:
+        p.a.qp.deny_ev(ev)
+    p.write(400_000)
+    p.run()
+    assert not used & set(active[:8])
+    assert [p.a.qp.ev_states()[ev] for ev in active[:8]] == [EvState.DENIED] * 8
+    p.a.qp.allow_ev(active[0])
+    assert p.a.qp.ev_states()[active[0]] in {EvState.GOOD, EvState.STANDBY}
+
+
+def test_a_penalty_shrinks_the_peers_window_and_its_end_restores_it() -> None:
+    p = pair()
+    m, tx = p.a.qp.m, p.a.qp.tx
+    before = m[tx + at.TX_CWND]
+    p.b.qp.set_penalty(127)
+    p.write(400_000)
+    p.run()
+    assert m[tx + at.TX_CWND] < before - 300_000
+    p.b.qp.set_penalty(0)
+    p.write(1)
+    p.run()
+    assert m[tx + at.TX_CWND] == min(before, m[tx + at.TX_MAX_CWND])
 
 
 # --- ends ------------------------------------------------------------------------------------------------------------
