@@ -108,7 +108,9 @@ class _Player:
         while self.now < self.until:
             while self.events and self.events[0][0] <= self.now:
                 self.events.pop(0)[1](self.world, self.now)
-            horizon = min([self.until, *(-(-e[0] // self.window) * self.window for e in self.events[:1])])
+            self._widen_bins()
+            record_end = int(self.world.w[at.W_BIN] * self.world.w[at.W_BINS]) // self.window * self.window
+            horizon = min([self.until, record_end, *(-(-e[0] // self.window) * self.window for e in self.events[:1])])
             self.now = self._some_windows(horizon)
             self.report(self._progress())
             if self._is_over():
@@ -145,6 +147,15 @@ class _Player:
             if self._is_over():
                 break
         return now
+
+    def _widen_bins(self) -> None:
+        """The record of goodput is full: make its bins twice as wide."""
+        w, goodput = self.world.w, self.world.tables["goodput"]
+        while self.now + self.window > w[at.W_BIN] * w[at.W_BINS]:
+            half = goodput.shape[1] // 2
+            goodput[:, :half] = goodput[:, 0 : 2 * half : 2] + goodput[:, 1 : 2 * half : 2]
+            goodput[:, half:] = 0
+            w[at.W_BIN] *= 2
 
     def _after(self, now: int) -> int:
         in_flight = int(self.threads[:, at.TH_IN_FLIGHT].sum())

@@ -283,3 +283,18 @@ def run_timers(w: Any, thread: int, nic: Any, now: int) -> None:
                 _send_responder_control(w, thread, nic, row, rx, now)
             deadline = m[rx + RX_DEADLINE]
             nic[at.NC_RX_TIMER] = min(nic[at.NC_RX_TIMER], deadline * 1000 if deadline < at.NEVER // 1000 else at.NEVER)
+
+
+@engine
+def tell_ports(w: Any, nic: Any, now: int) -> None:
+    """Local ports changed: every endpoint of the NIC hears of it, and may want to tell its peer."""
+    m, up = words(w[at.T_MEMORY]), nic[at.NC_PORTS]
+    for flow in range(nic[at.NC_FLOW0], nic[at.NC_FLOW0] + nic[at.NC_FLOWS]):
+        tx = tx_address(w, flow)
+        law_calls.on_ports(w, tx, now // 1000, up, w[at.W_ANNOUNCE])
+        watch(nic, m[tx + TX_DEADLINE])
+        join_line(w, nic, flow)
+    for row in range(nic[at.NC_RECEIVER0], nic[at.NC_RECEIVER0] + nic[at.NC_RECEIVERS]):
+        rx = rx_address(w, row)
+        if law_calls.on_ports(w, rx, now // 1000, up, w[at.W_ANNOUNCE]) & DO_CONTROL:
+            _send_responder_control(w, 0, nic, row, rx, now)

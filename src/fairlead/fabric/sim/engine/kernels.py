@@ -18,10 +18,12 @@ from fairlead.fabric.mrc import compile as mrc_compile
 from fairlead.fabric.mrc import law
 from fairlead.fabric.sim.engine import layout as at
 from fairlead.fabric.sim.engine import law_calls, loop, paced, roce
-from fairlead.fabric.sim.engine.jit import row_of, words
+from fairlead.fabric.sim.engine.endpoints import tell_ports
+from fairlead.fabric.sim.engine.jit import row32_of, row_of, words
 from fairlead.fabric.sim.engine.line import rx_address, tx_address
 from fairlead.fabric.sim.engine.lossless import sweep_lossless
 from fairlead.fabric.sim.engine.nics import sweep_group
+from fairlead.fabric.sim.engine.queues import free_place, pop
 from fairlead.fabric.sim.engine.switches import sweep_switch
 
 Kernel = Callable[..., Any]
@@ -63,6 +65,53 @@ def _start_rows(address: int, profile: int, seed: int) -> int:
             continue
         law.init_tx(m, tx_address(w, flow), profile, seed + 2 * flow, 0)
         law.init_rx(m, rx_address(w, flow), profile, seed + 2 * flow + 1, 0)
+    return 0
+
+
+def _cut(address: int, number: int, down: int) -> int:
+    """Take a port down, losing what waits there, or bring it up. Returns how many packets were lost."""
+    w = words(address)
+    port = row32_of(w, at.T_PORTS, at.PORT_COLUMNS, number)
+    if (port[at.PT_STATE] & at.PORT_DOWN != 0) == (down != 0):
+        return 0
+    port[at.PT_STATE] ^= at.PORT_DOWN
+    if not down:
+        w[at.W_DOWN] -= 1
+        return 0
+    w[at.W_DOWN] += 1
+    lost = 0
+    if port[at.PT_SERVING] >= 0:
+        free_place(w, 0, port[at.PT_SERVING])
+        port[at.PT_SERVING] = -1
+        lost += 1
+    while port[at.PT_DATA_HEAD] >= 0:
+        free_place(w, 0, pop(w, port, at.PT_DATA_HEAD))
+        lost += 1
+    while port[at.PT_CONTROL_HEAD] >= 0:
+        free_place(w, 0, pop(w, port, at.PT_CONTROL_HEAD))
+        lost += 1
+    port[at.PT_DATA_BYTES] = 0
+    port[at.PT_CONTROL_BYTES] = 0
+    row32_of(w, at.T_COUNTS, at.COUNT_COLUMNS, number)[at.CN_DROPS] += lost
+    return lost
+
+
+def _change_ports(address: int, number: int, planes: int, now: int, up: int) -> int:
+    """Ports of a NIC came up or went down: forget what waited there and tell its endpoints."""
+    w = words(address)
+    nic = row_of(w, at.T_NICS, at.NIC_COLUMNS, number)
+    nic[at.NC_PORTS] = nic[at.NC_PORTS] | planes if up else nic[at.NC_PORTS] & ~planes
+    nic[at.NC_CONTROL] = 0
+    for plane in range(w[at.W_PLANES]):
+        place = row32_of(w, at.T_PORTS, at.PORT_COLUMNS, nic[at.NC_PORT0] + plane)[at.PT_CONTROL_HEAD]
+        while place >= 0:
+            nic[at.NC_CONTROL] += 1
+            place = row32_of(w, at.T_LINKS, at.LINK_COLUMNS, place)[at.LINK_NEXT]
+    if w[at.W_TRANSPORT] == at.TRANSPORT_MRC:
+        tell_ports(w, nic, now)
+    nic[at.NC_WAKE] = now
+    group = row_of(w, at.T_NODES, at.NODE_COLUMNS, w[at.W_GROUP0] + number // w[at.W_HOSTS])
+    group[at.ND_WAKE] = min(group[at.ND_WAKE], now)
     return 0
 
 
@@ -119,3 +168,13 @@ def link(w: Any, note: Callable[[int, int], None] = lambda done, total: None) ->
     note(total - 1, total)
     start_rows()
     note(total, total)
+
+
+def cut(w: Any, port: int, *, down: bool) -> int:
+    """Take a port down or bring it up; how many packets that lost."""
+    return int(_compiled(_cut, 3)(int(w[at.W_SELF]), port, int(down)))
+
+
+def change_ports(w: Any, nic: int, planes: int, now: int, *, up: bool) -> None:
+    """Tell a NIC that its ports in these planes came up or went down."""
+    _compiled(_change_ports, 5)(int(w[at.W_SELF]), nic, planes, now, int(up))

@@ -56,7 +56,7 @@ TRANSPORT_MRC, TRANSPORT_ROCE = range(2)
     W_OVERHEAD,  # bytes on the wire beyond the payload
     W_ACK_BYTES,
     W_ECHO,  # 1: packets carry the time they were sent
-    W_EVS,  # entropy values a flow uses in each plane
+    W_ANNOUNCE,  # 1: endpoints tell their peers which ports are up
     # results
     W_BIN,  # ps per bin of the goodput record
     W_BINS,

@@ -75,6 +75,9 @@ class Options:
     ack_bytes: int = 64
     bin_ps: int = 1_000_000
     num_bins: int = 4096
+    announce_ports: bool = True
+    packet_room: float = 1.0
+    """Room for packets under way, relative to the estimate."""
     roce: Roce | None = None
     """Parameters of RoCE, where flows use it instead of MRC."""
 
@@ -115,11 +118,12 @@ def window_ps(shape: Shape) -> int:
     return shape.shortest_link_ps
 
 
-def packets_in_flight(workload: Workload, profile: Profile) -> int:
+def packets_in_flight(workload: Workload, profile: Profile, options: Options) -> int:
     """How many packets can be under way at once: a window of each flow, and a control packet for each."""
     sizes = np.zeros(workload.num_flows, dtype=np.int64)
     np.add.at(sizes, workload.flow, -(-workload.size // profile.mtu))
-    return int(np.minimum(sizes, profile.mpr).sum()) * 2 + 4 * workload.num_flows
+    window = options.roce.window_packets if options.roce else profile.mpr
+    return int(np.minimum(sizes, window).sum()) * 2 + 4 * workload.num_flows + 4096
 
 
 @dataclass(frozen=True)
@@ -136,7 +140,7 @@ class Sizes:
         """Room for the worst that can happen; pages are taken from the system only when used."""
         window = window_ps(shape)
         slots = 1 << int(-(-shape.longest_link_ps // window) + 1 + _slow_windows(shape, profile, options)).bit_length()
-        packets = packets_in_flight(workload, profile)
+        packets = int(packets_in_flight(workload, profile, options) * options.packet_room)
         open_chunks = shape.num_nodes * 3 * options.threads
         per_port = window // _min_wire_ps(shape, queues, options) + 2
         in_ports = max(shape.t0_radix, shape.t1_radix, shape.core_radix, shape.hosts * shape.planes)
@@ -295,7 +299,7 @@ def _world_vector(
         at.W_OVERHEAD: options.wire_overhead,
         at.W_ACK_BYTES: options.ack_bytes,
         at.W_ECHO: profile.reorder_ns > 0,
-        at.W_EVS: profile.evs_per_plane,
+        at.W_ANNOUNCE: options.announce_ports,
         at.W_BIN: options.bin_ps,
         at.W_BINS: options.num_bins,
         at.W_MESSAGES: workload.num_messages,

@@ -1,0 +1,209 @@
+"""Topology (`.topo`) and connection-matrix (`.cm`, `.tm`) files of the htsim family, read as they are.
+
+Both are lines of words. Every problem of a file is told at once, each with its line (SpecError).
+
+The unit trap: `start` of a connection. htsim's UEC program stores the number and then schedules it as microseconds; an
+older loader of the same format takes picoseconds. The scenario says which (`start_unit`), microseconds by default.
+
+Knows: the two formats. Must not know: engine, scenarios.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairlead.base.suggest import did_you_mean
+from fairlead.errors import Problem, SpecError
+from fairlead.fabric.sim.shape import Shape, Tier
+
+_TIER_KEYS = (
+    "downlink_speed_gbps",
+    "radix_up",
+    "radix_down",
+    "queue_up",
+    "queue_down",
+    "oversubscribed",
+    "bundle",
+    "switch_latency_ns",
+    "downlink_latency_ns",
+)
+_HEAD_KEYS = ("nodes", "tiers", "podsize")
+
+
+class _Reader:
+    """Lines of a file, and the problems found in them."""
+
+    def __init__(self, path: Path) -> None:
+        self.file = str(path)
+        self.problems: list[Problem] = []
+        try:
+            self.text = path.read_text(encoding="utf-8", errors="replace")
+        except OSError as exc:
+            raise SpecError([Problem("sim/file", f"cannot be read: {exc.strerror}", self.file)]) from exc
+
+    def lines(self) -> list[tuple[int, list[str]]]:
+        """Number and words of each line that says something."""
+        found = [(i, line.split()) for i, line in enumerate(self.text.splitlines(), start=1)]
+        return [(i, words) for i, words in found if words and not words[0].startswith("#")]
+
+    def refuse(self, line: int, message: str, hint: str = "") -> None:
+        """Note a problem."""
+        source = self.text.splitlines()[line - 1] if line else ""
+        self.problems.append(
+            Problem("sim/htsim-file", message, self.file, line=line, column=1 if line else 0, length=len(source), source=source, hint=hint)
+        )
+
+    def number(self, line: int, word: str) -> float:
+        """A number, or 0 and a problem."""
+        try:
+            return float(word)
+        except ValueError:
+            self.refuse(line, f"`{word}` is no number")
+            return 0.0
+
+    def finish(self) -> None:
+        """Raise what was found."""
+        if self.problems:
+            raise SpecError(self.problems)
+
+
+def read_topology(path: Path) -> Shape:
+    """The fabric of a `.topo` file, as one plane."""
+    reader = _Reader(path)
+    head: dict[str, float] = {}
+    tiers: dict[int, dict[str, float]] = {}
+    current: dict[str, float] | None = None
+    for line, words in reader.lines():
+        key = words[0].lower()
+        if len(words) < 2:
+            reader.refuse(line, f"`{words[0]}` has no value")
+            continue
+        value = reader.number(line, words[1])
+        if key == "tier":
+            current = tiers.setdefault(int(value), {})
+        elif key in _HEAD_KEYS and current is None:
+            head[key] = value
+        elif key in _TIER_KEYS and current is not None:
+            if key in current:
+                reader.refuse(line, f"`{words[0]}` is said twice for this tier")
+            current[key] = value
+        else:
+            reader.refuse(line, f"unknown word `{words[0]}`", did_you_mean(key, [*_HEAD_KEYS, *_TIER_KEYS, "tier"]))
+    for key in _HEAD_KEYS:
+        if head.get(key, 0) <= 0:
+            reader.refuse(0, f"`{key.capitalize()}` is missing")
+    num_tiers = int(head.get("tiers", 2))
+    if num_tiers not in (2, 3):
+        reader.refuse(0, f"Tiers is {num_tiers}; 2 and 3 are understood")
+    for tier in range(num_tiers):
+        needed = ["downlink_speed_gbps", "radix_down", "downlink_latency_ns"] + (["radix_up"] if tier < num_tiers - 1 else [])
+        for key in needed:
+            if tiers.get(tier, {}).get(key, 0) <= 0:
+                reader.refuse(0, f"tier {tier} lacks `{key}`")
+    reader.finish()
+    return _shape(reader, int(head["nodes"]), int(head["podsize"]), [tiers[t] for t in range(num_tiers)])
+
+
+def _shape(reader: _Reader, nodes: int, pod_size: int, tiers: list[dict[str, float]]) -> Shape:
+    hosts, up0 = int(tiers[0]["radix_down"]), int(tiers[0]["radix_up"])
+    bundle1, bundle2 = int(tiers[1].get("bundle", 1)), int(tiers[-1].get("bundle", 1)) if len(tiers) == 3 else 1
+    links = tuple(
+        Tier(t["downlink_speed_gbps"], t["downlink_latency_ns"], t.get("switch_latency_ns", 0.0)) for t in tiers
+    )
+    pods = nodes // pod_size if len(tiers) == 3 else 1
+    for what, whole, part in (
+        ("Nodes by the pod size", nodes, pod_size),
+        ("the pod size by Radix_Down of tier 0", pod_size, hosts),
+        ("Radix_Up of tier 0 by the bundle of tier 1", up0, bundle1),
+    ):
+        if part <= 0 or whole % part:
+            reader.refuse(0, f"{what} does not divide: {whole} / {part}")
+    reader.finish()
+    pod_t0, pod_t1 = (nodes // pods) // hosts, up0 // bundle1
+    cores = int(tiers[1].get("radix_up", 0)) // bundle2 * pod_t1 if len(tiers) == 3 else 0
+    return Shape(
+        planes=1, pods=pods, pod_t0=pod_t0, pod_t1=pod_t1, cores=cores, hosts=hosts, bundle1=bundle1, bundle2=bundle2, tiers=links,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Connection:
+    """One line of a connection matrix."""
+
+    src: int
+    dst: int
+    size: int
+    start: float | None
+    """None: it waits for a trigger."""
+    trigger: int
+    sent_trigger: int
+    """Fired when the sender knows that all arrived; 0: none."""
+    received_trigger: int
+    line: int
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A connection matrix."""
+
+    nodes: int
+    connections: list[Connection]
+    barriers: dict[int, int]
+    """Triggers that need several firings: how many."""
+
+
+def read_matrix(path: Path) -> Matrix:
+    """The connections of a `.cm` file."""
+    reader = _Reader(path)
+    nodes, connections, barriers, declared = 0, [], {}, 0
+    for line, words in reader.lines():
+        if words[0] == "Nodes":
+            nodes = int(reader.number(line, words[1])) if len(words) > 1 else 0
+        elif words[0] == "Connections":
+            declared = int(reader.number(line, words[1])) if len(words) > 1 else 0
+        elif words[0] in ("Triggers", "Failures"):
+            continue
+        elif words[0] == "trigger":
+            pairs = dict(zip(words[1::2], words[2::2], strict=False))
+            if "barrier" in words:
+                barriers[int(reader.number(line, pairs.get("id", "0")))] = int(reader.number(line, pairs.get("count", "1")))
+        elif "->" in words[0]:
+            connection = _connection(reader, line, words, nodes)
+            if connection:
+                connections.append(connection)
+        else:
+            known = ["Nodes", "Connections", "Triggers", "Failures", "trigger"]
+            reader.refuse(line, f"unknown word `{words[0]}`", did_you_mean(words[0], known))
+    if nodes <= 0:
+        reader.refuse(0, "`Nodes` is missing")
+    if declared != len(connections) and not reader.problems:
+        reader.refuse(0, f"`Connections` says {declared}, the file holds {len(connections)}")
+    reader.finish()
+    return Matrix(nodes, connections, barriers)
+
+
+def _connection(reader: _Reader, line: int, words: list[str], nodes: int) -> Connection | None:
+    known = ("start", "size", "id", "trigger", "send_done_trigger", "recv_done_trigger", "prio", "msg")
+    ends = words[0].split("->")
+    if len(ends) != 2 or not (ends[0].isdigit() and ends[1].isdigit()):
+        reader.refuse(line, f"`{words[0]}` is not written source->destination")
+        return None
+    values: dict[str, float] = {}
+    for key, word in zip(words[1::2], words[2::2], strict=False):
+        if key not in known:
+            reader.refuse(line, f"unknown word `{key}`", did_you_mean(key, known))
+        values[key] = reader.number(line, word)
+    if len(words) % 2 == 0:
+        reader.refuse(line, f"`{words[-1]}` has no value")
+    src, dst = int(ends[0]), int(ends[1])
+    if max(src, dst) >= nodes or src == dst:
+        reader.refuse(line, f"{src}->{dst} is no pair of {nodes} nodes")
+    if values.get("size", 0) <= 0:
+        reader.refuse(line, "`size` is missing")
+    if ("start" in values) == ("trigger" in values):
+        reader.refuse(line, "either `start` or `trigger` must be said")
+    return Connection(
+        src, dst, int(values.get("size", 0)), values.get("start"), int(values.get("trigger", 0)),
+        int(values.get("send_done_trigger", 0)), int(values.get("recv_done_trigger", 0)), line,
+    )  # fmt: skip

@@ -1,0 +1,201 @@
+"""A scenario as its TOML file says it: one Struct a table, every key with its unit and its meaning.
+
+Knows: names, units, defaults and single-key bounds. Must not know: how keys hang together (rules.py), or numpy.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from fairlead.fabric.sim.nicset import NicSet
+
+Count = Annotated[int, Meta(ge=1)]
+Natural = Annotated[int, Meta(ge=0)]
+Positive = Annotated[float, Meta(gt=0)]
+NotNegative = Annotated[float, Meta(ge=0)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Percent = Annotated[float, Meta(ge=0, le=100)]
+
+
+class Topology(Struct, frozen=True, kw_only=True):
+    """The fabric: planes of two tiers, a three-tier fat tree, or a topology file of htsim."""
+
+    kind: Literal["planes", "fat-tree", "file"] = "planes"
+    planes: Annotated[int, Meta(ge=1, le=32)] = 1
+    """Planes; a NIC has one port in each."""
+    t0: Count = 2
+    """T0 switches in each plane (`planes`), or in each pod (`fat-tree`)."""
+    t1: Count = 2
+    """T1 switches in each plane, or aggregation switches in each pod."""
+    hosts_per_t0: Count = 2
+    """NICs below each T0."""
+    nics: Natural = 0
+    """NICs in all; with it `hosts_per_t0` follows from `t0`. 0: not said."""
+    pods: Count = 1
+    cores: Natural = 0
+    """Core switches of a fat tree."""
+    links_per_pair: Count = 1
+    """Parallel links between a T0 and a T1."""
+    file: str = ""
+    """A `.topo` file, beside the scenario."""
+
+
+class Links(Struct, frozen=True, kw_only=True):
+    """Rates and lengths. A topology file says its own."""
+
+    host_gbps: Positive = 100.0
+    fabric_gbps: NotNegative = 0.0
+    """Between T0 and T1; 0: as hosts."""
+    core_gbps: NotNegative = 0.0
+    host_latency_ns: Positive = 1000.0
+    fabric_latency_ns: Positive = 1000.0
+    core_latency_ns: Positive = 1000.0
+    switch_latency_ns: NotNegative = 0.0
+
+
+class Queues(Struct, frozen=True, kw_only=True):
+    """Switch queues. Shares are of one bandwidth-delay product of a port."""
+
+    size_bdp: NotNegative = 0.0
+    """Data queue; 0: 1 with trimming, 5 without."""
+    size_bytes: Natural = 0
+    """Data queue in bytes, instead of `size_bdp`."""
+    ecn_low_bdp: Share = 0.2
+    ecn_high_bdp: Share = 0.8
+    ecn_last_hop: bool = False
+    """Mark also on the way to the NIC; without it a mark means that a path is busy, not the receiver."""
+    trim: bool = True
+    trim_bytes: Annotated[int, Meta(ge=64, le=512)] = 64
+    pfc: bool = False
+    """Pause instead of drop; no trimming then."""
+    xoff_bytes: Natural = 0
+    """Bytes of one ingress that pause its sender; 0: half a bandwidth-delay product."""
+
+
+class Transport(Struct, frozen=True, kw_only=True):
+    """What the NICs speak."""
+
+    kind: Literal["mrc", "uec", "roce"] = "mrc"
+    """`uec`: the protocol core with the parameters of the UEC reference simulator."""
+    paths: Literal["", "mrc", "oblivious", "bitmap", "reps", "mixed"] = ""
+    """Path choice; empty: `mrc` for mrc, `mixed` for uec."""
+    congestion: Literal["nscc", "constant"] = "nscc"
+    routing: Literal["", "source", "hash"] = ""
+    """Who chooses the uplink: the packet (SRv6), or a hash in the switch; empty: source for mrc on planes."""
+    evs: Annotated[int, Meta(ge=0, le=256)] = 0
+    """Entropy values of a queue pair, all planes together; 0: 128 active and as many in reserve (mrc), 64 (uec)."""
+    payload_bytes: Annotated[int, Meta(ge=0, le=9000)] = 0
+    header_bytes: Annotated[int, Meta(ge=0, le=512)] = 0
+    """Bytes on the wire beyond the payload; 0: 96 (mrc), 64 (uec, roce)."""
+    window_packets: Natural = 0
+    """PSNs beyond the acknowledged one that a responder takes; 0: twice the bandwidth-delay product."""
+    cwnd_bdp: NotNegative = 0.0
+    """Initial congestion window; 0: 1.5."""
+    cwnd_packets: Natural = 0
+    """Initial congestion window in packets, instead of `cwnd_bdp`."""
+    sack_bytes: Natural = 0
+    """Bytes received that call for a SACK; 0: 4096 (mrc), 16384 (uec)."""
+    timeout_us: NotNegative = 0.0
+    """Local ACK timeout; 0: 262 (mrc), 15 + six queues (uec), 500 (roce)."""
+    announce_ports: bool = True
+    """Tell peers which ports are up."""
+    dcqcn: bool = True
+    """Rate control of RoCE."""
+
+
+class Traffic(Struct, frozen=True, kw_only=True):
+    """One part of the load. Which keys count depends on `kind`."""
+
+    kind: Literal[
+        "permutation", "incast", "all-to-all", "ring-all-reduce", "tree-all-reduce", "send-recv", "flow", "file", "training"
+    ]
+    name: str = ""
+    nics: NicSet = NicSet("")
+    """Who takes part; empty: every NIC."""
+    to: int = -1
+    """Receiver of an incast or a flow."""
+    size_bytes: Count = 1_000_000
+    """Of each message; of the buffer that a collective reduces."""
+    start_us: NotNegative = 0.0
+    qps: Annotated[int, Meta(ge=1, le=256)] = 1
+    """Queue pairs that share each transfer."""
+    messages: Count = 1
+    """One after the other on each pair (`permutation`, `send-recv`, `flow`)."""
+    depth: Count = 2
+    """Messages under way at once on each pair (`send-recv`)."""
+    chunk_bytes: Natural = 0
+    """Pipelining unit of a tree; 0: a sixteenth of the buffer."""
+    collective: Literal["ring-all-reduce", "tree-all-reduce", "all-to-all"] = "ring-all-reduce"
+    steps: Count = 1
+    """Training steps."""
+    compute_us: NotNegative = 0.0
+    """Computation of each NIC before each step's collective."""
+    compute_jitter: Share = 0.0
+    """Share by which computation times differ, at random."""
+    file: str = ""
+    """A connection matrix (`.cm`), beside the scenario."""
+    start_unit: Literal["us", "ps"] = "us"
+    """What `start` means in a connection matrix: htsim's UEC program reads microseconds, its other loader picoseconds."""
+
+
+class Fault(Struct, frozen=True, kw_only=True):
+    """Something that happens to the fabric. Times are rounded up to the next window (the shortest link latency)."""
+
+    kind: Literal["link", "port", "t0", "t1", "loss", "slow", "paths"]
+    """link: T0-T1. port: NIC-T0. loss and slow: a link, a port, or a whole plane. paths: some paths of some NICs lose packets."""
+    at_us: NotNegative = 0.0
+    until_us: NotNegative = 0.0
+    """Repaired then; 0: never."""
+    plane: int = -1
+    """-1: every plane."""
+    t0: int = -1
+    t1: int = -1
+    nic: int = -1
+    core: int = -1
+    """With `t1`: the link between that aggregation switch and this core (slow, loss)."""
+    nics: NicSet = NicSet("")
+    """Whose paths are corrupted (`paths`)."""
+    t1s: NicSet = NicSet("")
+    """T1 switches the corrupted paths lead over."""
+    loss: Share = 0.0
+    """Packets lost (`loss`, `paths`)."""
+    rate: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    """Share of its rate that a `slow` link keeps."""
+    one_way: bool = False
+    """Only from T0 up, or from NIC to T0 (`slow`, `loss`); with `down_only` the other way."""
+    down_only: bool = False
+    flap_us: NotNegative = 0.0
+    """Down for so long, up for so long, in turn, until `until_us`; 0: down all the time."""
+    reroute_us: NotNegative = 0.0
+    """When hashing switches have routed around it; 0: never."""
+
+
+class Run(Struct, frozen=True, kw_only=True):
+    """How long, how much, how seen."""
+
+    until_us: Positive = 100_000.0
+    """The run ends then, whether or not every message is complete."""
+    seed: Natural = 1
+    threads: Annotated[int, Meta(ge=0, le=64)] = 0
+    """0: two where the fabric is large enough to gain."""
+    memory_gib: NotNegative = 0.0
+    """Most memory the run may take; 0: what is free."""
+    bin_us: NotNegative = 0.0
+    """Width of the goodput record; 0: a window."""
+    packet_room: Positive = 1.0
+    """Room for packets under way, relative to the estimate."""
+
+
+class Scenario(Struct, frozen=True, kw_only=True):
+    """A simulation."""
+
+    title: str = ""
+    topology: Topology
+    links: Links = Links()
+    queues: Queues = Queues()
+    transport: Transport = Transport()
+    traffic: tuple[Traffic, ...]
+    fault: tuple[Fault, ...] = ()
+    run: Run = Run()

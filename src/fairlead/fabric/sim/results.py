@@ -1,0 +1,242 @@
+"""What a run shows: completion times, goodput, queues, losses, paths, training steps.
+
+Knows: where the engine leaves its counts. Must not know: output formats.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairlead.fabric.mrc import layout as mrc
+from fairlead.fabric.sim.engine import layout as at
+from fairlead.fabric.sim.engine import roce
+from fairlead.fabric.sim.engine.memory import World
+from fairlead.fabric.sim.runner import Outcome
+from fairlead.fabric.sim.setup import Setup
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Counters:
+    """Packets and what became of them. NIC packets = delivered + dropped + lost + refused + under way."""
+
+    new: int
+    retransmitted: int
+    sacks: int
+    nacks: int
+    timeouts: int
+    sent_by_nics: int
+    delivered: int
+    trimmed: int
+    marked: int
+    dropped: int
+    lost: int
+    refused: int
+    failed_flows: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """The messages of one [[traffic]] table."""
+
+    name: str
+    messages: int
+    done: int
+    fct_us: Floats
+    """Of complete messages, sorted: from when it might go to when the sender knew."""
+    placed_us: Floats
+    """The same, to when the last byte was placed."""
+    ideal_us: Floats
+    """How long each would take alone."""
+    payload_bytes: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """A training step."""
+
+    number: int
+    begin_us: float
+    """When the first NIC began to compute."""
+    end_us: float
+    """When the last NIC had its result; NaN if none has."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """Everything that is told about a run."""
+
+    setup: Setup
+    outcome: Outcome
+    parts: tuple[Part, ...]
+    counters: Counters
+    goodput_bits_per_s: Floats
+    """[plane, bin]"""
+    bin_us: float
+    max_queue: dict[str, int]
+    """Deepest data queue of each tier, bytes."""
+    ev_states: dict[str, int]
+    """Entropy values by state, over all queue pairs at the end."""
+    steps: tuple[Step, ...]
+
+    @property
+    def mean_goodput(self) -> float:
+        """Payload bits per second, all NICs together, from start to end."""
+        total = sum(p.payload_bytes for p in self.parts)
+        return total * 8e12 / max(1, self.outcome.time_ps)
+
+
+def collect(setup: Setup, world: World, outcome: Outcome) -> Results:
+    """Read a world after its run (or in the middle of it)."""
+    goodput, bin_us = _goodput(setup, world, outcome)
+    return Results(
+        setup=setup,
+        outcome=outcome,
+        parts=_parts(setup, world),
+        counters=_counters(setup, world),
+        goodput_bits_per_s=goodput,
+        bin_us=bin_us,
+        max_queue=_max_queue(setup, world),
+        ev_states=_ev_states(setup, world),
+        steps=_steps(setup, world),
+    )
+
+
+def _parts(setup: Setup, world: World) -> tuple[Part, ...]:
+    work, rows = setup.workload, world.rows
+    messages = world.tables["messages"][rows.message_row]
+    group = work.group[work.flow]
+    placed_bytes = world.tables["receivers"][:, at.RC_BYTES]
+    by_flow = np.empty(work.num_flows, dtype=np.int64)
+    by_flow[:] = placed_bytes[world.tables["flows"][rows.flow_row, at.FL_RECEIVER]]
+    found = []
+    for number, part in enumerate(setup.scenario.traffic):
+        mine = messages[group == number]
+        done = mine[mine[:, at.MS_ACKED] >= 0]
+        size = done[:, at.MS_BYTES]
+        begun = done[:, at.MS_DUE]
+        order = np.argsort(done[:, at.MS_ACKED] - begun, kind="stable")
+        found.append(
+            Part(
+                name=part.name or part.kind,
+                messages=len(mine),
+                done=len(done),
+                fct_us=((done[:, at.MS_ACKED] - begun) / 1e6)[order],
+                placed_us=((done[:, at.MS_PLACED] - begun) / 1e6)[order],
+                ideal_us=ideal_us(setup, size)[order],
+                payload_bytes=int(by_flow[work.group == number].sum()),
+            )
+        )
+    return tuple(found)
+
+
+def ideal_us(setup: Setup, size: Ints) -> Floats:
+    """How long messages of these sizes take alone: all their packets through the NIC's ports, one way, and the answer.
+
+    The first packet must also pass each further link, and the acknowledgement comes back along the longest path.
+    """
+    profile, shape = setup.profile, setup.shape
+    packets = -(-size // profile.mtu)
+    wire = size + packets * setup.options.wire_overhead
+    per_byte_us = shape.tiers[0].fs_per_byte / 1e9
+    full = (profile.mtu + setup.options.wire_overhead) * per_byte_us
+    planes = np.minimum(shape.planes, packets)
+    hops = shape.diameter
+    onward = (hops - 1) * np.minimum(full, wire * per_byte_us) + setup.options.ack_bytes * per_byte_us * hops
+    return np.asarray(wire * per_byte_us / planes + onward + 2 * shape.one_way_ns() / 1000, dtype=np.float64)
+
+
+def _counters(setup: Setup, world: World) -> Counters:
+    counts = world.tables["counts"].sum(axis=0, dtype=np.int64)
+    threads = world.tables["threads"].sum(axis=0)
+    ports = world.tables["ports"]
+    common = {
+        "sent_by_nics": int(ports[setup.shape.nic_port0 :, at.PT_SENT].sum(dtype=np.int64)),
+        "delivered": int(threads[at.TH_DELIVERED] - threads[at.TH_REFUSED]),
+        "refused": int(threads[at.TH_REFUSED]),
+        "trimmed": int(counts[at.CN_TRIMS]) if setup.queues.trim else 0,
+        "marked": int(counts[at.CN_MARKS]),
+        "dropped": int(counts[at.CN_DROPS]),
+        "lost": int(counts[at.CN_LOST]),
+    }
+    if setup.options.roce:
+        tx = world.tables["roce_tx"].sum(axis=0)
+        return Counters(
+            new=int(tx[roce.RT_NUM_NEW]), retransmitted=int(tx[roce.RT_NUM_RTX]), sacks=int(tx[roce.RT_NUM_ACKS]),
+            nacks=int(tx[roce.RT_NUM_NAKS]), timeouts=int(tx[roce.RT_NUM_TIMEOUTS]), failed_flows=0, **common,
+        )  # fmt: skip
+    tx = requestors(world)
+    total = {
+        name: int(tx[:, place].sum())
+        for name, place in (
+            ("new", mrc.TX_NUM_NEW),
+            ("retransmitted", mrc.TX_NUM_RTX),
+            ("sacks", mrc.TX_NUM_SACKS),
+            ("nacks", mrc.TX_NUM_NACKS),
+            ("timeouts", mrc.TX_NUM_TIMEOUTS),
+        )
+    }
+    return Counters(failed_flows=int((tx[:, mrc.E_ERROR] != 0).sum()), **total, **common)
+
+
+def requestors(world: World) -> Ints:
+    """The requestor rows as a table; a view."""
+    s = world.state
+    return s.m[s.tx_base : s.tx_base + s.num_tx * s.tx_stride].reshape(s.num_tx, s.tx_stride)
+
+
+def _goodput(setup: Setup, world: World, outcome: Outcome) -> tuple[Floats, float]:
+    bins = world.tables["goodput"].reshape(setup.options.threads, setup.shape.planes, -1).sum(axis=0)
+    bin_ps = int(world.w[at.W_BIN])
+    used = max(1, min(bins.shape[1], -(-outcome.time_ps // bin_ps)))
+    return bins[:, :used] * (8e12 / bin_ps), bin_ps / 1e6
+
+
+def _max_queue(setup: Setup, world: World) -> dict[str, int]:
+    shape, deepest = setup.shape, world.tables["ports"][: setup.shape.nic_port0, at.PT_MAX_DATA]
+    found: dict[str, int] = {}
+    for plane in range(shape.planes):
+        first = plane * shape.plane_ports
+        t0 = deepest[first : first + shape.t0 * shape.t0_radix].reshape(shape.t0, shape.t0_radix)
+        first += shape.t0 * shape.t0_radix
+        t1 = deepest[first : first + shape.t1 * shape.t1_radix]
+        cores = deepest[first + shape.t1 * shape.t1_radix : (plane + 1) * shape.plane_ports]
+        for name, values in (("T0 to NIC", t0[:, : shape.hosts]), ("T0 up", t0[:, shape.hosts :]), ("T1", t1), ("core", cores)):
+            if values.size:
+                found[name] = max(found.get(name, 0), int(values.max()))
+    return found
+
+
+def _ev_states(setup: Setup, world: World) -> dict[str, int]:
+    if setup.options.roce or setup.profile.path_rule != mrc.PATH_MRC:
+        return {}
+    rows = requestors(world)
+    first = int(world.state.m[world.state.profiles[0] + mrc.P_TX_EVS])
+    num_words = -(-setup.profile.num_evs // 32)
+    sets = rows[:, first : first + num_words * mrc.NUM_EV_WORDS].reshape(len(rows), num_words, mrc.NUM_EV_WORDS)
+    ones = np.bitwise_count(sets.astype(np.uint64)).sum(axis=(0, 1))
+    counted = {"in rotation": int(ones[mrc.EV_ACTIVE]), "skip": int(ones[mrc.EV_SKIP])}
+    counted |= {"assumed bad": int(ones[mrc.EV_BAD]), "denied": int(ones[mrc.EV_DENIED])}
+    counted["standby"] = len(rows) * setup.profile.num_evs - counted["in rotation"] - counted["assumed bad"] - counted["denied"]
+    return counted
+
+
+def _steps(setup: Setup, world: World) -> tuple[Step, ...]:
+    work = setup.workload
+    if not len(work.step):
+        return ()
+    messages = world.tables["messages"][world.rows.message_row]
+    found = []
+    begin = 0.0
+    for number in range(int(work.step.max()) + 1):
+        mine = messages[work.step == number]
+        placed = mine[:, at.MS_PLACED]
+        end = float(placed.max()) / 1e6 if (placed >= 0).all() else float("nan")
+        found.append(Step(number, begin, end))
+        begin = end
+    return tuple(found)

@@ -1,0 +1,187 @@
+"""A scenario turned into what the engine runs: shape, workload, protocol profile, queue rules, options.
+
+Knows: defaults that follow from the fabric (bandwidth-delay products, windows, timeouts). Must not know: files, output.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from fairlead.fabric.mrc import layout as mrc
+from fairlead.fabric.mrc.profile import Profile
+from fairlead.fabric.sim import traffic
+from fairlead.fabric.sim.engine.memory import Options, Queues, Roce, estimate_bytes, window_ps
+from fairlead.fabric.sim.htsim_files import read_topology
+from fairlead.fabric.sim.model import Scenario
+from fairlead.fabric.sim.shape import Shape, Tier
+from fairlead.fabric.sim.workload import Workload
+from fairlead.spec.topology import Topology
+
+PATH_RULES = {
+    "mrc": mrc.PATH_MRC,
+    "oblivious": mrc.PATH_OBLIVIOUS,
+    "bitmap": mrc.PATH_BITMAP,
+    "reps": mrc.PATH_REPS,
+    "mixed": mrc.PATH_MIXED,
+}
+ACK_BYTES = 64
+LARGE_FABRIC = 2048  # NICs from which a second thread pays
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Everything a run is made of, before memory is taken."""
+
+    scenario: Scenario
+    shape: Shape
+    workload: Workload
+    profile: Profile
+    queues: Queues
+    options: Options
+    network_rtt_ns: int
+
+    @property
+    def estimate(self) -> dict[str, int]:
+        """Bytes of memory by what they are for."""
+        return estimate_bytes(self.shape, self.workload, self.profile, self.queues, self.options)
+
+    @property
+    def nic_bits_per_s(self) -> float:
+        """What a NIC can send, all ports together."""
+        return self.shape.tiers[0].rate_gbps * 1e9 * self.shape.planes
+
+    @property
+    def payload_share(self) -> float:
+        """Payload per byte on the wire of a full packet."""
+        return self.profile.mtu / (self.profile.mtu + self.options.wire_overhead)
+
+
+def prepare(scenario: Scenario, folder: Path = Path()) -> Setup:
+    """Work out every part of a run. Raises UsageError or SpecError where topology or traffic files do not fit."""
+    shape = shape_of(scenario, folder)
+    workload = traffic.build(scenario, shape.num_nics, folder)
+    kind = scenario.transport.kind
+    header = scenario.transport.header_bytes or (96 if kind == "mrc" else 64)
+    payload = scenario.transport.payload_bytes or (4096 if kind != "uec" else 4086)
+    packet = payload + header
+    rtt = shape.round_trip_ns(packet, ACK_BYTES)
+    bdp = math.ceil(rtt * shape.tiers[0].rate_gbps / 8 / packet)  # packets, one port
+    queues = queues_of(scenario, bdp, packet)
+    profile = profile_of(scenario, shape, workload, rtt, payload, header, queues)
+    options = options_of(scenario, shape, workload, header, profile)
+    return Setup(scenario, shape, workload, profile, queues, options, rtt)
+
+
+def shape_of(scenario: Scenario, folder: Path) -> Shape:
+    """The fabric."""
+    t, links = scenario.topology, scenario.links
+    if t.kind == "file":
+        return read_topology(folder / t.file)
+    host = Tier(links.host_gbps, links.host_latency_ns, links.switch_latency_ns)
+    fabric = Tier(links.fabric_gbps or links.host_gbps, links.fabric_latency_ns, links.switch_latency_ns)
+    if t.kind == "planes":
+        if t.nics:
+            topology = Topology.divide(planes=t.planes, t0=t.t0, t1=t.t1, hosts=t.nics)
+        else:
+            topology = Topology(planes=t.planes, t0=t.t0, t1=t.t1, hosts_per_t0=t.hosts_per_t0)
+        return Shape.two_tier(topology, host=host, fabric=fabric, bundle=t.links_per_pair)
+    core = Tier(links.core_gbps or links.host_gbps, links.core_latency_ns, links.switch_latency_ns)
+    return Shape(
+        planes=t.planes, pods=t.pods, pod_t0=t.t0, pod_t1=t.t1, cores=t.cores, hosts=t.hosts_per_t0,
+        bundle1=t.links_per_pair, bundle2=1, tiers=(host, fabric, core),
+    )  # fmt: skip
+
+
+def queues_of(scenario: Scenario, bdp: int, packet: int) -> Queues:
+    """Queue limits and thresholds, whole packets of one bandwidth-delay product."""
+    q = scenario.queues
+    trim = q.trim and not q.pfc
+    size = q.size_bytes or math.ceil(bdp * (q.size_bdp or (1 if trim else 5))) * packet
+    xoff = (q.xoff_bytes or bdp * packet // 2) if q.pfc else 0
+    return Queues(
+        data_limit=1 << 30 if q.pfc else size,
+        control_limit=2 * size,
+        ecn_low=math.ceil(bdp * q.ecn_low_bdp) * packet,
+        ecn_high=math.ceil(bdp * q.ecn_high_bdp) * packet,
+        ecn_last_hop=q.ecn_last_hop,
+        trim=trim,
+        trim_bytes=q.trim_bytes,
+        xoff=xoff,
+        xon=xoff * 4 // 5,
+    )
+
+
+def profile_of(
+    scenario: Scenario, shape: Shape, workload: Workload, rtt: int, payload: int, header: int, queues: Queues
+) -> Profile:
+    """Parameters of the queue pairs."""
+    t = scenario.transport
+    packet = payload + header
+    rate_mbps = round(shape.tiers[0].rate_gbps * 1000 * shape.planes)
+    bdp = rtt * rate_mbps // 8000
+    window = t.window_packets or 2 * math.ceil(bdp / packet)
+    most_messages = int(np.bincount(workload.flow).max())
+    common: dict[str, object] = {
+        "mtu": payload, "overhead": header, "planes": shape.planes, "rate_mbps": rate_mbps, "network_rtt_ns": rtt,
+        "mpr": min(max(128, -(-window // 128) * 128), 32_640), "trim": queues.trim,
+        "max_messages": min(64, 1 << (most_messages - 1).bit_length()),
+        "cc_rule": mrc.CC_CONSTANT if t.congestion == "constant" else mrc.CC_NSCC,
+        "cwnd": t.cwnd_packets * packet or round(t.cwnd_bdp * bdp),
+    }  # fmt: skip
+    if t.paths:
+        common["path_rule"] = PATH_RULES[t.paths]
+    if t.sack_bytes:
+        common["sack_bytes"] = t.sack_bytes
+    if t.timeout_us:
+        common["rto_ns"] = round(t.timeout_us * 1000)
+    if t.kind == "uec":
+        per_plane = _power_below((t.evs or 64 * shape.planes) // shape.planes)
+        common |= {"evs_per_plane": per_plane, "evs_active": per_plane}
+        if not t.timeout_us:
+            # the reference: two priority queues, three hops of an incast
+            common["rto_ns"] = round(15_000 + queues.data_limit * 6 * 8 / shape.tiers[0].rate_gbps)
+        if t.paths == "reps":
+            common["ring_size"] = 8
+        return Profile.uec(**common)
+    active = _power_below(max(1, (t.evs or 128) // shape.planes))
+    active = min(active, _power_below(256 // shape.planes))
+    total = min(2 * active, _power_below(256 // shape.planes))
+    return Profile.mrc(evs_per_plane=total, evs_active=active, **common)
+
+
+def _power_below(n: int) -> int:
+    """The power of two at or below n."""
+    return 1 << max(0, n.bit_length() - 1)
+
+
+def options_of(scenario: Scenario, shape: Shape, workload: Workload, header: int, profile: Profile) -> Options:
+    """How the run is played."""
+    run, t = scenario.run, scenario.transport
+    roce = None
+    if t.kind == "roce":
+        roce = Roce(
+            rate_gbps=shape.tiers[0].rate_gbps, dcqcn=t.dcqcn, timeout_us=t.timeout_us or 500.0,
+            window_packets=t.window_packets or 4096, step_mbps=shape.tiers[0].rate_gbps * 4,
+        )  # fmt: skip
+    source = t.routing == "source" or (t.routing == "" and t.kind == "mrc" and not shape.cores)
+    return Options(
+        seed=run.seed,
+        threads=run.threads or (min(2, os.cpu_count() or 1) if shape.num_nics >= LARGE_FABRIC else 1),
+        hashed=not source,
+        wire_overhead=header,
+        ack_bytes=ACK_BYTES,
+        bin_ps=round(run.bin_us * 1e6) or window_ps(shape),
+        announce_ports=t.announce_ports,
+        packet_room=run.packet_room,
+        roce=roce,
+    )
+
+
+def with_threads(setup: Setup, threads: int) -> Setup:
+    """The same run, played by so many threads."""
+    return replace(setup, options=replace(setup.options, threads=threads))

@@ -1,0 +1,132 @@
+"""Results for a terminal and for JSON.
+
+Knows: wording and units. Must not know: how results came about.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairlead.base.table import table
+from fairlead.base.units import duration, rate, size
+from fairlead.fabric.sim.results import Part, Results
+from fairlead.fabric.sim.runner import Ended
+
+QUANTILES = (0.0, 0.5, 0.9, 0.99, 1.0)
+_ENDED = {
+    Ended.DONE: "every message is complete",
+    Ended.TIME: "the time was up",
+    Ended.STALLED: "nothing could happen any more",
+    Ended.INTERRUPTED: "interrupted; what follows covers the part that was played",
+}
+
+
+def quantiles(values: NDArray[np.float64]) -> dict[str, float]:
+    """Minimum, median, p90, p99 and maximum."""
+    if not len(values):
+        return {}
+    names = ("min", "p50", "p90", "p99", "max")
+    return {n: round(float(v), 3) for n, v in zip(names, np.quantile(values, QUANTILES), strict=True)}
+
+
+def slowdown(part: Part) -> NDArray[np.float64]:
+    """Completion times over what each message would take alone."""
+    return part.fct_us / part.ideal_us
+
+
+def text(r: Results) -> str:
+    """What a person reads."""
+    shape, c = r.setup.shape, r.counters
+    title = r.setup.scenario.title
+    lines = [title, ""] if title else []
+    lines += [
+        f"fabric     {shape.num_nics:,} NICs x {shape.planes} planes, {shape.num_switches:,} switches, {shape.num_ports:,} queues",
+        f"transport  {_transport(r)}",
+        f"played     {duration(r.outcome.time_ps / 1e12)} of the fabric in {duration(r.outcome.wall_s)}, "
+        f"{r.outcome.hops:,} hops, {r.outcome.hops / max(r.outcome.wall_s, 1e-9) / 1e6:.2f} M/s",
+        f"ended      {_ENDED[r.outcome.ended]}",
+        "",
+        _flow_table(r),
+        "",
+        f"goodput    {rate(r.mean_goodput)} in all, {rate(r.mean_goodput / max(1, _senders(r)))} a sender",
+        f"packets    {c.new:,} new, {c.retransmitted:,} again; {c.sacks:,} SACKs, {c.nacks:,} NACKs, {c.timeouts:,} timeouts",
+        f"switches   {c.marked:,} marked, {c.trimmed:,} trimmed, {c.dropped:,} dropped, {c.lost:,} lost on links",
+        "queues     " + ", ".join(f"{name} {size(num)}" for name, num in r.max_queue.items()) + " at most",
+    ]
+    if r.ev_states:
+        lines.append("paths      " + ", ".join(f"{num:,} {name}" for name, num in r.ev_states.items() if num))
+    if c.failed_flows:
+        lines.append(f"failed     {c.failed_flows:,} queue pairs went to the error state")
+    if r.steps:
+        lines += ["", _step_table(r)]
+    return "\n".join(lines)
+
+
+def _transport(r: Results) -> str:
+    t = r.setup.scenario.transport
+    words = [t.kind, t.paths, t.congestion if t.kind != "roce" else "", "PFC" if r.setup.queues.xoff else ""]
+    routing = "hashed uplinks" if r.setup.options.hashed else "source-routed"
+    return ", ".join([*filter(None, words), routing])
+
+
+def _senders(r: Results) -> int:
+    return len(np.unique(r.setup.workload.src))
+
+
+def _flow_table(r: Results) -> str:
+    rows = []
+    for part in r.parts:
+        q, s = quantiles(part.fct_us), quantiles(slowdown(part))
+        done = f"{part.done:,}" if part.done == part.messages else f"{part.done:,} of {part.messages:,}"
+        rows.append(
+            [part.name, done, *(f"{q[n]:.1f}" if q else "-" for n in ("min", "p50", "p99", "max"))]
+            + [f"{s[n]:.2f}" if s else "-" for n in ("p50", "max")]
+        )
+    return table(["TRAFFIC", "DONE", "FCT MIN (us)", "P50", "P99", "MAX", "SLOWDOWN P50", "MAX"], rows)
+
+
+def _step_table(r: Results) -> str:
+    rows = [[s.number, f"{s.begin_us:.1f}", f"{s.end_us:.1f}", f"{s.end_us - s.begin_us:.1f}"] for s in r.steps]
+    return table(["STEP", "BEGIN (us)", "END", "TIME"], rows)
+
+
+def body(r: Results) -> dict[str, Any]:
+    """The JSON document's own keys."""
+    c, shape = r.counters, r.setup.shape
+    return {
+        "title": r.setup.scenario.title,
+        "ended": str(r.outcome.ended),
+        "nics": shape.num_nics,
+        "planes": shape.planes,
+        "switches": shape.num_switches,
+        "queues": shape.num_ports,
+        "time_us": r.outcome.time_ps / 1e6,
+        "wall_s": round(r.outcome.wall_s, 3),
+        "hops": r.outcome.hops,
+        "hops_per_s": round(r.outcome.hops / max(r.outcome.wall_s, 1e-9)),
+        "memory_estimate_bytes": sum(r.setup.estimate.values()),
+        "goodput_bits_per_s": round(r.mean_goodput),
+        "goodput": {
+            "bin_us": r.bin_us,
+            "planes_bits_per_s": [[round(v) for v in plane] for plane in r.goodput_bits_per_s.tolist()],
+        },
+        "traffic": [
+            {
+                "name": p.name,
+                "messages": p.messages,
+                "done": p.done,
+                "payload_bytes": p.payload_bytes,
+                "fct_us": quantiles(p.fct_us),
+                "placed_us": quantiles(p.placed_us),
+                "slowdown": quantiles(slowdown(p)),
+            }
+            for p in r.parts
+        ],
+        "packets": {name: getattr(c, name) for name in type(c).__slots__} if hasattr(type(c), "__slots__") else vars(c),
+        "max_queue_bytes": r.max_queue,
+        "ev_states": r.ev_states,
+        "steps": [{"number": s.number, "begin_us": s.begin_us, "end_us": s.end_us} for s in r.steps],
+    }
