@@ -118,18 +118,27 @@ def rotate(m: Words, tx: int, ports: int, avoid: int) -> int:
     `avoid` is the EV that failed the packet now sent again (-1: none): a retransmission takes another one where there
     is one (OCP MRC 1.0: never the EV named by the NACK).
     """
-    open_now = open_planes(m, tx)
-    usable = open_now & m[tx + TX_PLANES_OK]
-    if usable & ports != 0:
-        plane = next_plane(m, tx, usable & ports)
-        slot = _next_in_plane(m, tx, plane, EV_ACTIVE, avoid)
-    elif usable != 0 or open_now & ports == 0:
-        return -1  # a usable plane exists and its port is busy, or nothing is open: wait
-    else:
-        plane = next_plane(m, tx, open_now & ports)
-        slot = _next_in_plane(m, tx, plane, EV_DENIED, -1)
+    usable = open_planes(m, tx) & m[tx + TX_PLANES_OK]
+    if usable == 0:
+        return _last_resort(m, tx, ports)
+    if usable & ports == 0:
+        return -1  # a usable plane exists and its port is busy: wait
+    plane = next_plane(m, tx, usable & ports)
     m[tx + E_PLANE] = plane
-    return slot
+    return _next_in_plane(m, tx, plane, EV_ACTIVE, avoid)
+
+
+def _last_resort(m: Words, tx: int, ports: int) -> int:
+    """With no EV left in rotation: any that is not denied, on a free port; -1 if there is none."""
+    planes = open_planes(m, tx) & ports
+    while planes != 0:
+        plane = next_plane(m, tx, planes)
+        slot = _next_in_plane(m, tx, plane, EV_DENIED, -1)
+        if slot >= 0:
+            m[tx + E_PLANE] = plane
+            return slot
+        planes &= ~(1 << plane)
+    return -1
 
 
 def _next_in_plane(m: Words, tx: int, plane: int, kind: int, avoid: int) -> int:
