@@ -301,17 +301,15 @@ class Run:
             if self.stopped:
                 return
             self.stopped = why
-        me = os.getpid()
-        below = sorted({*descendants(me), *self.alive})
+        below = sorted({*descendants(os.getpid()), *self.alive})
         signal_all(below, signal.SIGTERM)
         signal_all(below, signal.SIGCONT)
         deadline = time.monotonic() + GRACE_S
         while time.monotonic() < deadline and self.alive:
             time.sleep(0.02)
-        for pid in list(self.alive):  # where /proc told nothing, these groups are all we know
+        for pid in list(self.alive):  # what they leave goes when the last of them has ended
             with contextlib.suppress(OSError):
                 os.killpg(pid, signal.SIGKILL)
-        kill_below(me)
         time.sleep(GIVE_UP_S)
         os._exit(1)
 

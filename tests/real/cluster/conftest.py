@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+
 import pytest
 
 from fairlead.base.machine import capability
@@ -9,6 +11,12 @@ from fairlead.cluster.slurm import Ask, SlurmBackend
 from support.backends import LOCAL, World
 from support.slurm import PrivateSlurm
 from support.sshd import PrivateSshd
+
+
+@pytest.fixture
+def mark() -> str:
+    """A number of seconds to sleep that no other process sleeps."""
+    return f"86{secrets.randbelow(10**9):09}.5"
 
 
 @pytest.fixture(scope="session")

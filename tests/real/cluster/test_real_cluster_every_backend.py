@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import secrets
 import signal
 import subprocess
 import sys
@@ -17,12 +16,6 @@ from fairlead.cluster import Command, State
 from support.processes import left_after, marked, until_marked
 
 pytestmark = pytest.mark.real
-
-
-@pytest.fixture
-def mark() -> str:
-    """A number of seconds to sleep that no other process sleeps."""
-    return f"86{secrets.randbelow(10**9):09}.5"
 
 
 def states(results):

@@ -26,11 +26,6 @@ done
 """
 
 
-@pytest.fixture
-def mark() -> str:
-    return f"86{secrets.randbelow(10**9):09}.5"
-
-
 def lines(group, number: int, limit_s: float = 20) -> list[str]:
     """That many lines, sorted; a None in between is a process that ended."""
     heard, deadline = [], time.monotonic() + limit_s

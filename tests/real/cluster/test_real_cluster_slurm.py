@@ -157,9 +157,8 @@ def test_inside_a_job_its_own_nodes_are_used(slurm, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_node_that_dies_is_that_nodes_result(slurm, tmp_path):
+def test_a_node_that_dies_is_that_nodes_result(slurm, tmp_path, mark):
     """Its slurmd and its step are killed, as when the machine loses power; the other node goes on."""
-    mark = "86400.777007"
     results = []
 
     def call() -> None:

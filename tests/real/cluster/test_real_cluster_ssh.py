@@ -112,8 +112,7 @@ def test_a_chatty_login_is_no_harm(sshd):
     assert run(backend).ok
 
 
-def test_a_connection_lost_on_the_way(sshd):
-    mark = "86400.777001"
+def test_a_connection_lost_on_the_way(sshd, mark):
     results = []
 
     def call() -> None:
