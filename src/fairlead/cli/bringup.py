@@ -1,0 +1,100 @@
+"""`fairlead bringup`: the stages in order, one report."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+from cyclopts import Parameter
+
+from fairlead import __version__
+from fairlead.base.table import table
+from fairlead.base.units import duration
+from fairlead.cli.common import Common, SpecFile
+from fairlead.cli.output import Answer, session
+
+if TYPE_CHECKING:
+    from fairlead.bringup import Outcome
+    from fairlead.spec.model import Spec
+
+
+def bringup(
+    *,
+    fault: str = "",
+    keep: Annotated[bool, Parameter(negative=())] = False,
+    details: Annotated[bool, Parameter(negative=())] = False,
+    html: Path | None = None,
+    spec: SpecFile = None,
+    common: Common = Common(),
+) -> Answer:
+    """Run the stages in order and report. Without a cluster file: on a lab inside this machine, built and taken down.
+
+    The run folder holds report.html, good.nodes, bad.nodes and everything that was read. Exit codes: 0 go; 3 no-go;
+    4 something could not be judged.
+
+    Parameters
+    ----------
+    fault
+        Break the lab first: a kind such as `silent-drop`, or `"KIND TARGET NAME=VALUE"`; see `fairlead lab fault --kinds`.
+    keep
+        Leave the lab standing, without the fault.
+    details
+        Show ranks, nodes, ports and message sizes in tables, too.
+    html
+        Write the report here as well, as one HTML file.
+    """
+    from fairlead.bringup import bringup as run_stages
+    from fairlead.preflight import headline, lists, page, text_of
+    from fairlead.report.html import page_html
+    from fairlead.report.text import paint_for
+
+    here = session()
+    spec_, text = _spec(spec, common)
+    folder = here.open_folder(common.runs, from_file=spec_.runs.dir, keep=spec_.runs.keep)
+    folder.write("spec.toml", text)
+    outcome = run_stages(spec_, folder, fault=fault, keep=keep, note=here.note, progress=here.progress)
+    report = outcome.report
+    assert report is not None, "bringup ends with a report or an error"
+    command = " ".join(["fairlead", *here.argv])
+    picture = page_html(page(report, command=command, run_id=folder.info.id, version=__version__))
+    for name, content in {**lists(report), "report.html": picture}.items():
+        folder.write(name, content)
+    if html is not None:
+        from fairlead.base.files import write_atomic
+
+        write_atomic(html, picture)
+    paint = paint_for(here.stdout)
+    return Answer(
+        schema="fairlead.bringup/1",
+        verdict=report.verdict,
+        text=lambda: "\n".join([_stages(outcome), text_of(report, paint, details=details)]),
+        body={
+            **report.body(),
+            "stages": outcome.stages,
+            "fault": outcome.fault,
+            "headline": headline(report),
+            "report": str(folder.path / "report.html"),
+        },
+        hints=[f"fairlead explain {report.culprit.code}"] if report.culprit else [],
+    )
+
+
+def _spec(path: Path | None, common: Common) -> tuple[Spec, str]:
+    """The cluster file and its text; without one, the lab preset, with real Slurm where this user may start it."""
+    from fairlead.spec.loader import read
+
+    loaded = read(path, flags={"runs.dir": common.runs}, or_lab=True)
+    spec, text = loaded.spec, loaded.text
+    if loaded.file.startswith("preset:") and os.geteuid() == 0:
+        spec = msgspec.structs.replace(spec, slurm=msgspec.structs.replace(spec.slurm, lab=True))
+        text += "\n[slurm]\nlab = true\n"
+    return spec, text
+
+
+def _stages(outcome: Outcome) -> str:
+    rows = [(s.name, s.said, duration(s.took_s)) for s in outcome.stages if s.name != "preflight"]
+    if outcome.fault:
+        rows.append(("fault", f"{outcome.fault.kind} on {outcome.fault.target}", ""))
+    return table(["", "", ""], rows) + "\n" if rows else ""

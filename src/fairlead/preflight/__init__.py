@@ -1,0 +1,15 @@
+"""Preflight: the gate before an expensive job. A go or no-go in seconds, with the guilty part named.
+
+run(cluster, spec, folder)     nodes, pairs, ranks; returns a Report
+judge_all(evidence)            today's rules over what an earlier run has read
+text_of(report), page(report)  its faces
+"""
+
+from __future__ import annotations
+
+from fairlead.preflight.faces import headline, lists, text_of
+from fairlead.preflight.gate import Evidence, judge_all, read_evidence, run
+from fairlead.preflight.page import page
+from fairlead.preflight.report import Report
+
+__all__ = ["Evidence", "Report", "headline", "judge_all", "lists", "page", "read_evidence", "run", "text_of"]
