@@ -12,6 +12,6 @@ from __future__ import annotations
 from fairlead.fabric.sim.model import Scenario
 from fairlead.fabric.sim.results import Results
 from fairlead.fabric.sim.simulate import load, simulate
-from fairlead.fabric.sim.text import text
+from fairlead.fabric.sim.summary import text
 
 __all__ = ["Results", "Scenario", "load", "simulate", "text"]

@@ -90,7 +90,7 @@ class Transport(Struct, frozen=True, kw_only=True):
     header_bytes: Annotated[int, Meta(ge=0, le=512)] = 0
     """Bytes on the wire beyond the payload; 0: 96 (mrc), 64 (uec, roce)."""
     window_packets: Natural = 0
-    """PSNs beyond the acknowledged one that a responder takes; 0: twice the bandwidth-delay product."""
+    """PSNs beyond the acknowledged one that a responder takes; 0: 1024, or twice the bandwidth-delay product."""
     cwnd_bdp: NotNegative = 0.0
     """Initial congestion window; 0: 1.5."""
     cwnd_packets: Natural = 0

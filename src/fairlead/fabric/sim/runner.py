@@ -40,8 +40,11 @@ class Progress:
 
     time_ps: int
     messages_done: int
+    messages: int
     hops: int
     wall_s: float
+    goodput_bits_per_s: float
+    """Payload placed in the last part of the run played, all NICs together."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,7 @@ class _Player:
         self.begun = time.monotonic()
         self.pool = ThreadPoolExecutor(len(self.threads) - 1) if len(self.threads) > 1 else None
         self.window_seconds = 0.0
+        self.seen = (0, 0)
 
     def play(self) -> Outcome:
         """The whole run."""
@@ -197,4 +201,9 @@ class _Player:
 
     def _progress(self) -> Progress:
         done = int(self.threads[:, at.TH_DONE].sum())
-        return Progress(min(self.now, self.until), done, self._hops(), time.monotonic() - self.begun)
+        now = min(self.now, self.until)
+        placed = int(self.world.tables["receivers"][:, at.RC_BYTES].sum())
+        (then, before), self.seen = self.seen, (now, placed)
+        pace = (placed - before) * 8e12 / (now - then) if now > then else 0.0
+        messages = int(self.world.w[at.W_MESSAGES])
+        return Progress(now, done, messages, self._hops(), time.monotonic() - self.begun, pace)

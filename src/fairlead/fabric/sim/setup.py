@@ -124,7 +124,7 @@ def profile_of(
     packet = payload + header
     rate_mbps = round(shape.tiers[0].rate_gbps * 1000 * shape.planes)
     bdp = rtt * rate_mbps // 8000
-    window = t.window_packets or 2 * math.ceil(bdp / packet)
+    window = t.window_packets or max(1024, 2 * math.ceil(bdp / packet))
     most_messages = int(np.bincount(workload.flow).max())
     common: dict[str, object] = {
         "mtu": payload, "overhead": header, "planes": shape.planes, "rate_mbps": rate_mbps, "network_rtt_ns": rtt,
