@@ -72,7 +72,7 @@ def bringup(
             hint="fairlead bringup --fault silent-drop, where there is no cluster.toml",
         )
     if fault:
-        catalog.kind_of(fault.split()[0])  # a misspelt kind is refused before anything is built
+        catalog.kind_of(fault.split(maxsplit=1)[0])  # a misspelt kind is refused before anything is built
     outcome = Outcome()
     with _standing(spec, outcome, keep=keep, note=note) as lab, _faulty(lab, fault, outcome, note):
         began = time.monotonic()

@@ -37,7 +37,8 @@ def bringup(
     Parameters
     ----------
     fault
-        Break the lab first: a kind such as `silent-drop`, or `"KIND TARGET NAME=VALUE"`; see `fairlead lab fault --kinds`.
+        Break the lab first: a kind such as `silent-drop`, or `"KIND TARGET NAME=VALUE"`; `fairlead lab fault --kinds`
+        lists them.
     keep
         Leave the lab standing, without the fault.
     details
