@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-import msgspec
-
 _RECORDS = {
     "finding": ("one judged statement", "fairlead.records.finding:Finding"),
     "facts": ("what a probe read on one node", "fairlead.records.facts:NodeFacts"),
@@ -24,6 +22,8 @@ def schemas() -> dict[str, tuple[str, str]]:
 
 
 def schema_of(name: str) -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of one document."""
+    """The JSON Schema (draft 2020-12) of one document; what stands below a field in its source describes it."""
+    from fairlead.spec import json_schema
+
     module, _, attribute = _RECORDS[name][1].partition(":")
-    return msgspec.json.schema(getattr(importlib.import_module(module), attribute))
+    return json_schema(getattr(importlib.import_module(module), attribute))
