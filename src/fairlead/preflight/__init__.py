@@ -7,9 +7,21 @@ text_of(report), page(report)  its faces
 
 from __future__ import annotations
 
-from fairlead.preflight.faces import headline, lists, text_of
+from fairlead.preflight.faces import lists, text_of
 from fairlead.preflight.gate import Evidence, judge_all, read_evidence, run
+from fairlead.preflight.nodes import Progress
 from fairlead.preflight.page import page
-from fairlead.preflight.report import Report
+from fairlead.preflight.report import Report, headline
 
-__all__ = ["Evidence", "Report", "headline", "judge_all", "lists", "page", "read_evidence", "run", "text_of"]
+__all__ = [
+    "Evidence",
+    "Progress",
+    "Report",
+    "headline",
+    "judge_all",
+    "lists",
+    "page",
+    "read_evidence",
+    "run",
+    "text_of",
+]

@@ -1,12 +1,13 @@
 """From pairs that failed to the part that is guilty: the fewest parts that explain every failed pair. Pure.
 
-Knows: which pairs a part of the fabric takes in, and when evidence is enough. Must not know: how pairs were tested, what
-a symptom means, nodes' names. Nodes and paths are numbers; paths share nothing but the nodes.
+Knows: which pairs a part of the fabric takes in, and when evidence is enough. Must not know: how pairs were tested,
+what a symptom means, nodes' names. Nodes and paths are numbers; paths share nothing but the nodes.
 
-A part is guilty if (nearly) every tested pair that needs it failed, pairs that another guilty part already explains left
-aside. Of the parts that qualify the one that explains most is taken, then the rest is looked at again. Large parts need
-witnesses: a port or a node fails with at least two different partners, a switch with at least three ports below it, a
-plane or the whole fabric with at least three nodes. What has no such witnesses stays a pair: that is all that is known.
+A part is guilty if (nearly) every tested pair that needs it failed, pairs that another guilty part already explains
+left aside. Of the parts that qualify the one that explains most is taken, then the rest is looked at again. Large
+parts need witnesses: a port or a node fails with at least two different partners, a switch with at least three ports
+below it, a plane or the whole fabric with at least three nodes. What has no such witnesses stays a pair: that is all
+that is known.
 """
 
 from __future__ import annotations
@@ -233,8 +234,8 @@ def _next(left: set[Triple], cleared: set[Triple], silent: set[int], tested: Tes
 
 def _most_first(counts: Counter[Part]) -> Iterator[tuple[Part, int]]:
     """Parts by how much they explain, then by size; the many that explain a pair or two are sorted only if need be."""
-    for some in (lambda num: num > 2, lambda num: num <= 2):
-        chosen = [item for item in counts.items() if some(item[1])]
+    for is_large in (True, False):
+        chosen = [item for item in counts.items() if (item[1] > 2) is is_large]
         yield from sorted(chosen, key=lambda item: (-item[1], _SIZE[item[0].kind], item[0]))
 
 

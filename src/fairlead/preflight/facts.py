@@ -1,4 +1,4 @@
-"""What the pair phase and the ranks said, as stored in the run folder: read, not judged. `rejudge` starts from these.
+"""What the pair phase and the ranks said, as stored in the run folder: read, not judged. `rejudge` starts here.
 
 Nodes and paths are numbers here, into the lists at the head, as a thousand nodes have a million pairs. Only trains that
 did not arrive whole are listed; every other tested pair was whole.
@@ -39,7 +39,7 @@ class Speed(msgspec.Struct, frozen=True, array_like=True):
     rtt_ns: int
     """0: no answer."""
     held_back: int
-    """How often the sender had to wait for its own port: 0 means the sender, not the fabric, may have been the limit."""
+    """How often the sender had to wait for its own port: 0: perhaps the sender itself was the limit."""
 
 
 class Fault(msgspec.Struct, frozen=True, array_like=True):
@@ -91,7 +91,7 @@ class PairFacts(msgspec.Struct, kw_only=True):
     members: tuple[int, ...] = ()
     """Nodes that took part in the trains; round r sent from each to the r-th behind it in this order."""
     stopped: dict[int, int] = {}
-    """Path -> last round of trains it took part in: it had failed nearly everywhere, and more of the same says nothing."""
+    """Path -> last round of trains it took part in: it had failed nearly everywhere by then."""
     faults: list[Fault] = []
     unbound: list[tuple[int, int, str]] = []
     """(node, path, error): an address the node does not have."""

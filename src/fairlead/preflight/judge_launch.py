@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from fairlead.base.nodeset import fold
@@ -14,7 +15,9 @@ from fairlead.records.finding import Evidence, Finding, Subject, node
 from fairlead.records.verdict import Verdict
 
 LAUNCH_SKEW_S = 10.0
-_PER_RANK = re.compile(r"CUDA_VISIBLE_DEVICES|ROCR_VISIBLE_DEVICES|HIP_VISIBLE_DEVICES|.*_(LOCAL_)?RANK|OMPI_COMM_WORLD_.*|UCX_.*_ID")
+_PER_RANK = re.compile(
+    r"CUDA_VISIBLE_DEVICES|ROCR_VISIBLE_DEVICES|HIP_VISIBLE_DEVICES|.*_(LOCAL_)?RANK|OMPI_COMM_WORLD_.*|UCX_.*_ID"
+)
 """Settings that may differ from rank to rank."""
 _NO_FABRIC = re.compile(r"lo|docker\d*|veth.*|virbr\d*|cni\d*|br-.*")
 """Interfaces that reach no other node."""
@@ -47,7 +50,8 @@ def _all_well(facts: RankFacts, starts: Mapping[int, Said]) -> Finding:
         code="preflight/launch",
         verdict=Verdict.PASS,
         subject=Subject(kind="job"),
-        message=f"{len(starts)} ranks as {how}, {facts.per_node} on each of {len(facts.nodes)} nodes, each once; settings and versions equal",
+        message=f"{len(starts)} ranks as {how}, {facts.per_node} on each of {len(facts.nodes)} nodes, "
+        "each once; settings and versions equal",
     )
 
 
@@ -60,7 +64,12 @@ def _shape(facts: RankFacts, starts: Mapping[int, Said]) -> Iterator[Finding]:
     for rank, num in sorted(Counter(s["rank"] for s in said).items()):
         if num > 1:
             nodes = sorted({s["node"] for s in said if s["rank"] == rank})
-            yield _job("preflight/rank-twice", nodes, f"rank {rank} was started {num} times", "start one launcher only: look for a second torchrun or srun")
+            yield _job(
+                "preflight/rank-twice",
+                nodes,
+                f"rank {rank} was started {num} times",
+                "start one launcher only: look for a second torchrun or srun",
+            )
     by_node: defaultdict[str, list[int]] = defaultdict(list)
     for s in starts.values():
         by_node[s["node"]].append(s["local_rank"])
@@ -69,8 +78,9 @@ def _shape(facts: RankFacts, starts: Mapping[int, Said]) -> Iterator[Finding]:
         yield _job(
             "preflight/rank-count",
             [],
-            f"the job has {max(worlds)} ranks; {len(facts.nodes)} nodes with {facts.per_node} GPUs each need {facts.wanted}",
-            f"srun --ntasks-per-node={facts.per_node}, or in the batch file: #SBATCH --ntasks-per-node={facts.per_node}",
+            f"the job has {max(worlds)} ranks; {len(facts.nodes)} nodes with {facts.per_node} GPUs each need "
+            f"{facts.wanted}",
+            f"in the batch file: #SBATCH --ntasks-per-node={facts.per_node}",
         )
     for name in sorted(by_node):
         locals_ = sorted(by_node[name])
@@ -122,7 +132,9 @@ def _gpus(starts: Mapping[int, Said], torch: Mapping[int, Said]) -> Iterator[Fin
                 verdict=Verdict.FAIL,
                 subject=Subject(kind="device", nodes=(name,), name=gpu_name),
                 message=f"{len(ranks)} ranks use this GPU, and others stay idle",
-                evidence=tuple(Evidence(f"CUDA_VISIBLE_DEVICES of rank {r}", v) for r, v in zip(ranks, seen, strict=True)),
+                evidence=tuple(
+                    Evidence(f"CUDA_VISIBLE_DEVICES of rank {r}", v) for r, v in zip(ranks, seen, strict=True)
+                ),
                 remedy="give each task its own GPU (--gpus-per-task=1), or let each use the one of its local rank",
                 data={"ranks": ranks},
             )
@@ -163,21 +175,54 @@ def _settings(starts: Mapping[int, Said], rdma: str) -> Iterator[Finding]:
     """Settings of communication libraries must be equal, and must not switch RDMA off where it is meant to be used."""
     names = sorted({k for s in starts.values() for k in s["env"] if not _PER_RANK.fullmatch(k)})
     for name in names:
-        yield from _odd_ones(starts, lambda s, name=name: s["env"].get(name, "not set"), "preflight/env-drift", name, "set it alike everywhere: in the job's script, not in a node's profile")
-    yield from _odd_ones(starts, lambda s: s.get("nccl_conf", "") or "empty", "preflight/env-drift", "/etc/nccl.conf", "install the same file on every node")
+        yield from _odd_ones(
+            starts,
+            partial(_setting, name),
+            "preflight/env-drift",
+            name,
+            "set it alike everywhere: in the job's script, not in a node's profile",
+        )
+    yield from _odd_ones(
+        starts,
+        lambda s: s.get("nccl_conf", "") or "empty",
+        "preflight/env-drift",
+        "/etc/nccl.conf",
+        "install the same file on every node",
+    )
     if rdma not in ("none", "mrc"):
         off = sorted({s["node"] for s in starts.values() if s["env"].get("NCCL_IB_DISABLE") == "1"})
         if off:
-            yield _job("preflight/rdma-off", off, f"NCCL_IB_DISABLE=1 switches off the RDMA that the cluster file declares ({rdma})", "unset NCCL_IB_DISABLE", nodes_are_bad=False)
+            yield _job(
+                "preflight/rdma-off",
+                off,
+                f"NCCL_IB_DISABLE=1 switches off the RDMA that the cluster file declares ({rdma})",
+                "unset NCCL_IB_DISABLE",
+            )
 
 
 def _versions(starts: Mapping[int, Said], torch: Mapping[int, Said]) -> Iterator[Finding]:
     merged = {r: {**s, **torch.get(r, {})} for r, s in starts.items() if r in torch or not torch}
     for name in _VERSIONS:
-        yield from _odd_ones(merged, lambda s, name=name: s.get(name) or "none", "preflight/version-drift", name, "install the same version everywhere, or name the same environment with `python` in [[pool]]")
+        yield from _odd_ones(
+            merged,
+            partial(_version, name),
+            "preflight/version-drift",
+            name,
+            "install the same version everywhere, or name the same environment with `python` in [[pool]]",
+        )
 
 
-def _odd_ones(starts: Mapping[int, Said], value: Callable[[Said], str], code: str, what: str, remedy: str) -> Iterator[Finding]:
+def _setting(name: str, said: Said) -> str:
+    return str(said["env"].get(name, "not set"))
+
+
+def _version(name: str, said: Said) -> str:
+    return str(said.get(name) or "none")
+
+
+def _odd_ones(
+    starts: Mapping[int, Said], value: Callable[[Said], str], code: str, what: str, remedy: str
+) -> Iterator[Finding]:
     """A finding for each node whose ranks differ from what most nodes have."""
     by_value: defaultdict[str, set[str]] = defaultdict(set)
     for s in starts.values():
@@ -193,7 +238,10 @@ def _odd_ones(starts: Mapping[int, Said], value: Callable[[Said], str], code: st
                 verdict=Verdict.FAIL,
                 subject=node(name),
                 message=f"{what} is {_short(found)}; on most nodes it is {_short(usual)}",
-                evidence=(Evidence(what, found[:200]), Evidence(f"{what} on {fold(sorted(by_value[usual]))}", usual[:200])),
+                evidence=(
+                    Evidence(what, found[:200]),
+                    Evidence(f"{what} on {fold(sorted(by_value[usual]))}", usual[:200]),
+                ),
                 remedy=remedy,
             )
 
@@ -214,7 +262,9 @@ def _interfaces(starts: Mapping[int, Said]) -> Iterator[Finding]:
             continue  # nobody chose: the library will, and the collective shows whether it chose well
         if not facts:
             message = f"{by} names `{interface}`, and there is no such interface"
-        elif _NO_FABRIC.fullmatch(interface) and len({x["node"] for x in starts.values()}) > 1 and by.endswith("IFNAME"):
+        elif (
+            _NO_FABRIC.fullmatch(interface) and len({x["node"] for x in starts.values()}) > 1 and by.endswith("IFNAME")
+        ):
             message = f"{by} names `{interface}`, which reaches no other node"
         elif facts.get("state") == "down":
             message = f"the interface `{interface}` is down"
@@ -226,7 +276,7 @@ def _interfaces(starts: Mapping[int, Said]) -> Iterator[Finding]:
             subject=node(name),
             message=message,
             evidence=(Evidence(by, interface),),
-            remedy="ip -br address; set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME to the fabric's interface, or unset them",
+            remedy="ip -br address; unset NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME, or name the fabric's interface",
         )
 
 
@@ -245,5 +295,7 @@ def _skew(starts: Mapping[int, Said]) -> Iterator[Finding]:
         )
 
 
-def _job(code: str, nodes: Sequence[str] | Iterable[str], message: str, remedy: str, *, nodes_are_bad: bool = True) -> Finding:
-    return Finding(code=code, verdict=Verdict.FAIL, subject=Subject(kind="job", nodes=tuple(nodes)), message=message, remedy=remedy)
+def _job(code: str, nodes: Sequence[str] | Iterable[str], message: str, remedy: str) -> Finding:
+    return Finding(
+        code=code, verdict=Verdict.FAIL, subject=Subject(kind="job", nodes=tuple(nodes)), message=message, remedy=remedy
+    )

@@ -1,7 +1,7 @@
 """Facts of the pair phase to findings: what ails which node, port, plane or pair, and what was not tested. Pure.
 
-The words for every symptom stand in one table. Which part is guilty was settled by blame.py; here it gets names, numbers
-and a way to mend it.
+The words for every symptom stand in one table. Which part is guilty was settled by blame.py; here it gets names,
+numbers and a way to mend it.
 """
 
 from __future__ import annotations
@@ -145,7 +145,11 @@ def _where(culprit: Culprit, facts: PairFacts) -> str:
             return "in both directions" if way is Way.BOTH else "from the first node to the second"
         case Kind.NODE | Kind.PORT:
             said = {Way.BOTH: "in and out", Way.OUT: "outward", Way.IN: "inward"}[way]
-            return f"{said}, with each of {num} partners" if culprit.num_bad == culprit.num_tested else f"{said}, with {num} partners"
+            return (
+                f"{said}, with each of {num} partners"
+                if culprit.num_bad == culprit.num_tested
+                else f"{said}, with {num} partners"
+            )
         case Kind.SWITCH:
             return "for every node below this switch"
         case _:
@@ -262,7 +266,9 @@ def _slow_nodes(facts: PairFacts, limits: Limits) -> Iterator[Finding]:
             subject=node(facts.nodes[number]),
             message=f"takes {best.wall_ns / reference_ns:.1f} times as long as others for the same work: {why}",
             evidence=(
-                Evidence("fixed work, alone", f"{duration(best.wall_ns / 1e9)}, of it {duration(best.cpu_ns / 1e9)} on a CPU"),
+                Evidence(
+                    "fixed work, alone", f"{duration(best.wall_ns / 1e9)}, of it {duration(best.cpu_ns / 1e9)} on a CPU"
+                ),
                 Evidence(f"the same on {facts.nodes[quickest]}", duration(reference_ns / 1e9)),
             ),
             remedy="top; cat /sys/fs/cgroup/cpu.stat; cpupower frequency-info; look for a power or heat limit",
@@ -282,7 +288,7 @@ def _clocks(facts: PairFacts, limits: Limits) -> Iterator[Finding]:
                 code="preflight/clock-skew",
                 verdict=Verdict.FAIL,
                 subject=node(facts.nodes[number]),
-                message=f"the clock is {duration(abs(off) / 1e9)} {'ahead of' if off > 0 else 'behind'} the fleet's median",
+                message=f"the clock is {duration(abs(off) / 1e9)} {'ahead of' if off > 0 else 'behind'} the fleet's",
                 evidence=(Evidence("exchange", f"give or take {duration(clock.rtt_ns / 2e9)}"),),
                 remedy="chronyc tracking; chronyc makestep",
                 data={"offset_ns": off, "uncertainty_ns": clock.rtt_ns / 2, "limit_ns": limits.clock_ns},
@@ -301,7 +307,7 @@ def _tcp(facts: PairFacts, found: list[Blame]) -> Iterator[Finding]:
             code="preflight/tcp",
             verdict=Verdict.FAIL,
             subject=Subject(kind="pair", nodes=(facts.nodes[src], facts.nodes[dst])),
-            message=f"packets pass, but a TCP connection from the first node to the second does not carry a message: {error}",
+            message=f"packets pass, but a TCP connection from the first node to the second carries no message: {error}",
             remedy="nft list ruleset; iptables -S on both: jobs use ports 49152 to 65535",
         )
 
@@ -312,13 +318,18 @@ def _summary(facts: PairFacts, judged: list[Finding]) -> Finding:
     pairs = num * (num - 1)
     measured = {(s.src, s.dst) for s in facts.speeds}
     members = set(facts.members)
-    missing = [(a, b) for a in facts.members for b in facts.members if a != b and (a, b) not in measured] if pairs <= 4096 else []
+    missing = (
+        [(a, b) for a in facts.members for b in facts.members if a != b and (a, b) not in measured]
+        if pairs <= 4096
+        else []
+    )
     num_missing = pairs - len({m for m in measured if m[0] in members and m[1] in members})
     rates, times = [s.rate_bps for s in facts.speeds if s.rate_bps], [s.rtt_ns for s in facts.speeds if s.rtt_ns]
-    said = [f"{pairs} directed pairs of {num} nodes on {_plural(len(facts.paths), 'path')} in {_plural(facts.rounds.get('train', 0), 'round')}"]
+    rounds = {kind: _plural(facts.rounds.get(kind, 0), "round") for kind in ("train", "speed")}
+    said = [f"{pairs} directed pairs of {num} nodes on {_plural(len(facts.paths), 'path')} in {rounds['train']}"]
     if rates:
         said.append(
-            f"rates of {pairs - num_missing} in {_plural(facts.rounds.get('speed', 0), 'round')}: median {rate(statistics.median(rates))}, "
+            f"rates of {pairs - num_missing} in {rounds['speed']}: median {rate(statistics.median(rates))}, "
             f"round trip {duration(statistics.median(times) / 1e9) if times else 'unknown'}"
         )
     if num_missing:

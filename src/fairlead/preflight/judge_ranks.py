@@ -3,9 +3,9 @@
 When a group of ranks fails, every rank complains and one is the cause. The cause is looked for in this order, and the
 complaints of the others are kept as its evidence:
 
-    a rank that never started; a rank whose process ended without an error of its own (killed, crashed); a rank that fell
-    silent while the others spoke; a rank that had not come as far as the others wait for; a rank whose own error is not
-    about a peer; the peer that most of the others complain of.
+    a rank that never started; a rank whose process ended without an error of its own (killed, crashed); a rank that
+    fell silent while the others spoke; a rank that had not come as far as the others wait for; a rank whose own error
+    is not about a peer; the peer that most of the others complain of.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ _PEER = re.compile(r"(?:peer|to|from) \[?([0-9a-f.:]+?)\]?:\d+")
 Said = Mapping[str, Any]
 
 
-def judge_ranks(facts: RankFacts, addresses: Mapping[str, str], *, rdma: str, expected: Mapping[str, Any] | None = None) -> list[Finding]:
-    """All findings of the collective. `addresses`: node -> the address of its ranks; `expected`: numbers of the VM size."""
+def judge_ranks(
+    facts: RankFacts, addresses: Mapping[str, str], *, rdma: str, expected: Mapping[str, Any] | None = None
+) -> list[Finding]:
+    """All findings of the collective. `addresses`: node -> its ranks' address; `expected`: numbers of the VM size."""
     causes = list(_causes(facts, addresses))
     if causes:
         return causes
@@ -58,7 +60,9 @@ def has_succeeded(findings: Iterable[Finding]) -> bool:
 def _causes(facts: RankFacts, addresses: Mapping[str, str]) -> Iterator[Finding]:
     started = {s["rank"]: s for s in facts.lines if s["say"] == "start"}
     errors = {s["rank"]: s for s in reversed(facts.lines) if s["say"] == "error"}
-    failed = [e for e in facts.ends if e.state == "failed" or (e.state not in ("done", "cancelled") and e.rank not in started)]
+    failed = [
+        e for e in facts.ends if e.state == "failed" or (e.state not in ("done", "cancelled") and e.rank not in started)
+    ]
     finished = {s["rank"] for s in facts.lines if s["say"] == "phase" and s.get("phase") == "done"}
     if len(finished) >= facts.wanted and not failed:
         return
@@ -108,7 +112,10 @@ def _place(facts: RankFacts, rank: int) -> str:
 
 
 def _rank_subject(facts: RankFacts, rank: int) -> Subject:
-    name = next((s["node"] for s in facts.lines if s["rank"] == rank), "") or facts.nodes[min(rank // facts.per_node, len(facts.nodes) - 1)]
+    name = (
+        next((s["node"] for s in facts.lines if s["rank"] == rank), "")
+        or facts.nodes[min(rank // facts.per_node, len(facts.nodes) - 1)]
+    )
     return Subject(kind="rank", nodes=(name,), name=f"rank {rank}")
 
 
@@ -121,7 +128,7 @@ def _launch_failed(failed: list[RankEnd]) -> Finding:
         subject=Subject(kind="job", nodes=tuple(nodes)),
         message=f"no rank came up: {why.most_common(1)[0][0]}",
         evidence=tuple(Evidence(f"rank {e.rank}", e.stderr.splitlines()[-1]) for e in failed if e.stderr)[:3],
-        remedy="is torch in the Python that `python` of the [[pool]] names? try: fairlead exec -- PYTHON -c 'import torch'",
+        remedy="is torch in the Python that the [[pool]] names? try: fairlead exec -- PYTHON -c 'import torch'",
     )
 
 
@@ -184,9 +191,10 @@ def _stands_still(rank: int, facts: RankFacts) -> Finding:
         code="preflight/rank-stopped",
         verdict=Verdict.FAIL,
         subject=_rank_subject(facts, rank),
-        message=f"stands still {_in(place)}: its last sign of life came {duration(max(0.0, facts.took_s - last))} before the end, while others beat on",
+        message=f"stands still {_in(place)}: its last sign of life came "
+        f"{duration(max(0.0, facts.took_s - last))} before the end, while others beat on",
         evidence=(Evidence("the group was stopped", facts.broken),),
-        remedy="on the node: ps -o pid,stat,wchan:32,cmd -C python3 (T: stopped, D: stuck in the kernel); dmesg -T | tail",
+        remedy="on the node: ps -C python3 -o pid,stat,wchan:32,cmd (T: stopped, D: stuck in the kernel); dmesg -T",
         data={"phase": place, "last_s": last},
     )
 
@@ -213,7 +221,7 @@ def _came_late(rank: int, facts: RankFacts) -> Finding:
         subject=_rank_subject(facts, rank),
         message=f"came no further than {place} while the others waited for it",
         evidence=(Evidence("the group was stopped", facts.broken or "its ranks gave up"),),
-        remedy="on the node: py-spy dump of the rank, or cat /proc/PID/stack; look for a file system or a device that does not answer",
+        remedy="on the node: py-spy dump, or cat /proc/PID/stack; look for a file system or a device that hangs",
         data={"phase": place},
     )
 
@@ -233,9 +241,13 @@ def _own_error(said: Said) -> Finding:
 def _nobody_named(facts: RankFacts, errors: Mapping[int, Said], addresses: Mapping[str, str]) -> Finding:
     """Every rank came equally far and each complains of another: the peers complained of most are as far as it goes."""
     owner = {address: name for name, address in addresses.items()}
-    blamed = Counter(owner[found[1]] for e in errors.values() if (found := _PEER.search(e["text"])) and found[1] in owner)
+    blamed = Counter(
+        owner[found[1]] for e in errors.values() if (found := _PEER.search(e["text"])) and found[1] in owner
+    )
     named = [name for name, num in blamed.items() if num > 1 and num == max(blamed.values())]
-    furthest = max((_place(facts, r) for r in range(facts.wanted)), key=lambda p: _PHASES.index(p.split(" ")[0]), default="start")
+    furthest = max(
+        (_place(facts, r) for r in range(facts.wanted)), key=lambda p: _PHASES.index(p.split(" ")[0]), default="start"
+    )
     return Finding(
         code="preflight/collective-failed",
         verdict=Verdict.FAIL,
@@ -287,7 +299,7 @@ def _stragglers(facts: RankFacts) -> Iterator[Finding]:
                 code="preflight/straggler",
                 verdict=Verdict.FAIL,
                 subject=_rank_subject(facts, rank),
-                message=f"computes {compute_s / middle:.1f} times as long as the median rank for the same work; all others wait for it",
+                message=f"takes {compute_s / middle:.1f} times as long as the median rank, and all wait for it",
                 evidence=(Evidence("best round", duration(compute_s)), Evidence("median rank", duration(middle))),
                 remedy="nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE; look for another job on the node",
                 data={"compute_s": compute_s, "median_s": middle},
@@ -333,7 +345,7 @@ def _transport(facts: RankFacts, rdma: str) -> Iterator[Finding]:
 
 
 def bandwidth(facts: RankFacts) -> dict[int, tuple[float, float]]:
-    """Message size -> (seconds, busbw in bytes/s) as nccl-tests defines it: size / time x 2 (n-1) / n, mean over ranks."""
+    """Message size -> (seconds, busbw in bytes/s) as nccl-tests defines it: size / time x 2 (n-1) / n."""
     times: defaultdict[int, list[float]] = defaultdict(list)
     for said in facts.lines:
         if said["say"] == "reduced" and said["s"]:
@@ -356,7 +368,7 @@ def _bandwidth(facts: RankFacts, expected: Mapping[str, Any]) -> Iterator[Findin
         code="preflight/busbw",
         verdict=Verdict.FAIL if want.fail_below is not None and busbw / 1e9 < want.fail_below else Verdict.WARN,
         subject=Subject(kind="node", nodes=facts.nodes),
-        message=f"all-reduce of {size(num_bytes)} inside the node: busbw {busbw / 1e9:.1f} GB/s, expected {limit:g} or more",
+        message=f"all-reduce of {size(num_bytes)} in the node: busbw {busbw / 1e9:.1f} GB/s, expected {limit:g}",
         remedy="nvidia-smi nvlink -s; nvidia-smi topo -m; look for a GPU that is throttled",
         data={"value": busbw / 1e9, "limit": limit, "unit": "GB/s"},
     )

@@ -3,10 +3,10 @@
 How long a train must be. A link that loses one packet in twenty, one way, lets a whole train of k packets pass with
 probability 0.95^k: for the 208 of the first pass 2.3e-5 a pair, and a faulty port is met by at least one pair more.
 
-What it takes to accuse. Any damage in the first pass is only a suspicion: two repetitions of 408 packets, in quiet, must
-each lose 1 % or more, which is 5 packets. At 5 % loss one misses that with probability 1.4e-5; a link that loses one
-packet in ten thousand reaches it with 7.4e-10. Packets that arrived and found no room in the receiver's socket are not
-counted as lost.
+What it takes to accuse. Any damage in the first pass is only a suspicion: two repetitions of 408 packets, in quiet,
+must each lose 1 % or more, which is 5 packets. At 5 % loss one misses that with probability 1.4e-5; a link that loses
+one packet in ten thousand reaches it with 7.4e-10. Packets that arrived and found no room in the receiver's socket are
+not counted as lost.
 
 What a train may weigh. Its 208 packets are under 100 KB at an MTU of 9000, less than the buffer of any port that one
 would use for this, so that even a link a hundred times slower than its neighbours delivers it whole, only later.
@@ -50,8 +50,7 @@ class Limits:
     speed_budget_ms: int = 3_000
     again_bytes: int = 1280 << 10
     again_budget_ms: int = 600
-    """A repeated burst is longer, so that a busy machine has more chances to show a stretch at full rate, unless it takes
-    too long; either is cut off then."""
+    """A repeated burst is longer, so that a busy machine has more chances to show a stretch at full rate."""
     speed_quiet_ms: int = 100
     """As `quiet_ms`, for bursts, of which a part is enough."""
     pings: int = 5

@@ -1,7 +1,7 @@
 """Nodes first: every declared node is probed before anything waits for it. Returns answers; judging is for checks.
 
-The fleet sets the pace: once half of the nodes have answered, the others get three times as long again, and four seconds
-at least. So a hung node costs seconds where probes take one, and is not called hung where they take twenty.
+The fleet sets the pace: once half of the nodes have answered, the others get three times as long again, and four
+seconds at least. So a hung node costs seconds where probes take one, and is not called hung where they take twenty.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ _START_S = 5.0
 Progress = Callable[[str, int, int, str], None]
 
 
-def probe_nodes(cluster: Cluster, spec: Spec, nodes: NodeSet, *, limit_s: float, progress: Progress) -> list[NodeAnswer]:
+def probe_nodes(
+    cluster: Cluster, spec: Spec, nodes: NodeSet, *, limit_s: float, progress: Progress
+) -> list[NodeAnswer]:
     """One answer for every node, in the order of the set."""
     answers: dict[str, NodeAnswer] = {}
     pools = sorted((pool for pool in spec.pools if pool.nodes & nodes), key=lambda pool: pool.python)

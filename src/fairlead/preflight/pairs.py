@@ -8,7 +8,7 @@ same scheduling and the same blame.
     clock, work             time of day against ours; a fixed amount of arithmetic
     train rounds            n-1 rounds over all directed pairs, on every path at once
     speed rounds            ceil(log2 n) rounds, on every plane at once
-    adaptive rounds         only where something looked wrong: repeat in quiet, until each suspicion is confirmed or gone
+    adaptive rounds         only where something looked wrong: repeated in quiet, until each suspicion is settled
     tcp                     connections on the address that programs use, where nothing explains a failure yet
 """
 
@@ -27,6 +27,11 @@ from fairlead.preflight.facts import Clock, Fault, PairFacts, Speed, Train, Work
 from fairlead.preflight.limits import DEFAULT, Limits
 from fairlead.preflight.schedule import Test, all_pairs, fit, log_degree, max_adaptive_rounds
 from fairlead.preflight.symptoms import blames, wanted
+
+SLOW_SUSPECT = 1.5
+"""A node that takes this many times the median while all work is asked again, alone."""
+ALONE_TIMES = 4
+MAX_ALONE = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +125,13 @@ class _Run:
     # ---- steps -------------------------------------------------------------------------------------------------------
 
     def ask(
-        self, do: str, *, of: Iterable[int] | None = None, collect: bool = False, limit_s: float = 10.0, **fields: Any
+        self,
+        do: str,
+        fields: Mapping[str, Any],
+        *,
+        of: Iterable[int] | None = None,
+        collect: bool = False,
+        limit_s: float = 10.0,
     ) -> Generator[Step, Answers, Answers]:
         """One step; nodes that did not answer are members no more."""
         self.step += 1
@@ -138,23 +149,19 @@ class _Run:
 
     def set_up(self) -> Generator[Step, Answers, None]:
         """Sockets and ports."""
-        answers = yield from self.ask(
-            "setup",
-            limit_s=self.limits.start_s,
-            run=secrets.randbits(63),
-            nodes=self.plan.nodes,
-            addresses=self.plan.addresses,
-        )
+        plan = self.plan
+        fields = {"run": secrets.randbits(63), "nodes": plan.nodes, "addresses": plan.addresses}
+        answers = yield from self.ask("setup", fields, limit_s=self.limits.start_s)
         for node, report in answers.reports.items():
             self.facts.unbound += [(node, path, str(error)) for path, error in report.errors]
-        empty = [0] * (len(self.plan.paths) + 1)
-        peers = [[*r.ports, r.tcp] if (r := answers.reports.get(n)) else empty for n in range(len(self.plan.nodes))]
+        empty = [0] * (len(plan.paths) + 1)
+        peers = [[*r.ports, r.tcp] if (r := answers.reports.get(n)) else empty for n in range(len(plan.nodes))]
         yield Step(line={"do": "peers", "peers": peers}, expect=frozenset())
 
     def ask_clocks(self) -> Generator[Step, Answers, None]:
         """Each node's time of day: the exchange with the shortest round trip counts."""
         for _ in range(self.limits.clock_exchanges):
-            answers = yield from self.ask("clock")
+            answers = yield from self.ask("clock", {})
             for node, report in answers.reports.items():
                 back = answers.at_ns.get(node, answers.asked_ns)
                 rtt, middle = back - answers.asked_ns, (back + answers.asked_ns) // 2
@@ -163,19 +170,21 @@ class _Run:
                     self.facts.clocks[node] = Clock(report.clock_ns - middle, rtt)
 
     def ask_work(self) -> Generator[Step, Answers, None]:
-        """The same arithmetic everywhere at once, then those that took long once more, alone."""
-        answers = yield from self.ask("work", blocks=self.limits.work_blocks)
+        """The same arithmetic everywhere at once; then alone, on those that took long and on the quickest."""
+        blocks = self.limits.work_blocks
+        answers = yield from self.ask("work", {"blocks": blocks})
         took = {n: Work(r.wall_ns, r.cpu_ns) for n, r in answers.reports.items()}
         self.facts.work = {n: [w] for n, w in took.items()}
         walls = sorted(w.wall_ns for w in took.values())
-        slow = [n for n, w in took.items() if w.wall_ns > 1.5 * walls[len(walls) // 2]]
+        slow = [n for n, w in took.items() if w.wall_ns > SLOW_SUSPECT * walls[(len(walls) - 1) // 2]]
         if not slow:
             return
         quickest = min(took, key=lambda n: took[n].wall_ns)
-        for node in [quickest, *sorted(slow, key=lambda n: -took[n].wall_ns)[:3], quickest]:
-            answers = yield from self.ask("work", of=[node], blocks=self.limits.work_blocks * 4)
+        slowest_first = sorted(slow, key=lambda n: -took[n].wall_ns)[:MAX_ALONE]
+        for node in [quickest, *slowest_first, quickest, *slowest_first]:
+            answers = yield from self.ask("work", {"blocks": blocks * ALONE_TIMES}, of=[node])
             for n, r in answers.reports.items():
-                self.facts.work[n].append(Work(r.wall_ns // 4, r.cpu_ns // 4, alone=True))
+                self.facts.work[n].append(Work(r.wall_ns // ALONE_TIMES, r.cpu_ns // ALONE_TIMES, alone=True))
 
     def trains(self) -> Generator[Step, Answers, None]:
         """Every directed pair, on every path that does not fail everywhere."""
@@ -183,22 +192,15 @@ class _Run:
         self.facts.members = tuple(members)
         paths = list(range(len(self.plan.paths)))
         for shifts in all_pairs(len(members)):
-            answers = yield from self.ask(
-                "train",
-                collect=True,
-                limit_s=10.0 + 0.2 * len(shifts),
-                shifts=list(shifts),
-                members=members,
-                paths=paths,
-                **self._train(self.limits.small),
-            )
+            fields = {"shifts": list(shifts), "members": members, "paths": paths, **self._train(self.limits.small)}
+            answers = yield from self.ask("train", fields, collect=True, limit_s=10.0 + 0.2 * len(shifts))
             self._keep_trains(answers, self.facts.trains)
             self._count("train", len(shifts))
             if shifts[-1] >= MIN_PARTNERS:
                 paths = self._still_useful(paths, len(members), shifts[-1])
 
     def _still_useful(self, paths: list[int], num_members: int, last: int) -> list[int]:
-        """Paths worth further rounds: not those that failed nearly everywhere, nor the address that a dead plane breaks."""
+        """Paths worth further rounds: not those that failed nearly everywhere, nor the address a dead plane breaks."""
         damaged = Counter(t.path for t in self.facts.trains)
         dead = {p for p in paths if damaged[p] >= NEARLY_ALL * num_members * last}
         if dead and self.planes != [0]:
@@ -211,9 +213,8 @@ class _Run:
         members = list(self.members)
         paths = [p for p in self.planes if p not in self.facts.stopped]
         for shift in log_degree(len(members)) if paths else ():
-            answers = yield from self.ask(
-                "speed", collect=True, limit_s=20.0, shifts=[shift], members=members, paths=paths, **self._speed()
-            )
+            fields = {"shifts": [shift], "members": members, "paths": paths, **self._speed()}
+            answers = yield from self.ask("speed", fields, collect=True, limit_s=20.0)
             self._keep_speeds(answers, self.facts.speeds)
             self._count("speed")
 
@@ -224,14 +225,12 @@ class _Run:
             if not tests[True] and not tests[False]:
                 return
             if trains := fit(tests[True]):
-                answers = yield from self.ask(
-                    "train", collect=True, pairs=trains, members=[], **self._train(self.limits.again_small)
-                )
+                fields = {"pairs": trains, **self._train(self.limits.again_small)}
+                answers = yield from self.ask("train", fields, collect=True)
                 self._keep_again(answers, trains)
             if bursts := fit(tests[False]):
-                answers = yield from self.ask(
-                    "speed", collect=True, limit_s=20.0, pairs=bursts, members=[], **self._speed(again=True)
-                )
+                fields = {"pairs": bursts, **self._speed(again=True)}
+                answers = yield from self.ask("speed", fields, collect=True, limit_s=20.0)
                 self._keep_speeds(answers, self.facts.speeds_again)
             self._count("adaptive")
 
@@ -240,12 +239,10 @@ class _Run:
         if any(b.symptom.is_train for b in blames(self.facts, self.limits)):
             self.facts.tcp_skipped = True
             return
-        members = list(self.members)
+        members, wait_s = list(self.members), self.limits.tcp_s
         for shifts in all_pairs(len(members)):
-            limit_s = self.limits.tcp_s * (2 + len(shifts))
-            answers = yield from self.ask(
-                "tcp", shifts=list(shifts), members=members, paths=[0], limit_s=limit_s + self.limits.lost_s, wait_s=self.limits.tcp_s
-            )
+            fields = {"shifts": list(shifts), "members": members, "paths": [0], "wait_s": wait_s}
+            answers = yield from self.ask("tcp", fields, limit_s=wait_s * (2 + len(shifts)) + self.limits.lost_s)
             for node, report in answers.reports.items():
                 self.facts.tcp += [(node, dst, str(error)) for dst, error in report.errors]
                 self.facts.tcp_tested += report.ok + len(report.errors)

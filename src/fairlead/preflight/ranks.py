@@ -1,7 +1,8 @@
 """Starts the ranks, listens to them, and stops them when they hang: returns what they said, judges nothing.
 
-A group that hangs never ends by itself, so somebody must decide when it is over. `Watch` does, from the ranks' own lines:
-a rank that says nothing at all while the others go on, or no step by anybody for a while, or one that has ended badly.
+A group that hangs never ends by itself, so somebody must decide when it is over. `Watch` does, from the ranks' own
+lines: a rank that says nothing at all while the others go on, or no step by anybody for a while, or one that has ended
+badly.
 """
 
 from __future__ import annotations
@@ -12,14 +13,13 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib import resources
 from typing import Any
 
 from fairlead.base.units import duration
 from fairlead.cluster import Cluster, Command, NodeSet, Result, State
 from fairlead.cluster.live import Live
 from fairlead.preflight.facts import RankEnd, RankFacts
-from fairlead.preflight.pipe import boot
+from fairlead.preflight.pipe import RANK, boot, program
 
 STALL_S = 6.0
 """No step by any rank for this long means that the group hangs."""
@@ -115,7 +115,7 @@ class Watch:
 
 def run_ranks(cluster: Cluster, launch: Launch, note: Callable[[str], object] = lambda _: None) -> RankFacts:
     """Launch, listen, stop. Real tasks where there is a scheduler; elsewhere processes of our own."""
-    source = resources.files("fairlead.preflight").joinpath("rank.py").read_bytes()
+    source = program(RANK)
     command = Command(
         argv=(launch.python, *boot(source, "fairlead-rank", isolated=False)),
         stdin=source,
@@ -186,7 +186,7 @@ class _Pieces:
         """The line, or the whole of which this was the last piece, or nothing yet."""
         if not text.startswith("~"):
             return text
-        number, at, num, rest = (text[1:].split(" ", 3) + ["", "", ""])[:4]
+        number, at, num, rest = [*text[1:].split(" ", 3), "", "", ""][:4]
         if not (at.isdigit() and num.isdigit()):
             return text
         held = self._open.setdefault((rank, number), {})

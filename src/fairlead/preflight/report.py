@@ -86,6 +86,14 @@ class Report:
         }
 
 
+def headline(report: Report) -> str:
+    """One sentence: the culprit, or that all is well."""
+    if report.culprit is not None:
+        return f"{report.culprit.subject}: {report.culprit.message}"
+    warned = ", with warnings" if report.verdict is Verdict.WARN else ""
+    return f"{len(report.good)} of {len(report.nodes)} nodes are ready{warned}"
+
+
 def is_cause(finding: Finding) -> bool:
     """Whether a finding closes the gate."""
     return finding.verdict is Verdict.FAIL
@@ -112,7 +120,7 @@ _STAGE = {"node": 0, "pairs": 1, "launch": 2, "ranks": 3}
 
 
 def in_order(staged: Sequence[tuple[str, Sequence[Finding]]]) -> tuple[Finding, ...]:
-    """Findings of all stages: the worst first, and among equals the earlier stage, for an earlier fault explains later ones.
+    """Findings of all stages: the worst first, among equals those of the earlier stage, which explain later ones.
 
     A fault of one node comes before one of many, within the stage of node checks: an odd one out is seldom chance.
     """

@@ -1,6 +1,7 @@
 """What Slurm itself says of the nodes: their states, the reasons for them, and the GPUs it believes in.
 
-Reads `scontrol show node -o`, which every version prints alike, and judges it. Knows nothing of how scontrol is reached.
+Reads `scontrol show node -o`, which every version prints alike, and judges it. Knows nothing of how scontrol is
+reached.
 """
 
 from __future__ import annotations
@@ -10,15 +11,16 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
+from fairlead.preflight.reason import bare, is_ours
 from fairlead.records.finding import Evidence, Finding, node
 from fairlead.records.verdict import Verdict
 
 SHOW = ("scontrol", "show", "node", "-o")
-_BAD_STATES = {"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "INVAL", "INVALID_REG", "NOT_RESPONDING", "UNKNOWN",
-               "POWERED_DOWN", "POWERING_DOWN", "ERROR"}  # fmt: skip
+_BAD_STATES = frozenset(
+    ("DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "INVAL", "INVALID_REG", "NOT_RESPONDING", "UNKNOWN",
+     "POWERED_DOWN", "POWERING_DOWN", "ERROR")
+)  # fmt: skip
 _NO_ANSWER = "*"
-OURS = "fairlead:"
-"""How a drain reason of ours begins."""
 
 
 class SlurmNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,24 +71,42 @@ def _fields(line: str) -> dict[str, str]:
     return fields | ({"Reason": reason.strip()} if reason else {})
 
 
-def judge_scheduler(nodes: Mapping[str, SlurmNode], declared: Iterable[str], gpus: Mapping[str, int | None]) -> Iterator[Finding]:
+def judge_scheduler(
+    nodes: Mapping[str, SlurmNode], declared: Iterable[str], gpus: Mapping[str, int | None]
+) -> Iterator[Finding]:
     """Findings on declared nodes: those Slurm keeps from work, does not know, or gives another number of GPUs."""
     for name in declared:
         found = nodes.get(name)
         if found is None:
-            yield _finding("preflight/not-in-slurm", name, "Slurm knows no such node", "add it to slurm.conf: scontrol reconfigure", "")
+            remedy = "add it to slurm.conf: scontrol reconfigure"
+            yield _finding("preflight/not-in-slurm", name, "Slurm knows no such node", remedy)
             continue
-        said = f"State={'+'.join(found.states)}" + (f" Reason={found.reason}" if found.reason else "")
         if found.bad_states:
-            why = f": {found.reason}" if found.reason else ""
-            message = f"Slurm keeps it from work: {', '.join(found.bad_states).lower()}{why}"
-            yield _finding("preflight/node-state", name, message, f"scontrol show node {name}; when mended: scontrol update nodename={name} state=resume", said)
+            yield _kept_from_work(found)
         want = gpus.get(name)
         if found.gpus is not None and want is not None and found.gpus != want:
-            message = f"Slurm gives it {found.gpus} GPUs; it has {want}"
-            yield _finding("preflight/gres", name, message, "correct Gres in slurm.conf and gres.conf: slurmd -C; slurmd -G", f"Gres gpu:{found.gpus}")
+            message = f"Slurm gives it {found.gpus} GPUs, and it has {want}"
+            remedy = "correct Gres in slurm.conf and gres.conf: slurmd -C; slurmd -G"
+            yield _finding("preflight/gres", name, message, remedy, f"Gres gpu:{found.gpus}")
 
 
-def _finding(code: str, name: str, message: str, remedy: str, said: str) -> Finding:
+def _kept_from_work(found: SlurmNode) -> Finding:
+    """A fail; only a warning where fairlead itself drained the node, for else it could never be found well again."""
+    why = f": {bare(found.reason)}" if found.reason else ""
+    drained_by_us = is_ours(found.reason) and all(s.startswith("DRAIN") for s in found.bad_states)
+    said = f"State={'+'.join(found.states)}" + (f" Reason={found.reason}" if found.reason else "")
+    return Finding(
+        code="preflight/node-state",
+        verdict=Verdict.WARN if drained_by_us else Verdict.FAIL,
+        subject=node(found.name),
+        message=f"Slurm keeps it from work: {', '.join(found.bad_states).lower()}{why}",
+        evidence=(Evidence(" ".join(SHOW), said),),
+        remedy=f"when mended: scontrol update nodename={found.name} state=resume",
+    )
+
+
+def _finding(code: str, name: str, message: str, remedy: str, said: str = "") -> Finding:
     evidence = (Evidence(" ".join(SHOW), said),) if said else ()
-    return Finding(code=code, verdict=Verdict.FAIL, subject=node(name), message=message, evidence=evidence, remedy=remedy)
+    return Finding(
+        code=code, verdict=Verdict.FAIL, subject=node(name), message=message, evidence=evidence, remedy=remedy
+    )

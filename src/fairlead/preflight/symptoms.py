@@ -1,8 +1,8 @@
-"""From what pairs showed to what ails which part of the fabric. Pure; run during the phase to aim it, and after it to judge.
+"""From what pairs showed to what ails which part of the fabric. Pure; it aims the phase while that runs, and judges it.
 
-A symptom belongs to one directed pair on one path. Symptoms are looked at in the order below, and a pair that already has
-one is no witness for the next: nobody can see whether a blocked pair would also be slow. Planes come before the one
-address that uses them all: what happens there is explained by a sick plane wherever traffic may meet it.
+A symptom belongs to one directed pair on one path. Symptoms are looked at in the order below, and a pair that already
+has one is no witness for the next: nobody can see whether a blocked pair would also be slow. Planes come before the
+one address that uses them all: what happens there is explained by a sick plane wherever traffic may meet it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from fairlead.preflight.blame import Culprit, Kind, Tested, Triple, Way, contains, explain, touches
+from fairlead.preflight.blame import Culprit, Kind, Tested, Triple, contains, explain, touches
 from fairlead.preflight.facts import PairFacts, Train
 from fairlead.preflight.limits import Limits
 from fairlead.preflight.schedule import Test
@@ -73,7 +73,7 @@ def blames(facts: PairFacts, limits: Limits) -> list[Blame]:
 
 
 def train_symptoms(facts: PairFacts, limits: Limits) -> dict[Symptom, set[Triple]]:
-    """Symptom -> directed pairs whose trains show it. A repeated train outweighs the first; all repetitions must agree."""
+    """Symptom -> directed pairs whose trains show it. Repetitions outweigh the first train, and all must agree."""
     again: defaultdict[Triple, list[Train]] = defaultdict(list)
     for train in facts.again:
         again[Triple(train.src, train.dst, train.path)].append(train)
@@ -91,7 +91,7 @@ def train_symptoms(facts: PairFacts, limits: Limits) -> dict[Symptom, set[Triple
 
 
 def of_train(train: Train, small: int, facts: PairFacts, loss: float) -> Symptom | None:
-    """What one train shows: `small` packets and the full-size ones were sent; `loss` is the share that may be missing."""
+    """What one train of `small` small packets and the full-size ones shows; `loss` is the share that may be missing."""
     if train.small + train.full == 0:
         return Symptom.BLOCKED
     if train.full == 0 and train.small * 2 >= small:
@@ -148,7 +148,7 @@ def _witness_tests(blame: Blame, facts: PairFacts) -> list[Test]:
     paths: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     for triple in blame.culprit.pairs:
         paths[triple.src, triple.dst].append(triple.path)
-    fresh = sorted(paths, key=lambda pair: min(done.get(Triple(*pair, p), 0) for p in paths[pair]))
+    fresh = sorted(paths, key=lambda pair: min(done.get(Triple(pair[0], pair[1], p), 0) for p in paths[pair]))
     chosen: list[tuple[int, int]] = []
     for pair in fresh:
         known = {frozenset(c) for c in chosen}
@@ -170,7 +170,7 @@ def _repeats(symptom: Symptom, facts: PairFacts) -> Mapping[Triple, int]:
 def _is_confirmed(
     symptom: Symptom, culprit: Culprit, facts: PairFacts, shown: Mapping[Symptom, set[Triple]], limits: Limits
 ) -> bool:
-    """Whether enough repetitions agree. A pair in `culprit.pairs` still shows the symptom, so its repetitions did too."""
+    """Whether enough repetitions agree: a pair in `culprit.pairs` still shows the symptom, so its repetitions did."""
     done = _repeats(symptom, facts)
     repeated = [t for t in culprit.pairs if done.get(t)]
     needed = limits.min_witnesses if symptom.is_train else limits.min_slow_witnesses

@@ -221,14 +221,21 @@ class Preflight(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The gate before a job."""
 
     timeout_s: Seconds = 120.0
-    """Time limit for the whole gate."""
+    """Time limit for the pair phase, and again for the ranks."""
+
+    node_limit_s: Seconds = 60.0
+    """The longest a node's own probe may take. Usually less is waited: once half of the nodes have answered, the others
+    get three times as long, and four seconds at least."""
 
     message_bytes: Annotated[tuple[Annotated[int, Meta(ge=8, le=1 << 34)], ...], Meta(min_length=1)] = (
         8,
         65_536,
-        4_194_304,
+        67_108_864,
     )
-    """Message sizes of the pair and collective tests. Keep one above the MTU: small ones pass where large ones hang."""
+    """Message sizes of the all-reduce. Sizes between them are tried too, growing as long as they fit into `reduce_s`."""
+
+    reduce_s: Seconds = 1.0
+    """How long all-reduces may take: on a slow network the largest size is left out rather than waited for."""
 
     warn_as_fail: bool = False
     """Let a warning close the gate."""

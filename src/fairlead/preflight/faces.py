@@ -1,0 +1,176 @@
+"""A report as a person reads it in a terminal: what each stage did in one line, then the findings, then what to do.
+
+Two lines are stable and stand there only when they are true; other tools may look for them:
+
+    Total Execution Ranks: 8
+    SUCCESS: DDP Multi-Node AllReduce Ring Complete!
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fairlead.base.table import table
+from fairlead.base.units import duration, rate, size
+from fairlead.checks import condensed
+from fairlead.preflight.judge_ranks import bandwidth
+from fairlead.preflight.report import Report
+from fairlead.records.facts import Facts, NodeFacts, Unread
+from fairlead.records.verdict import Verdict
+from fairlead.report.text import Paint, findings_text
+
+RANKS_LINE = "Total Execution Ranks: {}"
+SUCCESS_LINE = "SUCCESS: DDP Multi-Node AllReduce Ring Complete!"
+
+
+def text_of(report: Report, paint: Paint | None = None, *, details: bool = False) -> str:
+    """The whole report."""
+    parts = [
+        _stages(report),
+        findings_text(condensed(list(report.findings)), paint),
+        *(_details(report) if details else ()),
+        stable_lines(report),
+        _end(report, paint or Paint()),
+    ]
+    return "\n\n".join(p for p in parts if p)
+
+
+def stable_lines(report: Report) -> str:
+    """The two lines that other tools look for; the second only on real success."""
+    if report.ranks is None:
+        return ""
+    started = {s["rank"] for s in report.ranks.lines if s["say"] == "start"}
+    lines = [RANKS_LINE.format(len(started))]
+    if report.has_succeeded:
+        lines.append(SUCCESS_LINE)
+    return "\n".join(lines)
+
+
+def _stages(report: Report) -> str:
+    rows = []
+    answered = len(report.facts)
+    bad = len(
+        {
+            n
+            for f in report.findings
+            if f.verdict is Verdict.FAIL and f.subject.kind in ("node", "device")
+            for n in f.subject.nodes
+        }
+    )
+    said = f"{answered} of {len(report.nodes)} answered" + (f", {bad} not well" if bad else "")
+    rows.append(("nodes", said, _took(report, "nodes")))
+    for stage, code in (("pairs", "preflight/pairs"), ("ranks", "preflight/collective")):
+        found = next((f for f in report.findings if f.code == code), None)
+        if found is not None:
+            rows.append((stage, found.message, _took(report, stage)))
+        elif stage == "pairs" and report.pairs is None:
+            rows.append((stage, "not tested: fewer than two nodes", ""))
+        elif stage == "ranks":
+            rows.append((stage, "not run" if report.ranks is None else "did not finish", _took(report, stage)))
+    return "\n".join(f"{a:<8} {c:>7}  {b}" for a, b, c in rows)
+
+
+def _took(report: Report, stage: str) -> str:
+    return duration(report.took_s[stage]) if stage in report.took_s else ""
+
+
+def _end(report: Report, paint: Paint) -> str:
+    usable = f"{len(report.good)} of {len(report.nodes)} nodes usable"
+    lines = [f"verdict  {paint.verdict(report.verdict, str(report.verdict))}   {usable}"]
+    for node, before in report.history.items():
+        lines.append(f"before   {node}: {before}")
+    if report.exclude:
+        lines.append(f"exclude  {report.exclude}")
+    return "\n".join(lines)
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------
+
+
+def _details(report: Report) -> list[str]:
+    """Topology of the ranks, what each node is, the state of its fabric ports, and what the all-reduce reached."""
+    return [t for t in (topology(report), nodes(report.facts), ports(report.facts), speeds(report)) if t]
+
+
+def topology(report: Report) -> str:
+    """One line a rank: where it ran and what it used."""
+    if report.ranks is None:
+        return ""
+    torch = {s["rank"]: s for s in report.ranks.lines if s["say"] == "torch"}
+    rows = []
+    for said in sorted((s for s in report.ranks.lines if s["say"] == "start"), key=lambda s: s["rank"]):
+        gpu, peer = said.get("gpu") or {}, torch.get(said["rank"], {}).get("peer_access")
+        card = (gpu.get("index", "-"), gpu.get("uuid") or "-", gpu.get("pci") or "-")
+        rest = (said.get("cpus", "-"), said.get("interface") or "-", "-" if peer is None else "yes" if peer else "no")
+        rows.append((said["rank"], said["node"], said["local_rank"], *card, *rest))
+    return table(["RANK", "NODE", "LOCAL", "GPU", "UUID", "PCI", "CPUS", "INTERFACE", "PEER"], rows)
+
+
+def nodes(facts: Iterable[NodeFacts]) -> str:
+    """One line a node."""
+    rows = [(record.node, *(_cell(record, read) for read in _NODE_COLUMNS.values())) for record in facts]
+    return table(["NODE", *_NODE_COLUMNS], rows) if rows else ""
+
+
+def ports(facts: Iterable[NodeFacts]) -> str:
+    """One line an RDMA port, with its link layer: an Ethernet port is not one of InfiniBand."""
+    rows = []
+    for record in facts:
+        read = Facts(record)
+        try:
+            devices = read.keys("ib.devices")
+        except Unread:
+            continue
+        for device in devices:
+            try:
+                for port in read.get("ib.devices", device, "ports"):
+                    at = ("ib.devices", device, "ports", port)
+                    rows.append(
+                        (
+                            record.node,
+                            f"{device}/{port}",
+                            *(str(read.get(*at, key)) for key in ("link_layer", "state", "phys_state", "rate")),
+                        )
+                    )
+            except Unread:
+                rows.append((record.node, device, "?", "?", "?", "?"))
+    return table(["NODE", "PORT", "LINK LAYER", "STATE", "PHYSICAL", "RATE"], rows) if rows else ""
+
+
+def speeds(report: Report) -> str:
+    """One line a message size: time and busbw as nccl-tests defines it."""
+    found = bandwidth(report.ranks) if report.ranks else {}
+    rows = [(size(b), duration(t), rate(busbw * 8), f"{busbw / 1e9:.3f}") for b, (t, busbw) in found.items()]
+    return table(["ALL-REDUCE", "TIME", "BUSBW", "BUSBW GB/S"], rows) if rows else ""
+
+
+def _cell(record: NodeFacts, read: object) -> str:
+    assert callable(read)
+    try:
+        return str(read(Facts(record)))
+    except Unread:
+        return "?"
+
+
+def _gpus(f: Facts) -> str:
+    held = f.get("nvidia.driver.gpus")
+    return f"{len(held)} x {f.get('nvidia.driver.gpus', next(iter(held)), 'model')}" if held else "-"
+
+
+_NODE_COLUMNS = {
+    "OS": lambda f: f"{f.get('host.os.id')} {f.get('host.os.version_id')}",
+    "KERNEL": lambda f: f.get("host.os.kernel"),
+    "CPU": lambda f: f.get("host.cpu.model"),
+    "MEMORY": lambda f: f"{f.get('host.memory.MemTotal') / (1 << 20):.0f} GiB",
+    "GPUS": _gpus,
+    "DRIVER": lambda f: f.get("nvidia.driver.version") if f.get("nvidia.driver.gpus") else "-",
+}
+
+
+def lists(report: Report) -> dict[str, str]:
+    """Files for other tools: names of good and bad nodes, one a line, and the option to leave the bad ones out."""
+    return {
+        "good.nodes": "".join(f"{n}\n" for n in report.good),
+        "bad.nodes": "".join(f"{n}\n" for n in report.bad),
+        "exclude": report.exclude + "\n" if report.exclude else "",
+    }

@@ -1,0 +1,173 @@
+"""A report as one HTML page: the fabric drawn with what was judged, findings on top, tables below. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from itertools import chain
+from typing import Any
+
+from fairlead.base.units import duration, rate, size
+from fairlead.preflight import faces
+from fairlead.preflight.judge_ranks import bandwidth
+from fairlead.preflight.report import Report, headline
+from fairlead.records.fabricview import FabricView, Host, Pair, Port, Switch
+from fairlead.records.finding import Finding
+from fairlead.records.runs import now_utc
+from fairlead.records.verdict import Verdict
+from fairlead.report.fabric_picture import fabric_figure
+from fairlead.report.html import Block, Code, Page, Section, Table, Text
+
+_SHOWN = (Verdict.FAIL, Verdict.WARN, Verdict.UNKNOWN)
+
+
+def page(report: Report, *, command: str = "fairlead preflight", run_id: str = "", version: str = "") -> Page:
+    """The whole page; `report.html.page_html` turns it into text."""
+    ranks = len(report.ranks.ends) if report.ranks else 0
+    facts = [
+        ("nodes", f"{len(report.good)} of {len(report.nodes)} usable"),
+        ("ranks", str(ranks)),
+        ("took", duration(sum(report.took_s.values()))),
+    ]
+    if run_id:
+        facts.append(("run", run_id))
+    return Page(
+        title=f"preflight of {report.spec.cluster.name}",
+        verdict=report.verdict,
+        headline=headline(report),
+        findings=list(report.findings),
+        facts=facts,
+        sections=[
+            s
+            for s in (_fabric(report), _next(report), _collective(report), _pairs(report), _topology(report))
+            if s.blocks
+        ],
+        command=command,
+        version=version,
+        written=now_utc(),
+    )
+
+
+def fabric_view(report: Report) -> FabricView | None:
+    """The fabric with what was measured and judged; None where the cluster file does not say how it is built."""
+    fabric = report.spec.fabric
+    if report.paths is None or not fabric.t0 or not report.paths.groups:
+        return None
+    notes = _notes(report.findings)
+    hosts = tuple(
+        Host(name=n, t0=report.paths.groups.get(n, 0), **_state(notes.get(("node", n)))) for n in report.nodes
+    )
+    return FabricView(
+        title=report.spec.cluster.name,
+        num_planes=fabric.planes,
+        num_t0=fabric.t0,
+        num_t1=fabric.t1 or 1,
+        hosts=hosts,
+        ports=tuple(_ports(report, notes)),
+        switches=tuple(
+            Switch(plane=p, tier=0, index=i, **_state(notes[("plane", f"p{p}/t0-{i}")]))
+            for p in range(fabric.planes)
+            for i in range(fabric.t0)
+            if ("plane", f"p{p}/t0-{i}") in notes
+        ),
+        pairs=tuple(_pairs_of(report.findings)),
+        rate_bps=report.spec.lab.rate_mbps * 1e6 if report.spec.is_lab else None,
+    )
+
+
+def _notes(findings: Iterable[Finding]) -> dict[tuple[str, str], Finding]:
+    """The first finding about each part, by kind and name."""
+    out: dict[tuple[str, str], Finding] = {}
+    for finding in findings:
+        if finding.verdict not in _SHOWN:
+            continue
+        subject = finding.subject
+        if subject.kind in ("node", "device", "rank"):
+            for name in subject.nodes:
+                out.setdefault(("node", name), finding)
+        elif subject.kind == "port":
+            out.setdefault(("port", f"{subject.nodes[0]} {subject.name}"), finding)
+        elif subject.kind == "plane":
+            out.setdefault(("plane", subject.name), finding)
+    return out
+
+
+def _state(finding: Finding | None) -> dict[str, Any]:
+    if finding is None:
+        return {}
+    return {"state": "faulty", "note": finding.message[:60], "verdict": finding.verdict}
+
+
+def _ports(report: Report, notes: dict[tuple[str, str], Finding]) -> Iterable[Port]:
+    best: defaultdict[tuple[str, int], int] = defaultdict(int)
+    pairs = report.pairs
+    if pairs is not None:
+        for speed in chain(pairs.speeds, pairs.speeds_again):
+            for end in (speed.src, speed.dst):
+                key = (pairs.nodes[end], speed.path - 1)
+                best[key] = max(best[key], speed.rate_bps)
+    for host in report.nodes:
+        for plane in range(report.spec.fabric.planes):
+            finding = notes.get(("port", f"{host} plane {plane}")) or notes.get(("plane", f"plane {plane}"))
+            measured = float(best[host, plane]) or None
+            if finding or measured:
+                yield Port(host=host, plane=plane, rate_bps=measured, **_state(finding))
+
+
+def _pairs_of(findings: Iterable[Finding]) -> Iterable[Pair]:
+    for finding in findings:
+        if finding.subject.kind == "pair" and finding.verdict in _SHOWN:
+            name = finding.subject.name.removeprefix("plane ")
+            a, b = finding.subject.nodes
+            yield Pair(
+                a=a,
+                b=b,
+                plane=int(name) if name.isdigit() else None,
+                note=finding.message[:60],
+                verdict=finding.verdict,
+            )
+
+
+# ---- sections --------------------------------------------------------------------------------------------------------
+
+
+def _fabric(report: Report) -> Section:
+    view = fabric_view(report)
+    return Section("Fabric", [fabric_figure(view, command="fairlead preflight")] if view else [])
+
+
+def _next(report: Report) -> Section:
+    blocks: list[Block] = []
+    if report.exclude:
+        blocks = [Text("Leave the bad nodes out:"), Code(f"sbatch {report.exclude} JOB.sbatch")]
+    blocks += [Text(f"{node}: {before}") for node, before in report.history.items()]
+    return Section("What to do", blocks)
+
+
+def _collective(report: Report) -> Section:
+    found = bandwidth(report.ranks) if report.ranks else {}
+    rows = [(size(b), duration(t), f"{busbw / 1e9:.3f}") for b, (t, busbw) in found.items()]
+    lines = faces.stable_lines(report)
+    blocks: list[Block] = [Code(lines)] if lines else []
+    if rows:
+        blocks.append(Table(header=("message", "time", "busbw GB/s"), rows=rows))
+    return Section("Collective", blocks)
+
+
+def _pairs(report: Report) -> Section:
+    summary = next((f for f in report.findings if f.code == "preflight/pairs"), None)
+    if summary is None or report.pairs is None:
+        return Section("Pairs", [])
+    facts = report.pairs
+    rows = [
+        (facts.nodes[s.src], facts.nodes[s.dst], facts.paths[s.path], rate(s.rate_bps), duration(s.rtt_ns / 1e9))
+        for s in facts.speeds[:400]
+    ]
+    return Section(
+        "Pairs", [Text(summary.message), Table(header=("from", "to", "path", "rate", "round trip"), rows=rows)]
+    )
+
+
+def _topology(report: Report) -> Section:
+    text = "\n\n".join(t for t in (faces.topology(report), faces.nodes(report.facts), faces.ports(report.facts)) if t)
+    return Section("Ranks, nodes and ports", [Code(text)] if text else [])
