@@ -85,7 +85,7 @@ def _meaning(entry: HelpEntry) -> str:
     parts = [" ".join(_plain(entry.description).split())]
     if entry.choices:
         parts.append(f"One of: {', '.join(entry.choices)}.")
-    if entry.default not in {None, "", "False", "None"}:
+    if entry.default not in {None, "", '""', "False", "None"}:
         parts.append(f"Default: {entry.default}.")
     if entry.required:
         parts.append("Required.")
