@@ -6,7 +6,6 @@ import secrets
 
 import pytest
 
-from fairlead.base.machine import capability
 from fairlead.cluster.slurm import Ask, SlurmBackend
 from support.backends import LOCAL, World
 from support.slurm import PrivateSlurm
@@ -70,8 +69,4 @@ def slurm_world(slurm, tmp_path_factory) -> World:
 )
 def world(request) -> World:
     """Each backend in turn."""
-    if request.param == "local":
-        return LOCAL
-    for name in ("root", request.param):
-        assert capability(name).ok
-    return request.getfixturevalue(f"{request.param}_world")
+    return LOCAL if request.param == "local" else request.getfixturevalue(f"{request.param}_world")
