@@ -36,7 +36,7 @@ class Profile:
     evs_per_plane: int = 32  # power of two
     evs_active: int = 16  # per plane, in rotation
     ev_min_active: int = 8  # all planes together
-    ev_probe_ns: int = 100_000  # 0: bad EVs are not probed
+    ev_probe_ns: int = 100_000  # longer than a round trip, or no probe is answered in time; 0: bad EVs are not probed
     ev_probe_ok: int = 3
     ring_size: int = 8  # REPS, mixed: power of two
     freeze_ns: int = 10_000_000
@@ -78,6 +78,10 @@ class Profile:
             (self.planes * self.evs_per_plane <= 256, "a queue pair holds at most 256 EVs"),
             (1 <= self.evs_active <= self.evs_per_plane, "evs_active must be 1 to evs_per_plane"),
             (1 <= self.ev_probe_ok <= 15, "ev_probe_ok must be 1 to 15"),
+            (
+                self.ev_probe_ns == 0 or self.ev_probe_ns > self.network_rtt_ns,
+                "ev_probe_ns must exceed the network RTT",
+            ),
             (0 < self.rto_ns <= 1 << 35, "rto_ns must be at most 34 s"),
             (self.target_ns > 0 and self.network_rtt_ns > 0 and self.rate_mbps > 0, "rate and RTT must be positive"),
             (self.bdp < 1 << 27, "rate x RTT must be below 128 MiB"),

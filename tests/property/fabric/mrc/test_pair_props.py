@@ -36,7 +36,7 @@ def random_profile(rng: random.Random) -> Profile:
         path_rule=rng.choice(PATHS),
         reverse_rule=rng.choice((at.REVERSE_ECHO, at.REVERSE_SET)),
         reverse_probe_ns=rng.choice((0, 5_000)),
-        ev_probe_ns=rng.choice((0, 7_000)),
+        ev_probe_ns=rng.choice((0, 15_000)),
         probe_ns=rng.choice((0, 30_000)) if reorder_ns else 0,  # their answers are of use for inference alone
         reorder_ns=reorder_ns,
         rto_ns=rng.choice((40_000, 262_144)),
@@ -109,7 +109,7 @@ def play(seed: int) -> None:
         trouble(rng, pair)
         return len(pair.a.completions) == num
 
-    pair.run(done, for_ns=20_000_000_000_000, steps=200_000)
+    pair.run(done, for_ns=20_000_000_000_000, steps=2_000_000)
     context = f"seed {seed}: {profile} {pair.a.out} {pair.b.out}"
     assert [c.wr_id for c in pair.a.completions] == list(range(num)), context
     assert all(c.status is Status.SUCCESS for c in pair.a.completions), context

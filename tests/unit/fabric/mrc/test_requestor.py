@@ -560,7 +560,7 @@ def lose_ev(row: Requestor, now: int = 0) -> int:
 
 
 def test_a_bad_ev_is_probed_and_enough_answers_bring_it_back() -> None:
-    row = make(ev_probe_ns=1_000, ev_probe_ok=2)
+    row = make(network_rtt_ns=900, ev_probe_ns=1_000, ev_probe_ok=2)
     slot = lose_ev(row)
     assert evs.ev_state(row.m, row.at, slot) == at.STATE_ASSUMED_BAD
     for now in (1_000, 2_000):
@@ -575,7 +575,7 @@ def test_a_bad_ev_is_probed_and_enough_answers_bring_it_back() -> None:
 
 
 def test_an_unanswered_or_foreign_probe_does_not_count() -> None:
-    row = make(ev_probe_ns=1_000, ev_probe_ok=2)
+    row = make(network_rtt_ns=900, ev_probe_ns=1_000, ev_probe_ok=2)
     slot = lose_ev(row)
     row.timer(1_000)
     law.on_ev_reply(row.m, row.at, 1_000, row.TX_EVP_ID, at.M_NONE)  # not even sent
@@ -590,7 +590,7 @@ def test_an_unanswered_or_foreign_probe_does_not_count() -> None:
 
 
 def test_ev_probes_wait_for_the_port_of_their_plane_and_do_not_hold_up_data() -> None:
-    row = make(ev_probe_ns=1_000)
+    row = make(network_rtt_ns=900, ev_probe_ns=1_000)
     slot = lose_ev(row)
     plane = 1 << (slot >> 3)
     row.timer(1_000)
@@ -600,7 +600,7 @@ def test_ev_probes_wait_for_the_port_of_their_plane_and_do_not_hold_up_data() ->
 
 
 def test_no_probe_while_the_bad_evs_plane_is_closed() -> None:
-    row = make(ev_probe_ns=1_000)
+    row = make(network_rtt_ns=900, ev_probe_ns=1_000)
     slot = lose_ev(row)
     law.on_peer_ports(row.m, row.at, 0xF & ~(1 << (slot >> 3)))
     row.timer(1_000)

@@ -91,6 +91,7 @@ def test_a_full_scale_requestor_takes_a_few_kilobytes() -> None:
         {"mtu": 16_000},
         {"planes": 0},
         {"ev_probe_ok": 16},
+        {"ev_probe_ns": 12_000},
         {"rto_ns": 0},
         {"network_rtt_ns": 0},
         {"network_rtt_ns": 2_000_000},
