@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from cyclopts import Group, Parameter
 
@@ -15,11 +17,12 @@ from fairlead.base.nodeset import NodeSet
 from fairlead.cli.common import Common, SpecFile
 from fairlead.cli.output import Answer, session
 from fairlead.errors import UsageError
-from fairlead.records.runs import now_utc
+from fairlead.records.finding import Finding, worst_first
 
 if TYPE_CHECKING:
-    from fairlead.cluster import Cluster
     from fairlead.preflight import Report
+    from fairlead.preflight.drain import DrainRules
+    from fairlead.preflight.scontrol import Control
     from fairlead.records.runs import RunFolder
     from fairlead.spec.model import Spec
 
@@ -38,9 +41,14 @@ def preflight(
     drain: Annotated[bool, Parameter(group=_SLURM, negative=())] = False,
     undrain: Annotated[bool, Parameter(group=_SLURM, negative=())] = False,
     yes: Annotated[bool, Parameter(group=_SLURM, negative=())] = False,
+    drain_on: Annotated[
+        tuple[Literal["warn", "unknown"], ...], Parameter(group=_SLURM, negative=(), show_default=False)
+    ] = (),
+    drain_share: Annotated[float, Parameter(group=_SLURM)] = 0.1,
     here: Annotated[bool, Parameter(group=_HEALTH, negative=())] = False,
     every: Annotated[float, Parameter(group=_HEALTH)] = 0.0,
     jitter: Annotated[float, Parameter(group=_HEALTH)] = 0.0,
+    limit: Annotated[float, Parameter(group=_HEALTH)] = 20.0,
     html: Annotated[Path | None, Parameter(group=_FILES)] = None,
     prom: Annotated[Path | None, Parameter(group=_FILES)] = None,
     spec: SpecFile = None,
@@ -64,15 +72,22 @@ def preflight(
     drain
         Show which bad nodes would be drained in Slurm, and with what reason; with `--yes`, drain them.
     undrain
-        Show which nodes that fairlead drained earlier are well again; with `--yes`, resume them.
+        Show which nodes that fairlead drained earlier have passed now; with `--yes`, give them back.
     yes
         Do what `--drain` and `--undrain` show.
+    drain_on
+        Drain for a warning too, or for what could not be judged.
+    drain_share
+        Drain nobody if more than this share of the cluster would then be drained by fairlead. One node always may be.
     here
-        Judge only the node this runs on, alone: for Slurm's prolog or HealthCheckProgram.
+        Judge only the node this runs on, alone: for Slurm's prolog, epilog or HealthCheckProgram.
     every
-        With `--here`: if the last verdict is younger than this many seconds, repeat it.
+        With `--here`: look at most once in this many seconds, and say what the last look found in between. Each node
+        has its own place in the interval.
     jitter
-        With `--here`: wait up to this many seconds first, each node another time.
+        With `--here`: wait up to this many seconds before a look, each node another time.
+    limit
+        With `--here`: the longest a look may take, in seconds.
     html
         Also write the report as one HTML file.
     prom
@@ -81,8 +96,9 @@ def preflight(
         The cluster file; else FAIRLEAD_SPEC, ./cluster.toml, or the lab.
     """
     if here:
-        return _here(spec, every, jitter, prom)
-    if (every or jitter) and not here:
+        rules = _rules(drain_on, drain_share, drain=drain, undrain=undrain)
+        return _here(spec, (every, jitter, limit), prom, rules, yes=yes)
+    if every or jitter:
         raise UsageError("cli/usage", "--every and --jitter go with --here", hint="fairlead preflight --help")
     if inside and os.environ.get("SLURM_PROCID", "0") != "0":
         raise SystemExit(0)  # the first task does the work, and its exit status is the step's
@@ -102,15 +118,16 @@ def preflight(
         report = run(
             cluster, spec_, folder, nodes=chosen, inside=inside, note=session_.note, progress=session_.progress
         )
-        actions = _slurm_actions(cluster, report, folder, drain=drain, undrain=undrain, yes=yes)
+        rules = _rules(drain_on, drain_share, drain=drain, undrain=undrain)
+        drained = _drained(report, folder, lambda argv: cluster.control(argv, limit_s=20.0), rules, yes=yes)
     for name, content in lists(report).items():
         folder.write(name, content)
     report = _with_history(report, spec_, folder)
     _more_files(report, folder, html, prom)
-    return _answer(report, actions, details=details)
+    return _answer(report, drained, details=details)
 
 
-def _answer(report: Report, actions: list[dict[str, str]], *, details: bool) -> Answer:
+def _answer(report: Report, drained: _Drained, *, details: bool) -> Answer:
     from fairlead.preflight import text_of
     from fairlead.report.text import paint_for
 
@@ -123,8 +140,8 @@ def _answer(report: Report, actions: list[dict[str, str]], *, details: bool) -> 
     return Answer(
         schema="fairlead.preflight/1",
         verdict=report.verdict,
-        text=lambda: "\n".join([text_of(report, paint, details=details), *(a["said"] for a in actions)]),
-        body={**report.body(), "actions": actions},
+        text=lambda: "\n".join([text_of(report, paint, details=details), *drained.text]),
+        body={**report.body(), "slurm": drained.body},
         hints=hints,
     )
 
@@ -149,49 +166,86 @@ def _spec(path: Path | None, common: Common, *, inside: bool) -> tuple[str, Spec
     return loaded.text, found
 
 
-def _slurm_actions(
-    cluster: Cluster, report: Report, folder: RunFolder, *, drain: bool, undrain: bool, yes: bool
-) -> list[dict[str, str]]:
-    """What `--drain` and `--undrain` did, or would do."""
-    if not drain and not undrain:
-        return []
-    from fairlead.preflight.drain import carry_out, left_alone, to_drain, to_resume
-    from fairlead.preflight.scheduler import SHOW, parse
+class _Drained(NamedTuple):
+    """What `--drain` and `--undrain` did or would do, in words and for the document."""
 
-    said = cluster.control(SHOW, limit_s=20.0)
-    slurm = parse(said.out) if said is not None and said.rc == 0 else {}
-    if not slurm:
-        session().note("there is no Slurm to drain nodes in")
-    actions = to_drain(report, slurm, day=now_utc()[:10], run_id=folder.info.id) if drain else []
-    actions += to_resume(report, slurm) if undrain else []
-    if yes:
-        carry_out(cluster, actions)
-    elif actions:
+    text: tuple[str, ...] = ()
+    body: dict[str, Any] | None = None
+
+
+def _rules(on: tuple[str, ...], share: float, *, drain: bool, undrain: bool) -> DrainRules | None:
+    """What may be done in Slurm; None for nothing."""
+    if not 0 < share <= 1:
+        raise UsageError("cli/usage", f"--drain-share {share:g} is not a share", hint="write 0.1 for a tenth")
+    if not drain and not undrain:
+        return None
+    from fairlead.preflight.drain import DrainRules
+    from fairlead.records.verdict import Verdict
+
+    verdicts = frozenset({Verdict.FAIL, *(Verdict(word) for word in on)})
+    return DrainRules(drains=drain, undrains=undrain, verdicts=verdicts, max_share=share)
+
+
+def _drained(report: Report, folder: RunFolder, control: Control, rules: DrainRules | None, *, yes: bool) -> _Drained:
+    """Plan, write down who the nodes are, and act if told to. A Slurm that does not answer changes no verdict."""
+    if rules is None:
+        return _Drained()
+    from fairlead.preflight.identity import save_identity
+
+    def save(nodes: list[str]) -> None:
+        save_identity(folder, nodes, report.facts)
+
+    return _act(report.findings, folder.info.id, control, rules, save, yes=yes)
+
+
+def _act(
+    findings: Sequence[Finding],
+    run_id: str,
+    control: Control,
+    rules: DrainRules,
+    save: Callable[[list[str]], None],
+    *,
+    yes: bool,
+) -> _Drained:
+    from fairlead.errors import SchedulerError
+    from fairlead.preflight.drain import plan_drain, plan_text
+    from fairlead.preflight.scontrol import ask_states, execute, outcomes_text
+    from fairlead.records.codec import builtins
+
+    try:
+        plan = plan_drain(findings, ask_states(control), run_id, dt.datetime.now(dt.UTC), rules)
+        if plan.drain:
+            save(list(plan.drain))
+        outcomes = execute(plan, control) if yes else []
+    except SchedulerError as error:
+        session().note(f"{error}: no node was drained or given back")
+        return _Drained(body={"error": error.code})
+    if not yes and not plan.is_empty:
         session().note("nothing was changed in Slurm; --yes does what is shown")
-    out = []
-    for action in actions:
-        words = f"{action.state:8} {action.node}" + (f'   reason "{action.reason}"' if action.reason else "")
-        out.append({"node": action.node, "state": action.state, "reason": action.reason, "done": str(yes).lower(),
-                    "said": words if yes else f"would {words}"})  # fmt: skip
-    for line in left_alone(report.findings) if drain else ():
-        session().note(f"not drained: {line}")
-    return out
+    text = outcomes_text(plan, outcomes) if yes else plan_text(plan)
+    return _Drained((text,), {**plan.body(), "done": builtins(outcomes)})
 
 
 def _with_history(report: Report, spec: Spec, folder: RunFolder) -> Report:
-    """Add what is known of the bad nodes from earlier runs, then remember this one."""
+    """Add what earlier runs say of nodes; remember this one. A lab's hosts are new each time: nothing to remember."""
+    if spec.is_lab:
+        return report
     from dataclasses import replace
 
     from fairlead.errors import DiskFull, NotPermitted
-    from fairlead.preflight.history import default_place, recall, remember
+    from fairlead.preflight.history import History, entry_of, failed_before, judge_history, state_place
 
-    place = default_place()
-    before = recall(place, spec.cluster.name, report.bad)
+    history = History(state_place(), spec.cluster.name)
+    past = history.entries()
+    now = dt.datetime.now(dt.UTC)
+    entry = entry_of(folder.info.id, now, report.nodes, report.findings, cluster=spec.cluster.name)
     try:
-        remember(place, spec.cluster.name, folder.info.id, now_utc(), report.findings)
-    except (DiskFull, NotPermitted, OSError) as error:
+        if not history.add(entry):
+            session().note("the history was not written: another fairlead holds it")
+    except (DiskFull, NotPermitted) as error:
         session().note(f"the history was not written: {error}")
-    return replace(report, history=before)
+    findings = worst_first([*report.findings, *judge_history(past, entry)])
+    return replace(report, findings=tuple(findings), history=failed_before(past, entry))
 
 
 def _more_files(report: Report, folder: RunFolder, html: Path | None, prom: Path | None) -> None:
@@ -211,35 +265,55 @@ def _more_files(report: Report, folder: RunFolder, html: Path | None, prom: Path
             verdict=report.verdict,
             finished_s=time.time(),
             took_s=report.took_s,
+            nodes={"good": len(report.good), "bad": len(report.bad)},
         )
         write_atomic(prom, text)
 
 
-def _here(path: Path | None, every: float, jitter: float, prom: Path | None) -> Answer:
+def _here(
+    path: Path | None,
+    pace: tuple[float, float, float],
+    prom: Path | None,
+    rules: DrainRules | None,
+    *,
+    yes: bool,
+) -> Answer:
     """Only this node, without a run folder: it may be asked every few minutes for years."""
-    from fairlead.preflight.here import look
-    from fairlead.preflight.history import default_place
+    from fairlead.preflight.here import Pace, look_here
     from fairlead.preflight.inside import here_spec
+    from fairlead.preflight.pace import pace_place
+    from fairlead.preflight.scontrol import control_here
     from fairlead.report.prom import prom_text
     from fairlead.report.text import counts_line, findings_text, paint_for
 
     node, spec = here_spec(os.environ, path)
-    found = look(node, spec, default_place(), every_s=every, jitter_s=jitter)
-    if prom is not None and found.facts is not None:
-        finished = time.time()
-        write_atomic(
-            prom,
-            prom_text(found.findings, verb="preflight", cluster=spec.cluster.name, verdict=found.verdict,
-                      finished_s=finished, took_s={}),
-        )  # fmt: skip
-    if found.facts is None:
-        text = f"verdict  {found.verdict}   as of {found.age_s:.0f} s ago"
-    else:
-        said = [findings_text(found.findings, paint_for(session().stdout)), counts_line(found.findings)]
-        text = "\n".join([*(s for s in said if s), f"verdict  {found.verdict}"])
+    every_s, jitter_s, limit_s = pace
+    found = look_here(node, spec, pace_place(), Pace(every_s=every_s, jitter_s=jitter_s, limit_s=limit_s))
+    drained = _Drained()
+    if found.is_fresh and rules is not None:
+        drained = _act(found.findings, session().run_id, control_here(5.0), rules, lambda _: None, yes=yes)
+    if prom is not None and found.is_fresh:
+        text = prom_text(
+            found.findings,
+            verb="preflight-here",
+            cluster=spec.cluster.name,
+            verdict=found.verdict,
+            finished_s=time.time(),
+            took_s={},
+        )
+        write_atomic(prom, text)
+    said = [findings_text(found.findings, paint_for(session().stdout))]
+    said += [counts_line(found.findings)] if found.is_fresh else []
+    age = "" if found.is_fresh else f"   as of {found.age_s:.0f} s ago"
     return Answer(
         schema="fairlead.preflight-here/1",
         verdict=found.verdict,
-        text=text,
-        body={"node": node, "findings": found.findings, "age_s": round(found.age_s, 3)},
+        text="\n".join([*(s for s in said if s), *drained.text, f"verdict  {found.verdict}{age}"]),
+        body={
+            "node": node,
+            "findings": found.findings,
+            "is_fresh": found.is_fresh,
+            "age_s": round(found.age_s, 3),
+            "slurm": drained.body,
+        },
     )
