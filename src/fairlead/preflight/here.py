@@ -108,6 +108,9 @@ def _ask(name: str, limit_s: float) -> NodeAnswer:
             os.killpg(child.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(1.0)  # one that sleeps in the kernel cannot be waited for
+        for pipe in filter(None, (child.stdin, child.stdout)):
+            with contextlib.suppress(OSError):
+                pipe.close()
         return NodeAnswer(name, None, f"the probe did not end within {duration(limit_s + GRACE_S)}")
     if child.returncode or not said:
         return NodeAnswer(name, None, f"the probe ended with status {child.returncode}")
