@@ -19,7 +19,7 @@ DEBIAN := python3-venv iproute2 nftables slurm-wlm munge openssh-client openssh-
 
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: bringup test test-all lint unit bench packages clean
+.PHONY: bringup test test-all lint unit bench docs packages clean
 
 bringup: $(VENV)/ready
 	$(BIN)/fairlead bringup
@@ -42,6 +42,13 @@ unit: $(VENV)/ready
 
 bench: $(VENV)/ready
 	$(BIN)/python bench/all.py
+
+# the generated pages; a test holds them fresh
+docs: $(VENV)/ready
+	$(BIN)/python -m fairlead.cli.reference
+	$(BIN)/python -m fairlead.spec.reference
+	$(BIN)/python -m fairlead.checks.reference
+	$(BIN)/python -m fairlead.lab.reference
 
 packages:
 	@scripts/debian-packages $(DEBIAN)

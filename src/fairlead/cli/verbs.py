@@ -24,7 +24,9 @@ VERBS = (
         "fairlead.cli.preflight:preflight",
         "The gate before a job: nodes, pairs, collective; who is to blame.",
     ),
-    Verb("bringup", "fairlead.cli.bringup:bringup", "The stages in order, one report; without a cluster file, on a lab."),
+    Verb(
+        "bringup", "fairlead.cli.bringup:bringup", "The stages in order, one report; without a cluster file, on a lab."
+    ),
     Verb("lab", "fairlead.cli.lab:app", "A whole cluster inside this machine, with faults on demand."),
     Verb("fabric", "fairlead.cli.fabric:app", "The multi-plane fabric, simulated packet by packet."),
     Verb("show", "fairlead.cli.show:show", "List earlier runs, or show one again."),
