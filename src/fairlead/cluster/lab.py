@@ -59,13 +59,20 @@ class LabBackend(Backend):
         return enter.into_host(state, host, argv)
 
     def wrap_tasks(self, nodes: NodeSet, per_node: int, command: Command, options: Sequence[str]) -> list[str] | None:
-        """One step of the lab's own Slurm, from its head; nobody else uses the lab, so no allocation comes first."""
+        """One step of the lab's own Slurm; nobody else uses the lab, so no allocation comes first."""
+        slurm = enter.running(self._lab).slurm
+        if slurm is None:
+            return None
+        place = [f"--partition={slurm.partition}", *options]
+        return self.wrap_control(tasks_step(nodes, per_node, place, command.env, command.argv))
+
+    def wrap_control(self, argv: Sequence[str]) -> list[str] | None:
+        """The commands of the lab's own Slurm work on its head."""
         state = enter.running(self._lab)
         head = state.host(state.slurm.head) if state.slurm else None
-        if state.slurm is None or head is None or not enter.is_alive(head.anchor):
+        if head is None or not enter.is_alive(head.anchor):
             return None
-        place = [f"--partition={state.slurm.partition}", *options]
-        return enter.into_host(state, head, tasks_step(nodes, per_node, place, command.env, command.argv))
+        return enter.into_host(state, head, argv)
 
     def explain(self, node: str, rc: int | None, said: str) -> Refusal:
         """`nsenter` and the shell before it speak for themselves; what they say is about the host, not the command."""

@@ -61,7 +61,9 @@ def _causes(facts: RankFacts, addresses: Mapping[str, str]) -> Iterator[Finding]
     started = {s["rank"]: s for s in facts.lines if s["say"] == "start"}
     errors = {s["rank"]: s for s in reversed(facts.lines) if s["say"] == "error"}
     failed = [
-        e for e in facts.ends if e.state == "failed" or (e.state not in ("done", "cancelled") and e.rank not in started)
+        e
+        for e in facts.ends
+        if e.state == "failed" or (e.state not in ("done", "cancelled", "stopped") and e.rank not in started)
     ]
     finished = {s["rank"] for s in facts.lines if s["say"] == "phase" and s.get("phase") == "done"}
     if len(finished) >= facts.wanted and not failed:
@@ -78,7 +80,9 @@ def _causes(facts: RankFacts, addresses: Mapping[str, str]) -> Iterator[Finding]
                 yield _died(end, facts, errors)
         return
     if missing:
-        yield from _missing(missing, facts)
+        # where some ended by themselves, the others were only stopped before they could speak
+        ended = [e.rank for e in failed if e.rank in missing]
+        yield from _missing(ended or missing, facts)
         return
     silent = _silent(facts, finished)
     if silent:

@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from fairlead.base.units import duration
 from fairlead.cluster import Cluster, Command, NodeSet, Result, State
 from fairlead.cluster.live import Live
@@ -27,6 +29,10 @@ SILENT_S = 3.0
 """A rank that says nothing for this long, while others do, stands still."""
 LAST_WORDS_S = 1.0
 """How long the others may still complain once one rank has ended badly: their words tell who missed whom."""
+STOPPED = "stopped"
+"""State of a rank that was ended from here: how it then ended says nothing."""
+STOP_S = 3.0
+"""How long ranks that are told to stop may take before they are killed."""
 _MAX_LINES_PER_RANK = 400
 _NCCL = re.compile(r"Using network \S+|NET/\w+ : Using .*|via NET/\w+\S*|via P2P\S*|via SHM\S*|NCCL version \S+")
 
@@ -171,9 +177,12 @@ def _listen(group: Live, facts: RankFacts, watch: Watch, note: Callable[[str], o
         if facts.broken:
             break
     facts.took_s = time.monotonic() - started
-    for result in group.close(LAST_WORDS_S if not facts.broken else 0.0):
+    if facts.broken:
+        group.send("stop")  # ranks that can still hear it end by themselves, and their scheduler sees a step end
+    for result in group.close(STOP_S):
         if result.rank is not None and result.rank not in known:
-            facts.ends.append(_end(result, facts, facts.took_s))
+            end = _end(result, facts, facts.took_s)
+            facts.ends.append(msgspec.structs.replace(end, state=STOPPED) if facts.broken else end)
 
 
 class _Pieces:

@@ -129,7 +129,11 @@ def training(one: Collective, steps: int, compute_ps: Ints) -> Workload:
     bounds = np.searchsorted(last[:, 0], np.arange(len(one.ranks) + 1))
     counts = np.diff(bounds)[first_rank]
     after = np.repeat(first_message, counts)
-    before_at = np.concatenate([np.arange(bounds[r], bounds[r + 1]) for r in first_rank]) if len(first_rank) else np.zeros(0, int)
+    before_at = (
+        np.concatenate([np.arange(bounds[r], bounds[r + 1]) for r in first_rank])
+        if len(first_rank)
+        else np.zeros(0, int)
+    )
     before, how = last[before_at, 1], last[before_at, 2]
     edges += [_rows(before + k * per_step, after + (k + 1) * per_step, how) for k in range(steps - 1)]
     order = np.argsort(np.tile(base.flow, steps), kind="stable")

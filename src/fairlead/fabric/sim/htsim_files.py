@@ -51,7 +51,16 @@ class _Reader:
         """Note a problem."""
         source = self.text.splitlines()[line - 1] if line else ""
         self.problems.append(
-            Problem("sim/htsim-file", message, self.file, line=line, column=1 if line else 0, length=len(source), source=source, hint=hint)
+            Problem(
+                "sim/htsim-file",
+                message,
+                self.file,
+                line=line,
+                column=1 if line else 0,
+                length=len(source),
+                source=source,
+                hint=hint,
+            )
         )
 
     def number(self, line: int, word: str) -> float:
@@ -97,7 +106,9 @@ def read_topology(path: Path) -> Shape:
     if num_tiers not in (2, 3):
         reader.refuse(0, f"Tiers is {num_tiers}; 2 and 3 are understood")
     for tier in range(num_tiers):
-        needed = ["downlink_speed_gbps", "radix_down", "downlink_latency_ns"] + (["radix_up"] if tier < num_tiers - 1 else [])
+        needed = ["downlink_speed_gbps", "radix_down", "downlink_latency_ns"] + (
+            ["radix_up"] if tier < num_tiers - 1 else []
+        )
         for key in needed:
             if tiers.get(tier, {}).get(key, 0) <= 0:
                 reader.refuse(0, f"tier {tier} lacks `{key}`")
@@ -167,7 +178,9 @@ def read_matrix(path: Path) -> Matrix:
         elif words[0] == "trigger":
             pairs = dict(zip(words[1::2], words[2::2], strict=False))
             if "barrier" in words:
-                barriers[int(reader.number(line, pairs.get("id", "0")))] = int(reader.number(line, pairs.get("count", "1")))
+                barriers[int(reader.number(line, pairs.get("id", "0")))] = int(
+                    reader.number(line, pairs.get("count", "1"))
+                )
         elif "->" in words[0]:
             connection = _connection(reader, line, words, nodes)
             if connection:

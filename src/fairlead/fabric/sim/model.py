@@ -109,7 +109,15 @@ class Traffic(Struct, frozen=True, kw_only=True):
     """One part of the load. Which keys count depends on `kind`."""
 
     kind: Literal[
-        "permutation", "incast", "all-to-all", "ring-all-reduce", "tree-all-reduce", "send-recv", "flow", "file", "training"
+        "permutation",
+        "incast",
+        "all-to-all",
+        "ring-all-reduce",
+        "tree-all-reduce",
+        "send-recv",
+        "flow",
+        "file",
+        "training",
     ]
     name: str = ""
     nics: NicSet = NicSet("")

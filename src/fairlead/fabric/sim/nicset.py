@@ -29,7 +29,9 @@ class NicSet:
         for part in filter(None, (p.strip() for p in text.split(","))):
             match = _RANGE.match(part)
             if not match:
-                raise UsageError("sim/nics", f"`{part}` is no NIC number or range", hint="write NICs as 0-63,128 or 0-254/2")
+                raise UsageError(
+                    "sim/nics", f"`{part}` is no NIC number or range", hint="write NICs as 0-63,128 or 0-254/2"
+                )
             first, last, step = match.groups()
             low, high = int(first), int(last or first)
             if high < low or high >= _MAX or step == "0":

@@ -33,12 +33,19 @@ def goodput(r: Results, command: str = "") -> Figure:
     times = times[:usable].reshape(-1, width).mean(axis=1)
     planes = len(means)
     if planes <= _MAX_LINES:
-        series = [Series(f"plane {p}", list(zip(times.tolist(), means[p].tolist(), strict=True)), colour=p) for p in range(planes)]
+        series = [
+            Series(f"plane {p}", list(zip(times.tolist(), means[p].tolist(), strict=True)), colour=p)
+            for p in range(planes)
+        ]
     else:
-        series = [Series("all planes", list(zip(times.tolist(), means.sum(axis=0).tolist(), strict=True)), colour="accent")]
+        series = [
+            Series("all planes", list(zip(times.tolist(), means.sum(axis=0).tolist(), strict=True)), colour="accent")
+        ]
     levels = []
     if planes > 1:
-        per_plane = r.setup.nic_bits_per_s / r.setup.shape.planes * len(np.unique(r.setup.workload.src)) * r.setup.payload_share
+        per_plane = (
+            r.setup.nic_bits_per_s / r.setup.shape.planes * len(np.unique(r.setup.workload.src)) * r.setup.payload_share
+        )
         levels = [Level(per_plane, "line rate of the senders, payload")]
     return charts.lines(
         "Goodput over time",
@@ -65,14 +72,22 @@ def _marks(r: Results) -> list[Mark]:
 def fault_words(fault: Fault) -> str:
     """A fault in a few words."""
     where = [f"{key} {getattr(fault, key)}" for key in ("plane", "t0", "t1", "nic") if getattr(fault, key) >= 0]
-    how = {"loss": f"loses {fault.loss:g}", "slow": f"at {fault.rate:g} of its rate", "paths": f"paths lose {fault.loss:g}"}
+    how = {
+        "loss": f"loses {fault.loss:g}",
+        "slow": f"at {fault.rate:g} of its rate",
+        "paths": f"paths lose {fault.loss:g}",
+    }
     verb = how.get(fault.kind, "flaps" if fault.flap_us else "down")
     return " ".join([fault.kind if fault.kind in ("link", "port", "t0", "t1") else "", *where, verb]).strip()
 
 
 def completion(r: Results, command: str = "") -> Figure:
     """How many messages were complete after how long, one curve for each part of the traffic."""
-    curves = {p.name if len(r.parts) == 1 else f"{i}: {p.name}": (p.fct_us / 1e6).tolist() for i, p in enumerate(r.parts) if p.done}
+    curves = {
+        p.name if len(r.parts) == 1 else f"{i}: {p.name}": (p.fct_us / 1e6).tolist()
+        for i, p in enumerate(r.parts)
+        if p.done
+    }
     return charts.cdf(
         "Completion times",
         "Share of messages complete within a time, from when each might go to when its sender knew.",
@@ -85,7 +100,11 @@ def completion(r: Results, command: str = "") -> Figure:
 def queues(r: Results, command: str = "") -> Figure:
     """The deepest queue of each tier."""
     limit = r.setup.queues.data_limit
-    levels = [Level(limit, "full: trimmed beyond" if r.setup.queues.trim else "full: dropped beyond")] if limit < 1 << 30 else []
+    levels = (
+        [Level(limit, "full: trimmed beyond" if r.setup.queues.trim else "full: dropped beyond")]
+        if limit < 1 << 30
+        else []
+    )
     return charts.bars(
         "Deepest queues",
         "The most bytes that waited at once at any port of a tier.",
@@ -101,7 +120,11 @@ def steps(r: Results, command: str = "") -> Figure:
     return charts.bars(
         "Training steps",
         "From when the first NIC may compute to when the last NIC has its result.",
-        [Bar(f"step {s.number}", (s.end_us - s.begin_us) / 1e6, colour="accent") for s in r.steps if s.end_us == s.end_us],
+        [
+            Bar(f"step {s.number}", (s.end_us - s.begin_us) / 1e6, colour="accent")
+            for s in r.steps
+            if s.end_us == s.end_us
+        ],
         x=Axis("step time", "s"),
         command=command,
     )
@@ -182,7 +205,10 @@ def page(r: Results, *, command: str, version: str, written: str) -> str:
                 *[Section(figure.title, [figure]) for figure in figures(r, command).values()],
                 Section("Traffic", [Table(header=header, rows=rows)]),
                 Section("Packets", [Table(header=["what", "number"], rows=packets)]),
-                Section("Again", [Text("The same scenario and seed give the same run, with any number of threads."), Code(command)]),
+                Section(
+                    "Again",
+                    [Text("The same scenario and seed give the same run, with any number of threads."), Code(command)],
+                ),
             ],
             command=command,
             version=version,

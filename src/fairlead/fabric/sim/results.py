@@ -206,7 +206,12 @@ def _max_queue(setup: Setup, world: World) -> dict[str, int]:
         first += shape.t0 * shape.t0_radix
         t1 = deepest[first : first + shape.t1 * shape.t1_radix]
         cores = deepest[first + shape.t1 * shape.t1_radix : (plane + 1) * shape.plane_ports]
-        for name, values in (("T0 to NIC", t0[:, : shape.hosts]), ("T0 up", t0[:, shape.hosts :]), ("T1", t1), ("core", cores)):
+        for name, values in (
+            ("T0 to NIC", t0[:, : shape.hosts]),
+            ("T0 up", t0[:, shape.hosts :]),
+            ("T1", t1),
+            ("core", cores),
+        ):
             if values.size:
                 found[name] = max(found.get(name, 0), int(values.max()))
     return found
@@ -222,7 +227,9 @@ def _ev_states(setup: Setup, world: World) -> dict[str, int]:
     ones = np.bitwise_count(sets.astype(np.uint64)).sum(axis=(0, 1))
     counted = {"in rotation": int(ones[mrc.EV_ACTIVE]), "skip": int(ones[mrc.EV_SKIP])}
     counted |= {"assumed bad": int(ones[mrc.EV_BAD]), "denied": int(ones[mrc.EV_DENIED])}
-    counted["standby"] = len(rows) * setup.profile.num_evs - counted["in rotation"] - counted["assumed bad"] - counted["denied"]
+    counted["standby"] = (
+        len(rows) * setup.profile.num_evs - counted["in rotation"] - counted["assumed bad"] - counted["denied"]
+    )
     return counted
 
 

@@ -43,9 +43,19 @@ def check_transport(s: Scenario, report: Report) -> None:
     """Choices that exclude each other."""
     t, path = s.transport, ("transport",)
     if t.kind == "roce" and t.paths:
-        report((*path, "paths"), "sim/choice", "RoCE takes one path for each queue pair", hint="remove `paths`, or use `qps`")
+        report(
+            (*path, "paths"),
+            "sim/choice",
+            "RoCE takes one path for each queue pair",
+            hint="remove `paths`, or use `qps`",
+        )
     if t.routing == "source" and s.topology.kind == "fat-tree":
-        report((*path, "routing"), "sim/choice", "packets name their uplink only on planes of two tiers", hint='routing = "hash"')
+        report(
+            (*path, "routing"),
+            "sim/choice",
+            "packets name their uplink only on planes of two tiers",
+            hint='routing = "hash"',
+        )
     if s.queues.pfc and t.kind != "roce":
         report(("queues", "pfc"), "sim/choice", "PFC is for RoCE; MRC runs without", hint='transport.kind = "roce"')
     if s.queues.ecn_low_bdp > s.queues.ecn_high_bdp:
@@ -119,9 +129,17 @@ def _check_place(s: Scenario, fault: Fault, path: tuple[str | int, ...], report:
     for key, limit in limits.items():
         if getattr(fault, key) >= limit:
             what = "no such link, switch or NIC"
-            report((*path, key), "sim/no-such-part", f"{what}: {key} {getattr(fault, key)}; there are {limit}, counted from 0")
+            report(
+                (*path, key),
+                "sim/no-such-part",
+                f"{what}: {key} {getattr(fault, key)}; there are {limit}, counted from 0",
+            )
     if fault.kind == "link" and fault.t0 >= 0 and fault.t1 >= 0 and fault.t0 // t.t0 != fault.t1 // t.t1 and pods > 1:
-        report((*path, "t1"), "sim/no-such-part", f"T0 {fault.t0} and T1 {fault.t1} are in different pods: no link joins them")
+        report(
+            (*path, "t1"),
+            "sim/no-such-part",
+            f"T0 {fault.t0} and T1 {fault.t1} are in different pods: no link joins them",
+        )
     for key in ("nics", "t1s"):
         limit = num_nics(s) if key == "nics" else t.t1
         if getattr(fault, key).highest >= limit:

@@ -78,9 +78,7 @@ def run(
 
 
 class _Player:
-    def __init__(
-        self, world: World, until_ps: int, events: list[Event], report: Callable[[Progress], None]
-    ) -> None:
+    def __init__(self, world: World, until_ps: int, events: list[Event], report: Callable[[Progress], None]) -> None:
         self.world, self.until, self.events, self.report = world, until_ps, events, report
         self.threads = world.tables["threads"]
         self.window = int(world.w[at.W_WINDOW])

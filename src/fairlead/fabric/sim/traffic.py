@@ -102,7 +102,9 @@ def _collective(kind: str, part: Traffic, num_nics: int) -> collectives.Collecti
 
 def _one_collective(part: Traffic, num_nics: int, rng: np.random.Generator, folder: Path) -> Workload:
     one = _collective(part.kind, part, num_nics)
-    return collectives.training(one, part.messages, np.full((part.messages, len(one.ranks)), _start(part)) * _only_first(part.messages))
+    return collectives.training(
+        one, part.messages, np.full((part.messages, len(one.ranks)), _start(part)) * _only_first(part.messages)
+    )
 
 
 def _only_first(num: int) -> Ints:
@@ -132,7 +134,12 @@ def from_matrix(matrix: Matrix, ps_per_unit: int) -> Workload:
             fired.setdefault(line.sent_trigger, []).append((number, AFTER_SENT))
         if line.received_trigger:
             fired.setdefault(line.received_trigger, []).append((number, AFTER_PLACED))
-    edges = [(before, after, how) for after, line in enumerate(lines) if line.trigger for before, how in fired.get(line.trigger, ())]
+    edges = [
+        (before, after, how)
+        for after, line in enumerate(lines)
+        if line.trigger
+        for before, how in fired.get(line.trigger, ())
+    ]
     return Workload(
         src=np.array([c.src for c in lines], dtype=np.int64),
         dst=np.array([c.dst for c in lines], dtype=np.int64),

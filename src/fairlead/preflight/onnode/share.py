@@ -59,11 +59,10 @@ def import_torch() -> Any:
 
 
 def watch_input() -> None:
-    """End when standard input does: whoever started this rank is gone."""
+    """End at the first word on standard input, or at its end: whoever started this rank wants it no more, or is gone."""
 
     def watch() -> None:
-        while os.read(0, 4096):
-            pass
+        os.read(0, 4096)
         os._exit(INPUT_ENDED)
 
     threading.Thread(target=watch, daemon=True).start()

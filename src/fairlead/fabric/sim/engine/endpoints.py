@@ -33,8 +33,8 @@ from fairlead.fabric.mrc.layout import (
     TX_DEADLINE,
     TX_DONE,
 )
-from fairlead.fabric.sim.engine import layout as at
 from fairlead.fabric.sim.engine import law_calls, wire, work
+from fairlead.fabric.sim.engine import layout as at
 from fairlead.fabric.sim.engine.jit import call, engine, engine_inline, row_of, words
 from fairlead.fabric.sim.engine.line import join_line, leave_line, rx_address, tx_address
 

@@ -16,8 +16,8 @@ import numba
 
 from fairlead.fabric.mrc import compile as mrc_compile
 from fairlead.fabric.mrc import law
-from fairlead.fabric.sim.engine import layout as at
 from fairlead.fabric.sim.engine import law_calls, loop, paced, roce
+from fairlead.fabric.sim.engine import layout as at
 from fairlead.fabric.sim.engine.endpoints import tell_ports
 from fairlead.fabric.sim.engine.jit import row32_of, row_of, words
 from fairlead.fabric.sim.engine.line import rx_address, tx_address
@@ -151,7 +151,11 @@ def _units(w: Any) -> dict[int, tuple[Kernel, int]]:
         at.C_SWEEP_SWITCH: (_sweep_lossless if lossless else _sweep_switch, 5),
     }
     if w[at.W_TRANSPORT] == at.TRANSPORT_ROCE:
-        units |= {at.C_ROCE_RECEIVE: (_roce_receive, 5), at.C_ROCE_SEND: (_roce_send, 6), at.C_ROCE_TIMERS: (_roce_timers, 3)}
+        units |= {
+            at.C_ROCE_RECEIVE: (_roce_receive, 5),
+            at.C_ROCE_SEND: (_roce_send, 6),
+            at.C_ROCE_TIMERS: (_roce_timers, 3),
+        }
     else:
         units |= law_calls.UNITS
     return units

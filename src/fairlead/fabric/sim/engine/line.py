@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairlead.fabric.sim.engine import layout as at
 from fairlead.fabric.sim.engine import law_calls, roce
-from fairlead.fabric.sim.engine.jit import engine, engine_inline, row_of, words
+from fairlead.fabric.sim.engine import layout as at
+from fairlead.fabric.sim.engine.jit import engine, engine_inline, row_of
 
 
 @engine_inline

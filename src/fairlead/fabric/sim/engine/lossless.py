@@ -16,7 +16,15 @@ from typing import Any
 
 from fairlead.fabric.sim.engine import layout as at
 from fairlead.fabric.sim.engine.jit import engine, row32_of, row_of, words
-from fairlead.fabric.sim.engine.queues import copy_record, enqueue, finish_service, free_place, is_control, new_place, start_service
+from fairlead.fabric.sim.engine.queues import (
+    copy_record,
+    enqueue,
+    finish_service,
+    free_place,
+    is_control,
+    new_place,
+    start_service,
+)
 from fairlead.fabric.sim.engine.routing import egress
 from fairlead.fabric.sim.engine.sorting import scratch, sort_slice
 from fairlead.fabric.sim.engine.streams import arriving, new_record, read_stream, release

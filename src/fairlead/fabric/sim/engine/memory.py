@@ -119,11 +119,16 @@ def window_ps(shape: Shape) -> int:
 
 
 def packets_in_flight(workload: Workload, profile: Profile, options: Options) -> int:
-    """How many packets can be under way at once: a window of each flow, and a control packet for each."""
+    """How many packets can be under way at once.
+
+    A PSN that is not acknowledged has its packet or the answer to it under way, now and then two copies; go-back-N sends
+    whole windows twice.
+    """
     sizes = np.zeros(workload.num_flows, dtype=np.int64)
     np.add.at(sizes, workload.flow, -(-workload.size // profile.mtu))
-    window = options.roce.window_packets if options.roce else profile.mpr
-    return int(np.minimum(sizes, window).sum()) * 2 + 4 * workload.num_flows + 4096
+    if options.roce:
+        return int(np.minimum(sizes, options.roce.window_packets).sum()) * 3 + 16 * workload.num_flows + 4096
+    return int(np.minimum(sizes, profile.mpr).sum()) * 5 // 4 + 16 * workload.num_flows + 4096
 
 
 @dataclass(frozen=True)
@@ -169,7 +174,8 @@ def estimate_bytes(
         "packets on the wire": s.chunks * (at.CHUNK * at.RECORD_WORDS * 8 + 4 + 4 * options.threads)
         + shape.num_nodes * s.slots * options.threads * 8 * at.STREAM_COLUMNS,
         "packets in queues": s.places * (at.RECORD_WORDS * 8 + 4 * at.LINK_COLUMNS + 4 * options.threads),
-        "queue pairs": 8 * (num_words([profile], pairs, pairs) if pairs else workload.num_flows * (roce.RT_COLUMNS + roce.RR_COLUMNS))
+        "queue pairs": 8
+        * (num_words([profile], pairs, pairs) if pairs else workload.num_flows * (roce.RT_COLUMNS + roce.RR_COLUMNS))
         + workload.num_flows * 8 * (at.FLOW_COLUMNS + at.RECEIVER_COLUMNS),
         "messages": workload.num_messages * 8 * at.MESSAGE_COLUMNS + len(workload.edges) * 4,
         "the rest": shape.num_nics * 8 * at.NIC_COLUMNS

@@ -168,10 +168,12 @@ def _acknowledge(w: Any, flow: int, now: int, psn: int) -> None:
     if psn <= row[RT_UNA]:
         return
     row[RT_UNA] = psn
-    if row[RT_NEXT] < psn:
-        row[RT_NEXT] = psn
+    row[RT_NEXT] = max(row[RT_NEXT], psn)
     first = row_of(w, at.T_FLOWS, at.FLOW_COLUMNS, flow)[at.FL_MESSAGE0]
-    while row[RT_DONE] < row[RT_POSTED] and row_of(w, at.T_MESSAGES, at.MESSAGE_COLUMNS, first + row[RT_DONE])[at.MS_END_PSN] <= psn:
+    while (
+        row[RT_DONE] < row[RT_POSTED]
+        and row_of(w, at.T_MESSAGES, at.MESSAGE_COLUMNS, first + row[RT_DONE])[at.MS_END_PSN] <= psn
+    ):
         row[RT_DONE] += 1
     row[RT_CURSOR] = max(row[RT_CURSOR], min(row[RT_DONE], row[RT_POSTED] - 1))
     row[RT_TIMEOUT_AT] = now + p[RP_TIMEOUT] if row[RT_UNA] < row[RT_HIGHEST] else at.NEVER
@@ -185,7 +187,7 @@ def on_cnp(w: Any, flow: int, now: int) -> None:
     """A packet of this flow was marked on its way."""
     row, p = row_of(w, at.T_ROCE_TX, RT_COLUMNS, flow), row_of(w, at.T_ROCE, NUM_PARAMETERS, 0)
     row[RT_NUM_CNPS] += 1
-    if not p[RP_DCQCN] or now - row[RT_CUT_AT] < CUT_PERIOD and row[RT_CUT_AT] > 0:
+    if not p[RP_DCQCN] or (now - row[RT_CUT_AT] < CUT_PERIOD and row[RT_CUT_AT] > 0):
         return
     row[RT_CUT_AT] = now
     row[RT_TARGET] = row[RT_RATE]

@@ -1,0 +1,60 @@
+"""Small simulations for tests: a scenario as text, run and handed back with its world."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairlead.fabric.sim import faults, rules, runner
+from fairlead.fabric.sim.engine import memory
+from fairlead.fabric.sim.model import Scenario
+from fairlead.fabric.sim.results import Results, collect
+from fairlead.fabric.sim.setup import Setup, prepare, with_threads
+from fairlead.spec.decode import decode_text
+
+UEC_16 = """
+[topology]
+kind = "fat-tree"
+pods = 4
+t0 = 2
+t1 = 2
+cores = 4
+hosts_per_t0 = 2
+[transport]
+kind = "uec"
+[queues]
+ecn_last_hop = true
+"""
+"""The reference simulator's default network of 16 nodes: three tiers, 100 Gb/s, 1 us a link."""
+
+MRC_64 = """
+[topology]
+planes = 4
+t0 = 8
+t1 = 8
+hosts_per_t0 = 8
+"""
+
+
+@dataclass(frozen=True)
+class Played:
+    """A run and the memory it left."""
+
+    setup: Setup
+    world: memory.World
+    results: Results
+
+
+def scenario(text: str) -> Scenario:
+    """A scenario from TOML text; SpecError with every problem."""
+    return decode_text(text, Scenario, file="scenario.toml", checks=rules.CHECKS).value
+
+
+def play(text: str, *, threads: int = 1, folder: Path = Path()) -> Played:
+    """Run a scenario."""
+    read = scenario(text)
+    setup = with_threads(prepare(read, folder), threads)
+    world = memory.build(setup.shape, setup.workload, setup.profile, setup.queues, setup.options)
+    runner.prepare(world, setup.options.seed * 7919)
+    outcome = runner.run(world, until_ps=round(read.run.until_us * 1e6), events=faults.timeline(read, setup.shape))
+    return Played(setup, world, collect(setup, world, outcome))

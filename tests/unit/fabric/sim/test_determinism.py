@@ -1,0 +1,60 @@
+"""The same scenario and seed give the same run, with any number of threads; another seed gives another."""
+
+from __future__ import annotations
+
+import pytest
+
+from fairlead.fabric.sim import runner
+from fairlead.fabric.sim.engine import layout as at
+from support.sim_runs import MRC_64, UEC_16, Played, play
+
+PERMUTATION = '[[traffic]]\nkind = "permutation"\nsize_bytes = 1_000_000\n'
+FAULTS = (
+    '[[fault]]\nkind = "t1"\nplane = 1\nt1 = 2\nat_us = 8\nuntil_us = 30\n'
+    '[[fault]]\nkind = "loss"\nplane = 0\nloss = 0.01\n'
+    '[[fault]]\nkind = "port"\nplane = 3\nnic = 9\nat_us = 10\n'
+)
+ROCE = MRC_64.replace("planes = 4", "planes = 1") + '[transport]\nkind = "roce"\n'
+RUNS = {
+    "mrc with faults": MRC_64 + PERMUTATION + FAULTS,
+    "uec": UEC_16 + '[[traffic]]\nkind = "incast"\nto = 3\n',
+    "roce": ROCE + PERMUTATION,
+    "roce with pfc": ROCE + PERMUTATION + "[queues]\npfc = true\n",
+}
+
+
+def fingerprint(played: Played) -> tuple[bytes, ...]:
+    """Everything that a run decides: message times, port counters, and the state of every queue pair."""
+    tables = played.world.tables
+    return (
+        tables["messages"].tobytes(),
+        tables["counts"].tobytes(),
+        tables["ports"][:, at.PT_SENT].tobytes(),
+        tables["memory"].tobytes(),
+        tables["roce_tx"].tobytes(),
+    )
+
+
+@pytest.mark.parametrize("text", RUNS.values(), ids=RUNS)
+def test_threads_do_not_change_the_run(text, monkeypatch):
+    monkeypatch.setattr(runner, "PARALLEL_SECONDS", 0.0)  # wake the second thread for every window
+    alone = fingerprint(play(text, threads=1))
+    assert fingerprint(play(text, threads=2)) == alone
+    assert fingerprint(play(text, threads=3)) == alone
+
+
+@pytest.mark.parametrize("text", RUNS.values(), ids=RUNS)
+def test_a_run_repeats_itself(text):
+    assert fingerprint(play(text)) == fingerprint(play(text))
+
+
+def test_another_seed_is_another_run():
+    text = MRC_64 + PERMUTATION
+    assert fingerprint(play(text + "[run]\nseed = 2\n")) != fingerprint(play(text))
+
+
+def test_looking_in_between_does_not_change_the_run(monkeypatch):
+    text = RUNS["mrc with faults"]
+    whole = fingerprint(play(text))
+    monkeypatch.setattr(runner, "CALL_SECONDS", 0.0)  # return to Python after every few windows
+    assert fingerprint(play(text)) == whole

@@ -1,0 +1,114 @@
+"""What faults and repairs do to traffic, at small scale; the published experiments are in examples/fabric."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fairlead.fabric.sim.faults import links, timeline
+from fairlead.fabric.sim.setup import shape_of
+from support.sim_runs import MRC_64, Played, play, scenario
+
+LONG = '[[traffic]]\nkind = "flow"\nnics = "0"\nto = 40\nsize_bytes = 1_000_000_000\n[run]\nuntil_us = 400\n'
+
+
+def planes(played: Played, from_us: float, to_us: float) -> np.ndarray:
+    """Goodput of each plane in a span of time, as a share of its line rate."""
+    r = played.results
+    rate = 100e9 * 4096 / 4192
+    return r.goodput_bits_per_s[:, round(from_us / r.bin_us) : round(to_us / r.bin_us)].mean(axis=1) / rate
+
+
+def fault(text: str) -> str:
+    return "[[fault]]\n" + text + "\n"
+
+
+@pytest.mark.parametrize("where", ["nic = 0", "nic = 40"])
+def test_a_port_that_is_down_costs_its_plane_alone_and_comes_back(where):
+    played = play(MRC_64 + LONG + fault(f'kind = "port"\nplane = 2\n{where}\nat_us = 100\nuntil_us = 200'))
+    assert planes(played, 50, 100) == pytest.approx([1, 1, 1, 1], abs=0.02)
+    assert planes(played, 130, 200)[2] == pytest.approx(0, abs=0.01)
+    assert planes(played, 150, 200)[[0, 1, 3]] == pytest.approx([1, 1, 1], abs=0.03)
+    assert planes(played, 300, 400)[2] > 0.9
+
+
+def test_a_t0_down_takes_one_plane_from_its_nics():
+    played = play(MRC_64 + LONG + fault('kind = "t0"\nplane = 1\nt0 = 0\nat_us = 100'))
+    assert planes(played, 150, 400) == pytest.approx([1, 0, 1, 1], abs=0.03)
+
+
+def test_a_t1_down_costs_nothing_once_its_paths_are_known():
+    played = play(MRC_64 + LONG + fault('kind = "t1"\nplane = 1\nt1 = 3\nat_us = 100'))
+    assert planes(played, 200, 400) == pytest.approx([1, 1, 1, 1], abs=0.03)
+    assert played.results.ev_states["assumed bad"] > 0
+
+
+def test_paths_over_a_dead_switch_return_when_it_does():
+    back = fault('kind = "t1"\nplane = 1\nt1 = 3\nat_us = 50\nuntil_us = 100')
+    text = LONG.replace("until_us = 400", "until_us = 20_000")
+    played = play(MRC_64 + text + back)
+    assert played.results.ev_states["assumed bad"] == 0
+
+
+def test_lost_packets_are_sent_again():
+    played = play(MRC_64 + LONG + fault('kind = "loss"\nplane = 0\nt0 = 0\nt1 = 1\nloss = 0.2'))
+    c = played.results.counters
+    assert c.lost > 0 and c.retransmitted >= c.lost // 2
+    assert planes(played, 200, 400) == pytest.approx([1, 1, 1, 1], abs=0.05)
+
+
+def test_a_slow_link_is_avoided():
+    played = play(MRC_64 + LONG + fault('kind = "slow"\nplane = 0\nt0 = 0\nt1 = 1\nrate = 0.1'))
+    assert planes(played, 200, 400).sum() > 3.9
+
+
+def test_a_flapping_port_is_down_half_of_the_time():
+    read = scenario(
+        MRC_64 + LONG + fault('kind = "port"\nplane = 0\nnic = 0\nat_us = 100\nuntil_us = 200\nflap_us = 10')
+    )
+    times = [t // 1_000_000 for t, _ in timeline(read, shape_of(read, None))]
+    assert times == [*range(100, 200, 10), 200][: len(times)]
+
+
+def test_all_ports_down_ends_the_queue_pairs():
+    played = play(MRC_64 + LONG + fault('kind = "port"\nnic = 0\nat_us = 100'))
+    assert played.results.counters.failed_flows == 1
+    assert played.results.outcome.ended == "stalled"
+
+
+def test_a_repair_sets_a_silent_fabric_going_again():
+    # one sender of RoCE, whose only link is cut: everything waits for the repair and the timeout
+    one = MRC_64.replace("planes = 4", "planes = 1") + '[transport]\nkind = "roce"\ntimeout_us = 50\n'
+    text = one + '[[traffic]]\nkind = "flow"\nnics = "0"\nto = 40\nsize_bytes = 2_000_000\n'
+    played = play(text + fault('kind = "port"\nnic = 0\nat_us = 20\nuntil_us = 500'))
+    assert played.results.outcome.ended == "done"
+    assert played.results.parts[0].fct_us[0] > 500
+
+
+@pytest.mark.parametrize(
+    ("text", "num"),
+    [
+        ('kind = "link"\nplane = 0\nt0 = 1\nt1 = 2', 1),
+        ('kind = "link"\nt0 = 1\nt1 = 2', 4),
+        ('kind = "port"\nplane = 0\nnic = 9', 1),
+        ('kind = "t0"\nplane = 0\nt0 = 1', 16),
+        ('kind = "t1"\nplane = 0\nt1 = 1', 8),
+        ('kind = "loss"\nplane = 0\nloss = 0.1', 128),
+        ('kind = "loss"\nloss = 0.1', 512),
+    ],
+)
+def test_the_links_a_fault_touches(text, num):
+    read = scenario(MRC_64 + LONG + fault(text))
+    found = links(shape_of(read, None), read.fault[0])
+    assert len({(link.up, link.down) for link in found}) == num
+
+
+def test_routing_around_a_dead_link_is_a_matter_of_time():
+    """RoCE on hashed uplinks: flows over a dead T1 wait until the switches have heard of it."""
+    base = MRC_64.replace("planes = 4", "planes = 1") + '[transport]\nkind = "roce"\ntimeout_us = 50\n'
+    text = base + '[[traffic]]\nkind = "permutation"\nsize_bytes = 2_000_000\n[run]\nuntil_us = 3000\n'
+    dead = 'kind = "t1"\nplane = 0\nt1 = 3\nat_us = 20\n'
+    never = play(text + fault(dead)).results.parts[0]
+    soon = play(text + fault(dead + "reroute_us = 200")).results.parts[0]
+    assert never.done < never.messages
+    assert soon.done == soon.messages

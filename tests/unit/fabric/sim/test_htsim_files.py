@@ -1,0 +1,145 @@
+"""Files of the htsim family."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fairlead.errors import SpecError
+from fairlead.fabric.sim import traffic
+from fairlead.fabric.sim.htsim_files import read_matrix, read_topology
+
+LEAF_SPINE = """\
+# two tiers
+Nodes 32
+Tiers 2
+Podsize 32
+Tier 0
+Downlink_speed_Gbps 100
+Radix_Down 8
+Radix_Up 2
+Downlink_Latency_ns 1000
+Switch_Latency_ns 0
+Oversubscribed 4
+
+Tier 1
+Downlink_speed_Gbps 200
+Radix_Down 4
+Downlink_Latency_ns 500
+"""
+FAT_TREE = """\
+Nodes 8
+Tiers 3
+Podsize 4
+Tier 0
+Downlink_speed_Gbps 200
+Radix_Down 2
+Radix_Up 2
+Downlink_Latency_ns 1000
+Tier 1
+Downlink_speed_Gbps 200
+Radix_Down 2
+Radix_Up 4
+Downlink_Latency_ns 1000
+Bundle 1
+Tier 2
+Downlink_speed_Gbps 100
+Radix_Down 4
+Downlink_Latency_ns 1000
+Bundle 2
+"""
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "file"
+    path.write_text(text)
+    return path
+
+
+def test_a_leaf_spine_file(tmp_path):
+    shape = read_topology(write(tmp_path, LEAF_SPINE))
+    assert (shape.num_tiers, shape.num_nics, shape.t0, shape.t1, shape.hosts, shape.up0) == (2, 32, 4, 2, 8, 2)
+    assert [(t.rate_gbps, t.latency_ns) for t in shape.tiers] == [(100, 1000), (200, 500)]
+
+
+def test_a_fat_tree_file_with_bundled_links(tmp_path):
+    shape = read_topology(write(tmp_path, FAT_TREE))
+    assert (shape.num_tiers, shape.num_nics, shape.pods, shape.pod_t0, shape.pod_t1, shape.cores) == (3, 8, 2, 2, 2, 4)
+    assert (shape.up1, shape.bundle2, shape.core_radix) == (4, 2, 4)
+
+
+@pytest.mark.parametrize(
+    ("change", "line", "message"),
+    [
+        (("Radix_Up 2", "Radix_Upp 2"), 8, "unknown word `Radix_Upp`"),
+        (("Nodes 32", "Nodes many"), 2, "`many` is no number"),
+        (("Podsize 32", "Podsize"), 4, "`Podsize` has no value"),
+        (("Radix_Down 8", "Radix_Down 5"), 0, "does not divide"),
+        (("Tiers 2", "Tiers 4"), 0, "Tiers is 4"),
+        (("Downlink_Latency_ns 500\n", ""), 0, "tier 1 lacks `downlink_latency_ns`"),
+    ],
+)
+def test_a_wrong_topology_file_is_told_by_line(tmp_path, change, line, message):
+    with pytest.raises(SpecError) as refused:
+        read_topology(write(tmp_path, LEAF_SPINE.replace(*change)))
+    assert any(message in p.message and p.line == line for p in refused.value.problems)
+
+
+def test_every_problem_of_a_file_is_told_at_once(tmp_path):
+    bad = LEAF_SPINE.replace("Radix_Up 2", "Radix_Upp 2").replace("Nodes 32", "Nodes many").replace("Tier 1", "Teir 1")
+    with pytest.raises(SpecError) as refused:
+        read_topology(write(tmp_path, bad))
+    assert {2, 8, 13} <= {p.line for p in refused.value.problems}
+
+
+MATRIX = """\
+Nodes 4
+Connections 3
+Triggers 1
+0->1 id 1 start 40 size 1000 send_done_trigger 7
+1->2 id 2 start 0 size 2000
+0->3 id 3 trigger 7 size 3000
+trigger id 7 oneshot
+"""
+
+
+def test_a_matrix_with_triggers(tmp_path):
+    matrix = read_matrix(write(tmp_path, MATRIX))
+    assert matrix.nodes == 4
+    assert [(c.src, c.dst, c.size, c.start) for c in matrix.connections] == [
+        (0, 1, 1000, 40),
+        (1, 2, 2000, 0),
+        (0, 3, 3000, None),
+    ]
+    work = traffic.from_matrix(matrix, traffic.PS_PER_US)
+    work.check()
+    assert work.edges.tolist() == [[0, 2, 0]]
+
+
+def test_the_unit_of_start_is_a_choice(tmp_path):
+    matrix = read_matrix(write(tmp_path, MATRIX))
+    assert traffic.from_matrix(matrix, 1_000_000).start[0] == 40_000_000
+    assert traffic.from_matrix(matrix, 1).start[0] == 40
+
+
+@pytest.mark.parametrize(
+    ("change", "line", "message"),
+    [
+        (("1->2", "1->9"), 5, "no pair of 4 nodes"),
+        (("1->2", "1>2"), 5, "unknown word"),
+        (("start 0 ", ""), 5, "either `start` or `trigger`"),
+        (("size 2000", "sise 2000"), 5, "unknown word `sise`"),
+        (("Connections 3", "Connections 4"), 0, "says 4, the file holds 3"),
+    ],
+)
+def test_a_wrong_matrix_is_told_by_line(tmp_path, change, line, message):
+    with pytest.raises(SpecError) as refused:
+        read_matrix(write(tmp_path, MATRIX.replace(*change)))
+    assert any(message in p.message and p.line == line for p in refused.value.problems)
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(SpecError) as refused:
+        read_matrix(tmp_path / "none.cm")
+    assert refused.value.code == "sim/file"

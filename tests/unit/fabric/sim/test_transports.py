@@ -1,0 +1,75 @@
+"""The transports beside each other: what MRC is compared with, and its own variants."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from support.sim_runs import MRC_64, play
+
+ONE_PLANE = MRC_64.replace("planes = 4", "planes = 1")
+PERMUTATION = '[[traffic]]\nkind = "permutation"\nsize_bytes = 2_000_000\n'
+
+
+def tail(text: str) -> float:
+    part = play(text).results.parts[0]
+    assert part.done == part.messages
+    return float(part.fct_us.max())
+
+
+@pytest.mark.parametrize("paths", ["mrc", "oblivious", "bitmap", "reps", "mixed"])
+@pytest.mark.parametrize("kind", ["mrc", "uec"])
+def test_every_path_rule_completes(kind, paths):
+    assert tail(ONE_PLANE + f'[transport]\nkind = "{kind}"\npaths = "{paths}"\n' + PERMUTATION) > 160
+
+
+@pytest.mark.parametrize("extra", ["[queues]\ntrim = false\n", '[transport]\ncongestion = "constant"\n'])
+def test_variants_complete(extra):
+    assert tail(ONE_PLANE + extra + PERMUTATION) > 160
+
+
+def test_one_path_collides_and_many_do_not():
+    roce = tail(ONE_PLANE + '[transport]\nkind = "roce"\n[queues]\npfc = true\n' + PERMUTATION)
+    mrc = tail(ONE_PLANE + PERMUTATION)
+    assert mrc < 1.4 * 2_000_000 / 4096 * 4192 * 8e-5
+    assert roce > 1.5 * mrc
+
+
+def test_dcqcn_slows_down_for_marks():
+    incast = '[[traffic]]\nkind = "incast"\nnics = "0-56/8"\nto = 63\nsize_bytes = 4_000_000\n'
+    roce = ONE_PLANE + incast + "[queues]\npfc = true\necn_last_hop = true\n"
+    with_it = play(roce + '[transport]\nkind = "roce"\n').results
+    without = play(roce + '[transport]\nkind = "roce"\ndcqcn = false\n').results
+    assert with_it.max_queue["T0 to NIC"] < without.max_queue["T0 to NIC"]
+    assert with_it.counters.marked > 0
+
+
+def test_pause_spreads_to_flows_that_go_elsewhere():
+    """Head-of-line blocking: with PFC alone a victim of someone else's incast is slowed, with MRC it is not."""
+    traffic = (
+        '[[traffic]]\nkind = "incast"\nnics = "1-7"\nto = 8\nsize_bytes = 4_000_000\n'
+        '[[traffic]]\nkind = "flow"\nname = "victim"\nnics = "0"\nto = 9\nsize_bytes = 4_000_000\n'
+    )
+    few = ONE_PLANE.replace("t1 = 8", "t1 = 4")
+    pfc = play(few + '[transport]\nkind = "roce"\ndcqcn = false\n[queues]\npfc = true\n' + traffic).results
+    mrc = play(few + traffic).results
+    alone = 4_000_000 / 4096 * 4192 * 8e-5
+    assert mrc.parts[1].fct_us[0] < 1.2 * alone
+    assert pfc.parts[1].fct_us[0] > 1.5 * alone
+
+
+def test_an_incast_is_shared_fairly():
+    played = play(MRC_64 + '[[traffic]]\nkind = "incast"\nnics = "0-48/8"\nto = 63\nsize_bytes = 10_000_000\n')
+    times = played.results.parts[0].fct_us
+    rates = 1 / times
+    assert rates.sum() ** 2 / (len(rates) * (rates**2).sum()) > 0.95  # Jain's index
+
+
+def test_source_routing_spreads_each_flow_over_distinct_uplinks():
+    from fairlead.fabric.sim.engine import layout as at
+
+    played = play(MRC_64 + '[[traffic]]\nkind = "flow"\nnics = "0"\nto = 40\nsize_bytes = 8_000_000\n')
+    shape, sent = played.setup.shape, played.world.tables["ports"][:, at.PT_SENT]
+    for plane in range(4):
+        uplinks = np.array([sent[shape.uplink_port(plane, 0, u)] for u in range(8)])
+        assert uplinks.min() > 0.8 * uplinks.mean()
