@@ -1,7 +1,7 @@
 """A fabric that answers the steps of the pair phase by drawing lots: only what agents would say, as the bytes they say.
 
-Independent of the blame it is used to test: a fault lists the directed pairs it hits by plain loops. Path 0 is the address
-that uses every plane; its flows are dealt to the planes at random, as hashing does.
+Independent of the blame it is used to test: a fault lists the directed pairs it hits by plain loops. Path 0 is the
+address that uses every plane; its flows are dealt to the planes at random, as hashing does.
 """
 
 from __future__ import annotations

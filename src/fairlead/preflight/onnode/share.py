@@ -59,7 +59,7 @@ def import_torch() -> Any:
 
 
 def watch_input() -> None:
-    """End at the first word on standard input, or at its end: whoever started this rank wants it no more, or is gone."""
+    """End at the first word on standard input, or at its end: whoever started this rank wants no more of it."""
 
     def watch() -> None:
         os.read(0, 4096)
