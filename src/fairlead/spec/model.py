@@ -232,7 +232,7 @@ class Preflight(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         65_536,
         67_108_864,
     )
-    """Message sizes of the all-reduce. Sizes between them are tried too, growing as long as they fit into `reduce_s`."""
+    """Message sizes of the all-reduce. Sizes between them are tried too, growing while they fit into `reduce_s`."""
 
     reduce_s: Seconds = 1.0
     """How long all-reduces may take: on a slow network the largest size is left out rather than waited for."""

@@ -1,4 +1,4 @@
-"""Seats and host numbers are inverse; the path count is the number of paths; hops agree with micro-segment addresses."""
+"""Seats and host numbers are inverse; the path count is the number of paths; hops agree with uSID addresses."""
 
 from __future__ import annotations
 

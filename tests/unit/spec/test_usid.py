@@ -44,9 +44,16 @@ def test_parse_reads_what_is_ahead():
 
 @pytest.mark.parametrize(
     "address",
-    ["::1", "fcbb:bc02:1005::", "fcbb:bb02::", "fcbb:bb02:1005:2001::", "fcbb:bb02:e00c:2007::", "fcbb:bb02:e00c:1007:0:1::",
-     "fcbb:bb02:1005:2001:1007:1005:2001:1007"],
-)  # fmt: skip
+    [
+        "::1",
+        "fcbb:bc02:1005::",
+        "fcbb:bb02::",
+        "fcbb:bb02:1005:2001::",
+        "fcbb:bb02:e00c:2007::",
+        "fcbb:bb02:e00c:1007:0:1::",
+        "fcbb:bb02:1005:2001:1007:1005:2001:1007",
+    ],
+)
 def test_other_addresses_are_refused(address):
     with pytest.raises(ValueError):
         usid.parse(IPv6Address(address))
