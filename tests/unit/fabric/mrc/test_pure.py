@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -11,19 +12,20 @@ import fairlead.fabric.mrc
 
 FOLDER = Path(fairlead.fabric.mrc.__file__).parent
 SOURCES = sorted(FOLDER.glob("*.py"))
+PYPROJECT = Path(__file__).parents[4] / "pyproject.toml"
+CONTRACT = next(
+    contract
+    for contract in tomllib.loads(PYPROJECT.read_text())["tool"]["importlinter"]["contracts"]
+    if contract["id"] == "mrc-is-sans-io"
+)
 FORBIDDEN = {
-    "_random",
-    "_socket",
-    "_thread",
-    "asyncio",
-    "concurrent",
-    "datetime",
-    "logging",
-    "multiprocessing",
-    "queue",
+    *("asyncio", "concurrent", "datetime", "logging", "multiprocessing", "queue", "random", "sched", "secrets"),
+    *("select", "selectors", "signal", "socket", "socketserver", "ssl", "subprocess", "threading", "time", "uuid"),
 }
-FORBIDDEN |= {"random", "sched", "secrets", "select", "selectors", "signal", "socket", "socketserver", "ssl"}
-FORBIDDEN |= {"subprocess", "threading", "time", "uuid"}
+BEHIND_THEM = {"_asyncio", "_datetime", "_queue", "_random", "_socket", "_ssl", "_thread", "_uuid", "posix"}
+MACHINE = {"os", "pathlib", "platform", "shutil", "sys", "io", "tempfile", "mmap", "ctypes"}
+BUILTINS = {"open", "print", "input", "exec", "eval", "compile", "breakpoint"}
+CHANCE = {"urandom", "getrandom", "default_rng", "RandomState", "SystemRandom"}
 LAW = {"layout", "bits", "evs", "paths", "congestion", "window", "timers", "sending", "responder", "law"}
 
 
@@ -39,12 +41,30 @@ def imports(path: Path) -> set[str]:
     return found
 
 
+def test_the_import_linter_forbids_the_same_to_the_whole_room() -> None:
+    assert set(CONTRACT["forbidden_modules"]) == FORBIDDEN
+    assert CONTRACT["source_modules"] == ["fairlead.fabric.mrc"]
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: p.stem)
 def test_no_file_imports_io(path: Path) -> None:
-    assert not {name.split(".")[0] for name in imports(path)} & FORBIDDEN
+    assert not {name.split(".")[0] for name in imports(path)} & (FORBIDDEN | BEHIND_THEM)
     text = path.read_text()
     assert "__import__" not in text
     assert "importlib" not in text
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: p.stem)
+def test_no_file_asks_the_system_for_chance_or_calls_what_reads_or_writes(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute):
+            assert node.attr not in CHANCE | {"random"}, ast.dump(node)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            assert node.func.id not in BUILTINS, ast.dump(node)
+
+
+def test_only_the_cache_of_compiled_kernels_touches_the_machine() -> None:
+    assert {p.stem for p in SOURCES if {name.split(".")[0] for name in imports(p)} & MACHINE} == {"compile"}
 
 
 @pytest.mark.parametrize("path", [p for p in SOURCES if p.stem in LAW], ids=lambda p: p.stem)
