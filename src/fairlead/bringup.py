@@ -17,10 +17,11 @@ from fairlead import preflight
 from fairlead.cluster import connect, enter
 from fairlead.errors import FairleadError, UsageError
 from fairlead.lab.faults import apply, catalog
+from fairlead.lab.faults.kinds import View
 from fairlead.lab.faults.script import pairs
 from fairlead.lab.shape import LabShape
 from fairlead.lab.up import down, up
-from fairlead.records.labstate import Fault, LabState
+from fairlead.records.labstate import Fault
 from fairlead.records.runs import RunFolder
 from fairlead.records.verdict import Verdict
 from fairlead.spec.model import Spec
@@ -72,7 +73,7 @@ def bringup(
             hint="fairlead bringup --fault silent-drop, where there is no cluster.toml",
         )
     if fault:
-        catalog.kind_of(fault.split(maxsplit=1)[0])  # a misspelt kind is refused before anything is built
+        chosen_fault(fault, LabShape.from_spec(spec))  # a misspelt one is refused before anything is built
     outcome = Outcome()
     with _standing(spec, outcome, keep=keep, note=note) as lab, _faulty(lab, fault, outcome, note):
         began = time.monotonic()
@@ -127,10 +128,7 @@ def _faulty(lab: str, words: str, outcome: Outcome, note: Note) -> Iterator[None
     if not words:
         yield
         return
-    name, *rest = words.split()
-    state = enter.running(lab)
-    target = rest.pop(0) if rest and "=" not in rest[0] else default_target(state, catalog.kind_of(name).on)
-    fault = apply.inject(lab, name, target, {**telling(state, name), **pairs(rest)})
+    fault = apply.inject(lab, *chosen_fault(words, msgspec.convert(enter.running(lab).shape, LabShape)))
     outcome.fault = fault
     note(f"fault {fault.kind} on {fault.target}")
     try:
@@ -140,21 +138,33 @@ def _faulty(lab: str, words: str, outcome: Outcome, note: Note) -> Iterator[None
             apply.heal(lab, str(fault.id))
 
 
-def default_target(state: LabState, on: str) -> str:
+def chosen_fault(words: str, shape: LabShape) -> tuple[str, str, dict[str, str]]:
+    """Kind, target and settings of `KIND [TARGET] [NAME=VALUE ...]`, with what was left out.
+
+    Raises UsageError for a kind, setting or target that does not exist.
+    """
+    name, *rest = words.split()
+    kind = catalog.kind_of(name)
+    target = rest.pop(0) if rest and "=" not in rest[0] else _middle(shape, kind.on)
+    settings = catalog.settings_of(kind, {**_telling(shape, name), **pairs(rest)})
+    catalog.targets_of(kind, target, View(shape, lambda _: {}))
+    return name, target, settings
+
+
+def _middle(shape: LabShape, on: str) -> str:
     """A part in the middle of the lab, for a fault that names none."""
-    hosts = [host.name for host in state.hosts]
-    host = hosts[len(hosts) // 2]
-    planes = sorted({port.plane for port in state.hosts[0].ports})
-    plane = planes[len(planes) // 2]
-    return {"link": f"p{plane}/{host}", "switch": f"p{plane}/t0-0", "pair": f"{hosts[0]}:{host}"}.get(on, host)
+    host = shape.nodes[len(shape.nodes) // 2]
+    plane = shape.topology.planes // 2
+    return {"link": f"p{plane}/{host}", "switch": f"p{plane}/t0-0", "pair": f"{shape.nodes[0]}:{host}"}.get(on, host)
 
 
-def telling(state: LabState, kind: str) -> dict[str, str]:
+def _telling(shape: LabShape, kind: str) -> dict[str, str]:
     """Settings for a kind of fault whose own would be too mild to notice, or that has none."""
     return {
-        "rate": {"mbps": f"{state.shape['rate_mbps'] / 20:g}"},
+        "rate": {"mbps": f"{shape.rate_mbps / 20:g}"},
         "loss": {"percent": "5"},
         "driver-version": {"version": "535.54.03"},
         "library-version": {"version": "2407.0"},
         "firmware-version": {"version": "28.36.1010"},
+        "file": {"path": "/sys/class/infiniband/mlx5_0/ports/1/state"},
     }.get(kind, {})

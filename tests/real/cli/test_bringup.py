@@ -1,0 +1,146 @@
+"""`fairlead bringup` on a lab of this machine: the stages, a fault that is named, and nothing left, however it ends."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from fairlead.bringup import chosen_fault
+from fairlead.cluster import enter
+from fairlead.lab.faults import catalog
+from fairlead.lab.faults.apply import heal, inject
+from fairlead.lab.shape import LabShape
+from fairlead.lab.up import down, up
+from fairlead.spec import load
+from support import lab_census as census
+from support.labs import Lab, fresh_name
+
+pytestmark = [pytest.mark.real, pytest.mark.requires("root", "netns", "srv6", "tbf", "nft", "torch")]
+
+FILE = """
+schema = 1
+[cluster]
+name = "small"
+[[pool]]
+name = "lab"
+nodes = "n[0-2]"
+size = "lab"
+gpus = 1
+[fabric]
+link = "ethernet"
+rdma = "mrc"
+planes = 2
+t0 = 1
+t1 = 2
+[access]
+via = "lab"
+[lab]
+name = "{name}"
+"""
+
+
+@pytest.fixture
+def name(tmp_path):
+    made = fresh_name()
+    (tmp_path / "cluster.toml").write_text(FILE.format(name=made))
+    return made
+
+
+def command(*words):
+    return [sys.executable, "-m", "fairlead", "bringup", *words]
+
+
+def bringup(folder, *words, status):
+    done = subprocess.run(command(*words, "--json"), cwd=folder, capture_output=True, text=True, timeout=120)
+    assert done.returncode == status, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.requires("slurm", "munge")
+def test_without_a_file_a_lab_with_slurm_is_built_judged_and_taken_down(tmp_path):
+    found = bringup(tmp_path, "--html", "page.html", status=0)
+    assert found["schema"] == "fairlead.bringup/1"
+    assert found["verdict"] == "pass"
+    assert [stage["name"] for stage in found["stages"]] == ["lab up", "preflight", "lab down"]
+    assert "real Slurm" in found["stages"][0]["said"]
+    assert found["headline"] == "4 of 4 nodes are ready"
+    page = (tmp_path / "page.html").read_text()
+    assert "Total Execution Ranks: 8\nSUCCESS: DDP Multi-Node AllReduce Ring Complete!" in page
+    run = tmp_path / "runs" / found["run"]["id"]
+    assert (run / "good.nodes").read_text().split() == ["n[0-3]"]
+    assert (run / "report.html").read_text() == page
+    assert not enter.is_up(enter.read("lab"))
+
+
+def test_a_fault_is_named_first_and_gone_afterwards(tmp_path, name):
+    found = bringup(tmp_path, "--fault", "silent-drop p1/n2", "--keep", status=3)
+    assert (found["fault"]["kind"], found["fault"]["target"]) == ("silent-drop", "p1/n2")
+    first = found["findings"][0]
+    assert (first["verdict"], first["code"]) == ("fail", "preflight/unreachable")
+    assert (first["subject"]["nodes"], first["subject"]["name"]) == (["n2"], "plane 1")
+    state = enter.running(name)  # --keep: the lab stands, healed
+    assert state.faults == ()
+    down(name)
+    assert census.left_of(name) == []
+
+
+@pytest.mark.slow
+def test_a_standing_lab_is_left_standing_and_healed(tmp_path, name):
+    up(LabShape.from_spec(load(tmp_path / "cluster.toml")))
+    keeper = enter.running(name).keeper
+    found = bringup(tmp_path, "--fault", "rate", status=3)
+    assert "found standing" in found["stages"][0]["said"]
+    assert (enter.running(name).keeper, enter.running(name).faults) == (keeper, ())
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_it_takes_its_lab_down(tmp_path, name, how):
+    with subprocess.Popen(command(), cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        assert line.startswith("lab "), line
+        time.sleep(0.7)  # somewhere in the middle of what comes next
+        process.send_signal(how)
+        _, said = process.communicate(timeout=30)
+    assert process.returncode in {130, 143}, said
+    assert "Traceback" not in said
+    assert census.left_of(name) == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [
+        ("silent-drip", "lab/unknown-fault"),
+        ("rate p0/n0 mpbs=3", "lab/bad-setting"),
+        ("rate p9/n0", "lab/unknown-target"),
+    ],
+)
+def test_a_misspelt_fault_is_refused_before_anything_is_built(tmp_path, name, fault, code):
+    found = bringup(tmp_path, "--fault", fault, status=2)
+    assert found["error"]["code"] == code
+    assert census.left_of(name) == []
+
+
+def test_faults_are_for_labs(tmp_path):
+    (tmp_path / "cluster.toml").write_text(
+        FILE.format(name="x").replace('size = "lab"', 'size = "other"').replace('via = "lab"', 'via = "local"')
+    )
+    found = bringup(tmp_path, "--fault", "silent-drop", status=2)
+    assert found["error"]["code"] == "bringup/fault-needs-lab"
+
+
+@pytest.mark.requires("faketime")
+def test_every_kind_of_fault_can_be_had_by_its_name_alone():
+    lab = Lab(LabShape(name=fresh_name()))
+    try:
+        for kind in catalog.KINDS.values():
+            fault = inject(lab.name, *chosen_fault(kind.name, lab.shape))
+            heal(lab.name, str(fault.id))
+        assert lab.state.faults == ()
+    finally:
+        down(lab.name)
