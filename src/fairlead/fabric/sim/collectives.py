@@ -38,19 +38,20 @@ def _rows(*columns: Ints | int) -> Ints:
 def ring_all_reduce(nics: Ints, size_bytes: int, qps: int = 1) -> Collective:
     """2 (n - 1) steps; in each, every rank sends one n-th of the buffer to its right neighbour.
 
-    A step waits for what came from the left in the step before. With several queue pairs each chunk is split among them.
+    A step waits for what came from the left in the step before. With several queue pairs each chunk is split among
+    them.
     """
     n, steps = len(nics), 2 * (len(nics) - 1)
     part = max(1, -(-size_bytes // n // qps))
-    rank, lane = np.divmod(np.arange(n * qps), qps)
+    rank = np.arange(n * qps) // qps
     src, dst = nics[rank], nics[(rank + 1) % n]
     flow = np.repeat(np.arange(n * qps), steps)
     message = np.arange(n * qps * steps).reshape(n, qps, steps)
     left = np.roll(message, 1, axis=0)
     edges = _rows(left[:, :, :-1].ravel(), message[:, :, 1:].ravel(), AFTER_PLACED)
     work = Workload(
-        src=src, dst=dst, flow=flow, size=np.full(len(flow), part), start=np.zeros(len(flow), dtype=np.int64), edges=edges,
-        group=np.zeros(n * qps, dtype=np.int64),
+        src=src, dst=dst, flow=flow, size=np.full(len(flow), part), start=np.zeros(len(flow), dtype=np.int64),
+        edges=edges, group=np.zeros(n * qps, dtype=np.int64),
     )  # fmt: skip
     first = _rows(np.repeat(np.arange(n), qps), message[:, :, 0].ravel())
     last = _rows(np.repeat(np.arange(n), qps), left[:, :, -1].ravel(), AFTER_PLACED)
@@ -78,8 +79,7 @@ def tree_all_reduce(nics: Ints, size_bytes: int, chunk_bytes: int = 0, qps: int 
         _rows(down[parent[has_children] - 1].ravel(), down[has_children].ravel(), AFTER_PLACED),
     ]
     for root_child in child[parent == 0] - 1:  # the root turns round: each chunk, when all its children's have come
-        for other in child[parent == 0] - 1:
-            edges.append(_rows(up[other], down[root_child], AFTER_PLACED))
+        edges += [_rows(up[other], down[root_child], AFTER_PLACED) for other in child[parent == 0] - 1]
     src = np.concatenate([np.repeat(nics[child], qps), np.repeat(nics[parent], qps)])
     dst = np.concatenate([np.repeat(nics[parent], qps), np.repeat(nics[child], qps)])
     flow = np.concatenate([flow_up, flow_down])
@@ -113,16 +113,16 @@ def all_to_all(nics: Ints, size_bytes: int, qps: int = 1) -> Collective:
 
 
 def training(one: Collective, steps: int, compute_ps: Ints) -> Workload:
-    """The collective `steps` times on the same queue pairs; before each, every rank computes (`compute_ps[step, rank]`).
+    """The collective `steps` times on the same queue pairs; before each every rank computes.
 
-    A rank's computation begins when it has the result of the step before.
+    `compute_ps[step, rank]` says how long. A rank's computation begins when it has the result of the step before.
     """
     base, per_step = one.work, one.work.num_messages
     start = np.tile(base.start, (steps, 1))
     first_rank, first_message = one.first.T
     for step in range(steps):
         start[step, first_message] += compute_ps[step, first_rank]
-    edges = [base.edges + [k * per_step, k * per_step, 0] for k in range(steps)]
+    edges = [base.edges + np.array([k * per_step, k * per_step, 0]) for k in range(steps)]
     # every end of a rank's step is waited for by every beginning of its next step
     by_rank = np.argsort(one.last[:, 0], kind="stable")
     last = one.last[by_rank]
@@ -139,7 +139,7 @@ def training(one: Collective, steps: int, compute_ps: Ints) -> Workload:
     order = np.argsort(np.tile(base.flow, steps), kind="stable")
     back = np.empty_like(order)
     back[order] = np.arange(len(order))
-    joined = np.concatenate(edges)
+    joined: Ints = np.concatenate(edges)
     joined[:, :2] = back[joined[:, :2]]
     return Workload(
         src=base.src, dst=base.dst, flow=np.tile(base.flow, steps)[order], size=np.tile(base.size, steps)[order],

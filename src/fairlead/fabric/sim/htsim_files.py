@@ -134,7 +134,8 @@ def _shape(reader: _Reader, nodes: int, pod_size: int, tiers: list[dict[str, flo
     pod_t0, pod_t1 = (nodes // pods) // hosts, up0 // bundle1
     cores = int(tiers[1].get("radix_up", 0)) // bundle2 * pod_t1 if len(tiers) == 3 else 0
     return Shape(
-        planes=1, pods=pods, pod_t0=pod_t0, pod_t1=pod_t1, cores=cores, hosts=hosts, bundle1=bundle1, bundle2=bundle2, tiers=links,
+        planes=1, pods=pods, pod_t0=pod_t0, pod_t1=pod_t1, cores=cores, hosts=hosts, bundle1=bundle1, bundle2=bundle2,
+        tiers=links,
     )  # fmt: skip
 
 

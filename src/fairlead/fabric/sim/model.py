@@ -145,14 +145,14 @@ class Traffic(Struct, frozen=True, kw_only=True):
     file: str = ""
     """A connection matrix (`.cm`), beside the scenario."""
     start_unit: Literal["us", "ps"] = "us"
-    """What `start` means in a connection matrix: htsim's UEC program reads microseconds, its other loader picoseconds."""
+    """What `start` means in a connection matrix: htsim's UEC program reads us, its other loader ps."""
 
 
 class Fault(Struct, frozen=True, kw_only=True):
     """Something that happens to the fabric. Times are rounded up to the next window (the shortest link latency)."""
 
     kind: Literal["link", "port", "t0", "t1", "loss", "slow", "paths"]
-    """link: T0-T1. port: NIC-T0. loss and slow: a link, a port, or a whole plane. paths: some paths of some NICs lose packets."""
+    """link: T0-T1. port: NIC-T0. loss, slow: a link, a port, or a plane. paths: some paths of NICs lose packets."""
     at_us: NotNegative = 0.0
     until_us: NotNegative = 0.0
     """Repaired then; 0: never."""

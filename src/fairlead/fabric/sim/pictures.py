@@ -5,6 +5,8 @@ Knows: which figure shows what. Must not know: how a chart is drawn (report), or
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 
 from fairlead.fabric.sim.faults import links
@@ -135,14 +137,14 @@ def fabric(r: Results, command: str = "") -> Figure | None:
     shape = r.setup.shape
     if shape.cores or shape.t0 > _DRAWN_T0 or shape.t1 > _DRAWN_T0:
         return None
-    switches: dict[tuple[int, int, int], str] = {}
+    switches: dict[tuple[int, Literal[0, 1], int], str] = {}
     ports: dict[tuple[str, int], str] = {}
     trunks: dict[tuple[int, int, int], str] = {}
     for fault in r.setup.scenario.fault:
         note = fault_words(fault)
         for link in links(shape, fault) if fault.kind != "paths" else []:
             if fault.kind in ("t0", "t1"):
-                tier = int(fault.kind == "t1")
+                tier: Literal[0, 1] = 1 if fault.kind == "t1" else 0
                 switches[link.plane, tier, fault.t1 if tier else fault.t0] = note
             elif link.nic >= 0:
                 ports[f"n{link.nic}", link.plane] = note
@@ -181,19 +183,31 @@ def figures(r: Results, command: str = "") -> dict[str, Figure]:
     return {name: figure for name, figure in found.items() if figure}
 
 
+_COUNTERS = (
+    "new", "retransmitted", "sacks", "nacks", "timeouts", "marked", "trimmed", "dropped", "lost", "failed_flows",
+)  # fmt: skip
+
+
 def page(r: Results, *, command: str, version: str, written: str) -> str:
     """One HTML file about a run."""
     shape, c = r.setup.shape, r.counters
-    rows = [[p.name, f"{p.done:,} of {p.messages:,}", *(quantiles(p.fct_us).get(q, "-") for q in ("min", "p50", "p99", "max")),
-             quantiles(slowdown(p)).get("p50", "-") if p.done else "-"] for p in r.parts]  # fmt: skip
+    rows = [
+        [
+            p.name,
+            f"{p.done:,} of {p.messages:,}",
+            *(quantiles(p.fct_us).get(q, "-") for q in ("min", "p50", "p99", "max")),
+            quantiles(slowdown(p)).get("p50", "-") if p.done else "-",
+        ]
+        for p in r.parts
+    ]
     header = ["traffic", "done", "FCT min (us)", "p50", "p99", "max", "slowdown p50"]
-    packets = [[name.replace("_", " "), f"{getattr(c, name):,}"] for name in (
-        "new", "retransmitted", "sacks", "nacks", "timeouts", "marked", "trimmed", "dropped", "lost", "failed_flows")]  # fmt: skip
+    packets = [[name.replace("_", " "), f"{getattr(c, name):,}"] for name in _COUNTERS]
     return page_html(
         Page(
             title=r.setup.scenario.title or "fabric simulation",
             verdict=verdict(r),
-            headline=f"{shape.num_nics:,} NICs x {shape.planes} planes, {r.outcome.time_ps / 1e6:,.1f} us played; {r.outcome.ended}",
+            headline=f"{shape.num_nics:,} NICs x {shape.planes} planes, {r.outcome.time_ps / 1e6:,.1f} us played; "
+            f"{r.outcome.ended}",
             facts=[
                 ("NICs", f"{shape.num_nics:,}"),
                 ("switches", f"{shape.num_switches:,}"),

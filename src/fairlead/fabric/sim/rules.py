@@ -1,10 +1,11 @@
-"""What must fit together in a scenario, beyond the bounds of single keys. Every fault is reported, none stops the search.
+"""What must fit together in a scenario, beyond the bounds of single keys. Every problem is reported.
 
 Knows: how keys depend on each other and on the fabric. Must not know: engine, or how a run goes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from fairlead.fabric.sim.model import Fault, Scenario, Traffic
@@ -146,7 +147,7 @@ def _check_place(s: Scenario, fault: Fault, path: tuple[str | int, ...], report:
             report((*path, key), "sim/no-such-part", f"there are {limit}, counted from 0")
 
 
-def check_files(folder: Path) -> object:
+def check_files(folder: Path) -> Callable[[Scenario, Report], None]:
     """A check that files named in the scenario exist beside it."""
 
     def check(s: Scenario, report: Report) -> None:

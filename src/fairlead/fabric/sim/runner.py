@@ -57,7 +57,7 @@ class Outcome:
     wall_s: float
 
 
-def prepare(world: World, seed: int, note: Callable[[int, int], None] = lambda done, total: None) -> None:
+def prepare(world: World, seed: int, note: Callable[[int, int], None] = lambda *_: None) -> None:
     """Compile what the run needs (`note` hears how far that is) and set up the endpoints of every flow."""
     kernels.link(world.w, note)
     kernels.start_rows()(world.address, world.state.profiles[0], seed)
@@ -68,7 +68,7 @@ def run(
     *,
     until_ps: int,
     events: Sequence[Event] = (),
-    report: Callable[[Progress], None] = lambda progress: None,
+    report: Callable[[Progress], None] = lambda *_: None,
 ) -> Outcome:
     """Play until every message is complete, the time is up, nothing can happen any more, or Ctrl-C.
 
@@ -144,8 +144,8 @@ class _Player:
                 now = int(play(address, -1, now, horizon, num))
             took = time.monotonic() - at_start
             # windows differ; forget slowly, learn fast that they became long
-            share = took / num * (len(self.threads) if num == 1 and self.pool else 1)
-            self.window_seconds = max(share, 0.7 * self.window_seconds) if num == 1 else share
+            seconds = took / num * (len(self.threads) if num == 1 and self.pool else 1)
+            self.window_seconds = max(seconds, 0.7 * self.window_seconds) if num == 1 else seconds
             if self._is_over():
                 break
         return now

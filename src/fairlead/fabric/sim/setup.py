@@ -72,7 +72,7 @@ def prepare(scenario: Scenario, folder: Path = Path()) -> Setup:
     rtt = shape.round_trip_ns(packet, ACK_BYTES)
     bdp = math.ceil(rtt * shape.tiers[0].rate_gbps / 8 / packet)  # packets, one port
     queues = queues_of(scenario, bdp, packet)
-    profile = profile_of(scenario, shape, workload, rtt, payload, header, queues)
+    profile = profile_of(scenario, shape, workload, queues, rtt=rtt, payload=payload, header=header)
     options = options_of(scenario, shape, workload, header, profile)
     return Setup(scenario, shape, workload, profile, queues, options, rtt)
 
@@ -117,7 +117,7 @@ def queues_of(scenario: Scenario, bdp: int, packet: int) -> Queues:
 
 
 def profile_of(
-    scenario: Scenario, shape: Shape, workload: Workload, rtt: int, payload: int, header: int, queues: Queues
+    scenario: Scenario, shape: Shape, workload: Workload, queues: Queues, *, rtt: int, payload: int, header: int
 ) -> Profile:
     """Parameters of the queue pairs."""
     t = scenario.transport

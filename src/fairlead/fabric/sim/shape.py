@@ -3,10 +3,11 @@
 Knows: counts, the numbering of nodes and ports, link rates and latencies by tier.
 Must not know: scenarios, queues, protocols.
 
-Two tiers: planes of T0 and T1 switches, each T0 joined to each T1 by `bundle1` links (fairlead.spec.topology). Three tiers:
-pods of T0 and aggregation (T1) switches; aggregation switch `a` of every pod is joined to the cores a, a + pod_t1,
-a + 2 pod_t1, ..., by `bundle2` links each. Nodes are numbered plane by plane: T0s, T1s, cores; after the last plane come the
-NIC groups, one for each T0 index. Ports are numbered in the order of nodes; NIC n's port in plane p is `first + n * planes + p`.
+Two tiers: planes of T0 and T1 switches, each T0 joined to each T1 by `bundle1` links (fairlead.spec.topology). Three
+tiers: pods of T0 and aggregation (T1) switches; aggregation switch `a` of every pod is joined to the cores a, a +
+pod_t1, a + 2 pod_t1, ..., by `bundle2` links each. Nodes are numbered plane by plane: T0s, T1s, cores; after the last
+plane come the NIC groups, one for each T0 index. Ports are numbered in the order of nodes; NIC n's port in plane p is
+`first + n * planes + p`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ MAX_T0 = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """The links below one tier of switches: their rate, their length in time, and the latency of the switches above them."""
+    """The links below one tier of switches: rate, length in time, and the latency of the switches above them."""
 
     rate_gbps: float
     latency_ns: float
@@ -43,7 +44,10 @@ class Tier:
 
 @dataclass(frozen=True)
 class Shape:
-    """A two-tier multi-plane Clos (pods = 1, no cores) or a three-tier fat tree. Raises UsageError where it does not divide."""
+    """A two-tier multi-plane Clos (pods = 1, no cores) or a three-tier fat tree.
+
+    Raises UsageError where it does not divide.
+    """
 
     planes: int
     pods: int
@@ -72,11 +76,11 @@ class Shape:
     def two_tier(cls, topology: Topology, *, host: Tier, fabric: Tier, bundle: int = 1) -> Shape:
         """A multi-plane Clos. `host` are the links below T0, `fabric` those below T1."""
         return cls(
-            planes=topology.planes, pods=1, pod_t0=topology.t0, pod_t1=topology.t1, cores=0, hosts=topology.hosts_per_t0,
-            bundle1=bundle, bundle2=1, tiers=(host, fabric),
+            planes=topology.planes, pods=1, pod_t0=topology.t0, pod_t1=topology.t1, cores=0,
+            hosts=topology.hosts_per_t0, bundle1=bundle, bundle2=1, tiers=(host, fabric),
         )  # fmt: skip
 
-    # ---- counts --------------------------------------------------------------------------------------------------------
+    # ---- counts ------------------------------------------------------------------------------------------------------
 
     @property
     def num_tiers(self) -> int:
@@ -153,7 +157,7 @@ class Shape:
         """Egress ports of switches and NICs: the number of queues."""
         return self.nic_port0 + self.num_nics * self.planes
 
-    # ---- numbering -----------------------------------------------------------------------------------------------------
+    # ---- numbering ---------------------------------------------------------------------------------------------------
 
     def t0_node(self, plane: int, index: int) -> int:
         """Node number of a T0."""
@@ -211,7 +215,7 @@ class Shape:
         table[:, at.ND_WAKE] = at.NEVER
         return table
 
-    # ---- links ---------------------------------------------------------------------------------------------------------
+    # ---- links -------------------------------------------------------------------------------------------------------
 
     def wire(self, ports: NDArray[np.int32]) -> None:
         """Fill in where each port of the engine's table leads, how fast, and how far."""
@@ -258,7 +262,7 @@ class Shape:
         arrives = self.pod_t0 * self.bundle1 + core // self.pod_t1 * self.bundle2 + port % self.bundle2
         _fill(rows, first + self.t0 + t1, arrives, self.tiers[2], self.tiers[1].switch_latency_ns)
 
-    # ---- time ----------------------------------------------------------------------------------------------------------
+    # ---- time --------------------------------------------------------------------------------------------------------
 
     @property
     def shortest_link_ps(self) -> int:
@@ -286,7 +290,7 @@ class Shape:
         per_byte = self.tiers[0].fs_per_byte / 1e6
         return round(2 * self.one_way_ns() + (packet_bytes + ack_bytes) * per_byte * self.diameter)
 
-    # ---- names ---------------------------------------------------------------------------------------------------------
+    # ---- names -------------------------------------------------------------------------------------------------------
 
     def node_name(self, number: int) -> str:
         """`p2/t0-1` of a node number."""

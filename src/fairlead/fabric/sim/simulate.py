@@ -51,8 +51,8 @@ def simulate(
     scenario: Scenario,
     folder: Path = Path(),
     *,
-    compiling: Callable[[int, int], None] = lambda done, total: None,
-    progress: Callable[[runner.Progress], None] = lambda progress: None,
+    compiling: Callable[[int, int], None] = lambda *_: None,
+    progress: Callable[[runner.Progress], None] = lambda *_: None,
 ) -> Results:
     """Run a scenario. Files it names are looked for in `folder`.
 

@@ -5,6 +5,7 @@ Knows: wording and units. Must not know: how results came about.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from numpy.typing import NDArray
 from fairlead.base.table import table
 from fairlead.base.units import duration, rate, size
 from fairlead.fabric.sim.results import Part, Results
-from fairlead.fabric.sim.runner import Ended
+from fairlead.fabric.sim.runner import Ended, Outcome
+from fairlead.fabric.sim.shape import Shape
 
 QUANTILES = (0.0, 0.5, 0.9, 0.99, 1.0)
 _ENDED = {
@@ -43,16 +45,16 @@ def text(r: Results) -> str:
     title = r.setup.scenario.title
     lines = [title, ""] if title else []
     lines += [
-        f"fabric     {shape.num_nics:,} NICs x {shape.planes} planes, {shape.num_switches:,} switches, {shape.num_ports:,} queues",
+        f"fabric     {_size_of(shape)}",
         f"transport  {_transport(r)}",
-        f"played     {duration(r.outcome.time_ps / 1e12)} of the fabric in {duration(r.outcome.wall_s)}, "
-        f"{r.outcome.hops:,} hops, {r.outcome.hops / max(r.outcome.wall_s, 1e-9) / 1e6:.2f} M/s",
+        f"played     {duration(r.outcome.time_ps / 1e12)} of the fabric in {_pace(r.outcome)}",
         f"ended      {_ENDED[r.outcome.ended]}",
         "",
         _flow_table(r),
         "",
         f"goodput    {rate(r.mean_goodput)} in all, {rate(r.mean_goodput / max(1, _senders(r)))} a sender",
-        f"packets    {c.new:,} new, {c.retransmitted:,} again; {c.sacks:,} SACKs, {c.nacks:,} NACKs, {c.timeouts:,} timeouts",
+        f"packets    {c.new:,} new, {c.retransmitted:,} again",
+        f"answers    {c.sacks:,} SACKs, {c.nacks:,} NACKs, {c.timeouts:,} timeouts",
         f"switches   {c.marked:,} marked, {c.trimmed:,} trimmed, {c.dropped:,} dropped, {c.lost:,} lost on links",
         "queues     " + ", ".join(f"{name} {size(num)}" for name, num in r.max_queue.items()) + " at most",
     ]
@@ -63,6 +65,16 @@ def text(r: Results) -> str:
     if r.steps:
         lines += ["", _step_table(r)]
     return "\n".join(lines)
+
+
+def _size_of(shape: Shape) -> str:
+    ports = f"{shape.num_switches:,} switches, {shape.num_ports:,} queues"
+    return f"{shape.num_nics:,} NICs x {shape.planes} planes, {ports}"
+
+
+def _pace(outcome: Outcome) -> str:
+    rate = outcome.hops / max(outcome.wall_s, 1e-9) / 1e6
+    return f"{duration(outcome.wall_s)}, {outcome.hops:,} hops, {rate:.2f} M/s"
 
 
 def _transport(r: Results) -> str:
@@ -125,7 +137,7 @@ def body(r: Results) -> dict[str, Any]:
             }
             for p in r.parts
         ],
-        "packets": {name: getattr(c, name) for name in type(c).__slots__} if hasattr(type(c), "__slots__") else vars(c),
+        "packets": asdict(c),
         "max_queue_bytes": r.max_queue,
         "ev_states": r.ev_states,
         "steps": [{"number": s.number, "begin_us": s.begin_us, "end_us": s.end_us} for s in r.steps],

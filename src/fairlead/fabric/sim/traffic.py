@@ -39,10 +39,10 @@ def _split(src: Ints, dst: Ints, part: Traffic) -> Workload:
     size = max(1, -(-part.size_bytes // part.qps))
     if part.messages == 1:
         return one_message_each(src, dst, size, _start(part))
-    return _series(src, dst, size, part.messages, part.depth, _start(part))
+    return _series(src, dst, size, messages=part.messages, depth=part.depth, start=_start(part))
 
 
-def _series(src: Ints, dst: Ints, size: int, messages: int, depth: int, start: int) -> Workload:
+def _series(src: Ints, dst: Ints, size: int, *, messages: int, depth: int, start: int) -> Workload:
     """Messages one after the other on each flow, `depth` of them under way."""
     flow = np.repeat(np.arange(len(src)), messages)
     number = np.arange(len(flow)).reshape(len(src), messages)

@@ -28,8 +28,8 @@ def _none() -> Ints:
 class Workload:
     """Flows and messages. All times in ps.
 
-    `edges` holds rows (message, message that follows it, AFTER_SENT or AFTER_PLACED). A message with no such predecessor
-    goes at `start`, the others `start` after the last predecessor ended.
+    `edges` holds rows (message, message that follows it, AFTER_SENT or AFTER_PLACED). A message with no such
+    predecessor goes at `start`, the others `start` after the last predecessor ended.
     """
 
     src: Ints
@@ -89,7 +89,7 @@ def together(parts: list[Workload]) -> Workload:
         flow=np.concatenate([p.flow + f for p, f in zip(parts, flows, strict=False)]),
         size=np.concatenate([p.size for p in parts]),
         start=np.concatenate([p.start for p in parts]),
-        edges=np.concatenate([p.edges + [m, m, 0] for p, m in zip(parts, messages, strict=False)]),
+        edges=np.concatenate([p.edges + np.array([m, m, 0]) for p, m in zip(parts, messages, strict=False)]),
         group=np.concatenate([np.full(p.num_flows, i, dtype=np.int64) for i, p in enumerate(parts)]),
         step=np.concatenate([p.step if len(p.step) else np.full(p.num_messages, -1) for p in parts])
         if has_steps

@@ -46,7 +46,8 @@ def test_two_directions_as_in_the_reference():
 
 
 def test_an_incast_of_fifteen_as_in_the_reference():
-    # medians of ten seeds of the reference: 2,467.9 us, 799.5 retransmissions, 7,090 ACKs; all data through one port takes 2,440
+    # medians of ten seeds of the reference: 2,467.9 us, 799.5 retransmissions, 7,090 ACKs;
+    # all data through one port takes 2,440
     runs = [
         play(UEC_16 + f'[[traffic]]\nkind = "incast"\nto = 15\nsize_bytes = 2_000_000\n[run]\nseed = {seed}\n').results
         for seed in range(1, 8)
@@ -69,9 +70,11 @@ def test_a_nic_sends_at_line_rate_over_all_planes():
 
 def test_two_senders_share_a_receiver_evenly():
     text = MRC_64 + '[[traffic]]\nkind = "incast"\nnics = "0,8"\nto = 40\nsize_bytes = 20_000_000\n'
-    times = fct(text)
-    assert times.max() == pytest.approx(40_000_000 / 4096 * 4192 * PER_BYTE_US / 4, rel=0.05)
-    assert times.min() > 0.85 * times.max()
+    runs = [fct(text + f"[run]\nseed = {seed}\n") for seed in range(1, 6)]
+    # all bytes over four ports; who is ahead when the first is done is a matter of chance, but not by much
+    for times in runs:
+        assert times.max() == pytest.approx(40_000_000 / 4096 * 4192 * PER_BYTE_US / 4, rel=0.05)
+    assert np.median([times.min() / times.max() for times in runs]) > 0.85
 
 
 def test_a_ring_all_reduce_takes_as_long_as_its_steps():

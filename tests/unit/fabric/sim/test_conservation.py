@@ -37,7 +37,8 @@ def under_way(played: Played) -> int:
     links = tables["links"]
     waiting = int((ports[:, at.PT_SERVING] >= 0).sum())
     for head in (at.PT_DATA_HEAD, at.PT_CONTROL_HEAD):
-        for place in ports[ports[:, head] >= 0, head]:
+        for first in ports[ports[:, head] >= 0, head]:
+            place = first
             while place >= 0:
                 waiting += 1
                 place = links[place, at.LINK_NEXT]
@@ -68,7 +69,8 @@ def test_every_byte_is_placed_once(text):
 def test_an_incast_really_trims_and_really_drops():
     assert play(RUNS["incast, trimmed"]).results.counters.trimmed > 100
     dropped = play(RUNS["incast, dropped"]).results.counters
-    assert dropped.dropped > 100 and dropped.trimmed == 0
+    assert dropped.dropped > 100
+    assert dropped.trimmed == 0
 
 
 def test_queues_never_hold_more_than_their_limit():
@@ -80,7 +82,8 @@ def test_pfc_loses_nothing_and_repeats_nothing():
     c = play(RUNS["PFC"]).results.counters
     assert (c.dropped, c.retransmitted, c.trimmed) == (0, 0, 0)
     lossy = play(RUNS["go-back-N"]).results.counters
-    assert lossy.dropped + lossy.trimmed > 0 and lossy.retransmitted > 0
+    assert lossy.dropped + lossy.trimmed > 0
+    assert lossy.retransmitted > 0
 
 
 def test_the_pool_is_empty_when_all_is_done():

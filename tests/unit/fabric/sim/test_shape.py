@@ -17,7 +17,7 @@ def planes(n: int, t0: int, t1: int, hosts: int, bundle: int = 1) -> Shape:
     return Shape.two_tier(Topology(planes=n, t0=t0, t1=t1, hosts_per_t0=hosts), host=TIER, fabric=TIER, bundle=bundle)
 
 
-def fat_tree(pods: int, t0: int, t1: int, cores: int, hosts: int, bundle1: int = 1, bundle2: int = 1) -> Shape:
+def fat_tree(pods: int, t0: int, t1: int, cores: int, hosts: int, *, bundle1: int = 1, bundle2: int = 1) -> Shape:
     return Shape(
         planes=1, pods=pods, pod_t0=t0, pod_t1=t1, cores=cores, hosts=hosts, bundle1=bundle1, bundle2=bundle2,
         tiers=(TIER, TIER, TIER),

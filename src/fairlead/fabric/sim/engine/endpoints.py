@@ -1,7 +1,7 @@
 """Carrying packets and times between the protocol law and the ports of a NIC.
 
-Which flow sends what, on which path and when, what an arrival means and what is answered: all that is the law's business
-(`fairlead.fabric.mrc.law`), called here and nowhere else in the engine.
+Which flow sends what, on which path and when, what an arrival means and what is answered: all that is the law's
+business (`fairlead.fabric.mrc.law`), called here and nowhere else in the engine.
 
 Knows: the calls of the law and what a record must carry for them. Must not know: any rule of the protocol.
 """
@@ -128,7 +128,7 @@ def _to_requestor(w: Any, thread: int, nic: Any, row: int, slot: int, kind: int,
     )
 
 
-# --- probes and port status ---------------------------------------------------------------------------------------------
+# --- probes and port status -------------------------------------------------------------------------------------------
 
 
 @engine

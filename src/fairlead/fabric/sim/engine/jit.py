@@ -2,10 +2,10 @@
 
 Knows: how a row of a table is found from the world vector (`layout.py`). Must not know: what stands in it.
 
-Why pointers. An array that crosses a call in compiled code is seven words and an atomic count up and down, and with two
-threads that count bounces between the cores: measured 390 ns for a call with 30 arrays. A pointer is one word. So the
-engine passes one pointer, to the world vector that holds addresses, lengths and constants, the way C passes a pointer to
-a struct, and each function finds the rows it needs. Whoever built the world keeps its arrays alive.
+Why pointers. An array that crosses a call in compiled code is seven words and an atomic count up and down, and with
+two threads that count bounces between the cores: measured 390 ns for a call with 30 arrays. A pointer is one word. So
+the engine passes one pointer, to the world vector that holds addresses, lengths and constants, the way C passes a
+pointer to a struct, and each function finds the rows it needs. Whoever built the world keeps its arrays alive.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from llvmlite import ir
-from numba.core import cgutils, types
+from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic, register_jitable
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -135,12 +135,12 @@ def _address(function: Kernel, num_args: int) -> int:
 
 def play() -> Kernel:
     """`loop.play`, compiled."""
-    return _compiled(loop.play, 5)  # type: ignore[no-any-return]
+    return _compiled(loop.play, 5)
 
 
 def start_rows() -> Kernel:
     """`_start_rows`, compiled."""
-    return _compiled(_start_rows, 3)  # type: ignore[no-any-return]
+    return _compiled(_start_rows, 3)
 
 
 def _units(w: Any) -> dict[int, tuple[Kernel, int]]:
@@ -161,7 +161,7 @@ def _units(w: Any) -> dict[int, tuple[Kernel, int]]:
     return units
 
 
-def link(w: Any, note: Callable[[int, int], None] = lambda done, total: None) -> None:
+def link(w: Any, note: Callable[[int, int], None] = lambda *_: None) -> None:
     """Compile the units a run needs, or load them, and enter their addresses in its world vector."""
     units = _units(w)
     total = len(units) + 2

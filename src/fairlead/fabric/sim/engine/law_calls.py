@@ -1,7 +1,8 @@
 """The handlers of the protocol law as separately compiled units, and how the engine calls them.
 
-A handler is compiled once, alone, and called by its address, which stands in the world vector. Linked into the loops that
-call it, it would be optimised again with each of them: that took 80 s instead of 20 and gained nothing at run time.
+A handler is compiled once, alone, and called by its address, which stands in the world vector. Linked into the loops
+that call it, it would be optimised again with each of them: that took 80 s instead of 20 and gained nothing at run
+time.
 
 Knows: the arguments of the handlers. Must not know: what they decide.
 """
@@ -15,7 +16,7 @@ from fairlead.fabric.mrc import law
 from fairlead.fabric.sim.engine import layout as at
 from fairlead.fabric.sim.engine.jit import call, engine_inline, words
 
-# --- units: everything is an address or a number ---------------------------------------------------------------------------
+# --- units: everything is an address or a number ----------------------------------------------------------------------
 
 
 def _post(m: int, tx: int, num_bytes: int) -> int:
@@ -105,7 +106,7 @@ UNITS: dict[int, tuple[Callable[..., int], int]] = {
 """Where in the world vector the address of each unit stands, the unit, and how many arguments it takes."""
 
 
-# --- calls, from inside the engine -------------------------------------------------------------------------------------------
+# --- calls, from inside the engine ------------------------------------------------------------------------------------
 
 
 @engine_inline

@@ -1,8 +1,8 @@
 """Where everything stands in the engine's memory: names for positions, no code.
 
-`w`, the world vector, holds one run: scalars (W_*) first, then an (address, length) pair for each table (T_*). The tables
-are numpy arrays that Python keeps alive (`memory.py`). Times are picoseconds since the start, so that packet times are
-exact (a byte takes 80 ps at 100 Gb/s, 10 ps at 800 Gb/s); the protocol law is given nanoseconds.
+`w`, the world vector, holds one run: scalars (W_*) first, then an (address, length) pair for each table (T_*). The
+tables are numpy arrays that Python keeps alive (`memory.py`). Times are picoseconds since the start, so that packet
+times are exact (a byte takes 80 ps at 100 Gb/s, 10 ps at 800 Gb/s); the protocol law is given nanoseconds.
 
 A *node* is what one thread sweeps at a time: a switch, or the group of NICs below one T0 index in all planes.
 A *port* is one direction of one link, named by who sends on it. A *record* is a packet on its way.
@@ -16,7 +16,7 @@ NEVER: Final = 1 << 62
 
 TRANSPORT_MRC, TRANSPORT_ROCE = range(2)
 
-# --- world: scalars -----------------------------------------------------------------------------------------------------
+# --- world: scalars ---------------------------------------------------------------------------------------------------
 (
     W_SELF,  # address of this vector
     W_THREADS,
@@ -69,7 +69,7 @@ TRANSPORT_MRC, TRANSPORT_ROCE = range(2)
     NUM_SCALARS,
 ) = range(44)
 
-# --- world: tables ------------------------------------------------------------------------------------------------------
+# --- world: tables ----------------------------------------------------------------------------------------------------
 TABLES: Final = (
     "threads",
     "nodes",
@@ -101,12 +101,12 @@ TABLES: Final = (
     "dead_links",
 )
 (
-    T_THREADS, T_NODES, T_ORDER, T_PORTS, T_COUNTS, T_UNTIL, T_STREAMS, T_STORE, T_CHAIN, T_CHUNK_FREE, T_POOL, T_LINKS, T_POOL_FREE,
-    T_NICS, T_FLOWS, T_RECEIVERS, T_MESSAGES, T_SUCCESSORS, T_MEMORY, T_BLOCKS, T_BODIES, T_SCRATCH, T_GOODPUT, T_EV_LOSS,
-    T_ROCE, T_ROCE_TX, T_ROCE_RX, T_DEAD_LINKS,
+    T_THREADS, T_NODES, T_ORDER, T_PORTS, T_COUNTS, T_UNTIL, T_STREAMS, T_STORE, T_CHAIN, T_CHUNK_FREE, T_POOL,
+    T_LINKS, T_POOL_FREE, T_NICS, T_FLOWS, T_RECEIVERS, T_MESSAGES, T_SUCCESSORS, T_MEMORY, T_BLOCKS, T_BODIES,
+    T_SCRATCH, T_GOODPUT, T_EV_LOSS, T_ROCE, T_ROCE_TX, T_ROCE_RX, T_DEAD_LINKS,
 ) = range(NUM_SCALARS, NUM_SCALARS + 2 * len(TABLES), 2)  # fmt: skip
 
-# --- world: addresses of compiled units ---------------------------------------------------------------------------------------
+# --- world: addresses of compiled units -------------------------------------------------------------------------------
 (
     C_POST,
     C_READY,
@@ -131,7 +131,7 @@ TABLES: Final = (
     WORLD_WORDS,
 ) = range(NUM_SCALARS + 2 * len(TABLES), NUM_SCALARS + 2 * len(TABLES) + 21)
 
-# --- records ------------------------------------------------------------------------------------------------------------
+# --- records ----------------------------------------------------------------------------------------------------------
 RECORD_WORDS: Final = 8  # one cache line
 TIME, META, ROUTE, ROWS, BODY = range(5)
 # META: bytes on the wire (0-15) | kind (16-19) | flags of the law (20-31) | port it arrives on (32-)
@@ -142,7 +142,7 @@ FLAGS_SHIFT: Final = 20
 FLAGS_MASK: Final = 0xFFF
 IN_PORT_SHIFT: Final = 32
 BELOW_IN_PORT: Final = (1 << IN_PORT_SHIFT) - 1
-# ROUTE: T0 of the destination (0-15) | its port there (16-31) | uplink, or entropy where switches hash (32-47) | its pod (48-)
+# ROUTE: T0 of the destination (0-15) | its port there (16-31) | uplink, or entropy where switches hash (32-47) | pod
 ROUTE_PORT_SHIFT: Final = 16
 ROUTE_PATH_SHIFT: Final = 32
 ROUTE_POD_SHIFT: Final = 48
@@ -171,12 +171,12 @@ BODY_WORDS: Final = 4
     KIND_RESUME,
 ) = range(15)
 
-# --- streams ------------------------------------------------------------------------------------------------------------
+# --- streams ----------------------------------------------------------------------------------------------------------
 STREAM_HEAD, STREAM_TAIL, STREAM_COUNT, STREAM_SPARE = range(4)
 STREAM_COLUMNS: Final = 4
 CHUNK: Final = 32  # records in a chunk
 
-# --- threads: where each finds free memory, and what it counted ------------------------------------------------------------
+# --- threads: where each finds free memory, and what it counted -------------------------------------------------------
 (
     TH_CHUNK_STACK,  # where its stack of free chunks begins
     TH_CHUNKS_FREE,
@@ -200,12 +200,12 @@ CHUNK: Final = 32  # records in a chunk
 ) = range(19)
 THREAD_COLUMNS: Final = 24  # three cache lines, so that threads do not share one
 
-# --- nodes --------------------------------------------------------------------------------------------------------------
+# --- nodes ------------------------------------------------------------------------------------------------------------
 ND_KIND, ND_PLANE, ND_INDEX, ND_POD, ND_PORT0, ND_PORTS, ND_WAKE, ND_SALT = range(8)
 NODE_COLUMNS: Final = 8
 NODE_T0, NODE_T1, NODE_CORE, NODE_GROUP = range(4)
 
-# --- ports, int32 -------------------------------------------------------------------------------------------------------
+# --- ports, int32 -----------------------------------------------------------------------------------------------------
 (
     PT_DATA_HEAD,
     PT_DATA_TAIL,
@@ -233,10 +233,10 @@ PORT_SERVES_CONTROL: Final = 4
 PORT_ASKED_PAUSE: Final = 8  # the sender at the far end was asked to pause
 PORT_SCALE_SHIFT: Final = 8  # percent of the tier's rate that this port has, for its thresholds; 0: all of it
 
-# --- blocks: what the law hands out, and bodies: what goes into a record; one row per thread ----------------------------------------------------------------------
+# --- blocks: what the law hands out, and bodies: what goes into a record; one row per thread --------------------------
 BLOCK_COLUMNS: Final = 32
 
-# --- scratch: six rows per thread ---------------------------------------------------------------------------------------
+# --- scratch: six rows per thread -------------------------------------------------------------------------------------
 SC_KEYS, SC_VALUES, SC_BUCKETS, SC_SORTED_KEYS, SC_SORTED_VALUES, SC_STARTS = range(6)
 SCRATCH_ROWS: Final = 6
 KEY_TIME_SHIFT: Final = 20  # a key is time within the window, then the port it came in by
@@ -248,7 +248,7 @@ PLANE_MASK: Final = 31
 LINK_NEXT, LINK_PREVIOUS, LINK_SIZE, LINK_SPARE = range(4)
 LINK_COLUMNS: Final = 4
 
-# --- NICs ---------------------------------------------------------------------------------------------------------------
+# --- NICs -------------------------------------------------------------------------------------------------------------
 (
     NC_PORT0,  # its port of plane 0; plane k follows at + k
     NC_PORTS,  # bit = plane whose local port is up
@@ -270,7 +270,7 @@ LINK_COLUMNS: Final = 4
 ) = range(17)
 NIC_COLUMNS: Final = 24  # three cache lines
 
-# --- flows: the driver's side of a requestor; written by the thread of the sending NIC only ---------------------------------
+# --- flows: the driver's side of a requestor; written by the thread of the sending NIC only ---------------------------
 (
     FL_ROUTE,  # ROUTE to the receiver, without path
     FL_RECEIVER,  # its row among RECEIVERS
@@ -287,11 +287,11 @@ NIC_COLUMNS: Final = 24  # three cache lines
 ) = range(12)
 FLOW_COLUMNS: Final = 12
 
-# --- receivers: the driver's side of a responder; written by the thread of the receiving NIC only ------------------------------
+# --- receivers: the driver's side of a responder; written by the thread of the receiving NIC only ---------------------
 RC_ROUTE, RC_FLOW, RC_STRIDE, RC_MESSAGE0, RC_DONE, RC_BYTES, RC_SPARE1, RC_SPARE2 = range(8)
 RECEIVER_COLUMNS: Final = 8
 
-# --- messages -----------------------------------------------------------------------------------------------------------
+# --- messages ---------------------------------------------------------------------------------------------------------
 (
     MS_FLOW,
     MS_BYTES,

@@ -1,9 +1,10 @@
 """The loop over windows of time: the engine's theory of operation, and its one kernel.
 
-Time is cut into windows no longer than the shortest link. What a node sends in a window reaches the next node in a later
-one, so within a window nodes do not depend on each other: each may be swept alone, in any order, by any thread. A sweep
-takes everything that arrives at the node in the window, brings it in order of (time, port it came by), and plays it
-against the node's own events. The result is the one a global event list would give, whatever the number of threads:
+Time is cut into windows no longer than the shortest link. What a node sends in a window reaches the next node in a
+later one, so within a window nodes do not depend on each other: each may be swept alone, in any order, by any thread.
+A sweep takes everything that arrives at the node in the window, brings it in order of (time, port it came by), and
+plays it against the node's own events. The result is the one a global event list would give, whatever the number of
+threads:
 
     for each window:
         for each node with arrivals or something due:        (half of the nodes for each of two threads)
@@ -55,9 +56,8 @@ def sweep(w: Any, thread: int, start: int) -> None:
 
 def play(address: int, thread: int, start: int, until: int, num_windows: int) -> int:
     """Play windows from `start`; returns when the next one begins, or NEVER if nothing is left to happen.
-
-    With `thread` -1 the caller plays all shares, up to `num_windows` windows, and skips windows in which nothing happens;
-    otherwise one window of one share.
+    With `thread` -1 the caller plays all shares, up to `num_windows` windows, and skips windows in which
+    nothing happens; otherwise one window of one share.
     """
     w = words(address)
     if thread >= 0:
@@ -88,7 +88,7 @@ def is_over(w: Any) -> bool:
 
 @engine
 def next_window(w: Any, start: int) -> int:
-    """The window after the one that began at `start`, or the next one in which anything is due; NEVER if there is none."""
+    """The window after the one that began at `start`, or the next in which anything is due; NEVER if there is none."""
     in_flight, wake = 0, at.NEVER
     for thread in range(w[at.W_THREADS]):
         share = row_of(w, at.T_THREADS, at.THREAD_COLUMNS, thread)

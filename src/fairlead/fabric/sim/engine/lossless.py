@@ -1,9 +1,9 @@
 """A switch with priority flow control: the same queues, played port by port no longer but in one order of time.
 
-Bytes are counted by the port they came in by. When those of one ingress exceed XOFF the switch asks the sender behind it
-to pause its data class, and lets it resume below XON (IEEE 802.1Qbb). A paused sender holds back everything behind its
-port, also what would go elsewhere: head-of-line blocking, and where it spreads, congestion collapse. Pause frames take no
-room on the link.
+Bytes are counted by the port they came in by. When those of one ingress exceed XOFF the switch asks the sender behind
+it to pause its data class, and lets it resume below XON (IEEE 802.1Qbb). A paused sender holds back everything behind
+its port, also what would go elsewhere: head-of-line blocking, and where it spreads, congestion collapse. Pause frames
+take no room on the link.
 
 Ingress counts tie all ports of the switch together, so arrivals and departures are merged for the whole switch.
 

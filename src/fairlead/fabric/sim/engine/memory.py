@@ -121,8 +121,8 @@ def window_ps(shape: Shape) -> int:
 def packets_in_flight(workload: Workload, profile: Profile, options: Options) -> int:
     """How many packets can be under way at once.
 
-    A PSN that is not acknowledged has its packet or the answer to it under way, now and then two copies; go-back-N sends
-    whole windows twice.
+    A PSN that is not acknowledged has its packet or the answer to it under way, now and then two copies; go-back-N
+    sends whole windows twice.
     """
     sizes = np.zeros(workload.num_flows, dtype=np.int64)
     np.add.at(sizes, workload.flow, -(-workload.size // profile.mtu))

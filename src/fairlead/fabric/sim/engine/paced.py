@@ -37,10 +37,7 @@ def receive(w: Any, thread: int, nic: Any, r: int, now: int) -> None:
     if kind == at.KIND_CNP:
         roce.on_cnp(w, row, now)
     else:
-        if kind == at.KIND_ROCE_ACK:
-            done = roce.on_ack(w, row, now, psn)
-        else:
-            done = roce.on_nak(w, row, now, psn)
+        done = roce.on_ack(w, row, now, psn) if kind == at.KIND_ROCE_ACK else roce.on_nak(w, row, now, psn)
         work.sent(w, thread, nic, row, done, now)
         join_line(w, nic, row)
     watch(w, nic, row)

@@ -6,11 +6,12 @@ timers and bytes raise it again (Zhu et al., "Congestion control for large-scale
 
     CNP                      target = rate; rate *= 1 - alpha / 2; alpha += (1 - alpha) / 256; at most once in 50 us
     55 us without CNP        alpha -= alpha / 256
-    each 55 us, each 10 MB   first five: rate = (rate + target) / 2; then target += step first; after five of both: ten steps
+    each 55 us, each 10 MB   first five: rate = (rate + target) / 2; then target += step first;
+                             after five of both: ten steps
 
-Receiver. In-order packets are placed; the first out-of-order one is answered by one NAK; every 16 packets, and the last of
-a message, by an ACK; a marked packet by a CNP, at most one in 50 us. Priority flow control, where there is any, is the
-switches' business (`lossless.py`).
+Receiver. In-order packets are placed; the first out-of-order one is answered by one NAK; every 16 packets, and the
+last of a message, by an ACK; a marked packet by a CNP, at most one in 50 us. Priority flow control, where there is
+any, is the switches' business (`lossless.py`).
 
 All of a flow's packets carry the same entropy, so that equal-cost routing gives it one path.
 
@@ -179,7 +180,7 @@ def _acknowledge(w: Any, flow: int, now: int, psn: int) -> None:
     row[RT_TIMEOUT_AT] = now + p[RP_TIMEOUT] if row[RT_UNA] < row[RT_HIGHEST] else at.NEVER
 
 
-# --- rate ---------------------------------------------------------------------------------------------------------------
+# --- rate -------------------------------------------------------------------------------------------------------------
 
 
 @engine
@@ -244,10 +245,10 @@ def on_timer(w: Any, flow: int, now: int) -> None:
 def deadline(w: Any, flow: int) -> int:
     """When on_timer, or the rate, next has something for this flow, ps."""
     row = row_of(w, at.T_ROCE_TX, RT_COLUMNS, flow)
-    return min(min(row[RT_TIMEOUT_AT], row[RT_ALPHA_AT]), row[RT_RAISE_AT])
+    return min(row[RT_TIMEOUT_AT], row[RT_ALPHA_AT], row[RT_RAISE_AT])
 
 
-# --- receiver -----------------------------------------------------------------------------------------------------------
+# --- receiver ---------------------------------------------------------------------------------------------------------
 
 PLACE: Final = 1
 ACK: Final = 2
@@ -258,7 +259,7 @@ COMPLETE: Final = 16
 
 @engine
 def on_data(w: Any, receiver: int, now: int, psn: int, flags: int) -> int:
-    """What becomes of a data packet: a set of PLACE, ACK, NAK, CNP, COMPLETE. ACK and NAK carry the PSN expected next."""
+    """What becomes of a data packet: a set of PLACE, ACK, NAK, CNP, COMPLETE. ACK and NAK carry the next PSN."""
     row, p = row_of(w, at.T_ROCE_RX, RR_COLUMNS, receiver), row_of(w, at.T_ROCE, NUM_PARAMETERS, 0)
     did = 0
     if flags & F_ECN and (now >= row[RR_CNP_AT]):

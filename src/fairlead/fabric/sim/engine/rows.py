@@ -104,14 +104,14 @@ def _message_rows(work: Workload, flow_row: Ints, order: Ints, row: Ints, mtu: i
     # successors of one message and one kind lie together
     sort = np.lexsort((after, how, before))
     before, how, successors = before[sort], how[sort], after[sort].astype(np.int32)
-    for kind, first, num in (
+    for kind, head, num in (
         (AFTER_SENT, at.MS_AFTER_SENT, at.MS_NUM_AFTER_SENT),
         (1 - AFTER_SENT, at.MS_AFTER_PLACED, at.MS_NUM_AFTER_PLACED),
     ):
         places = np.flatnonzero(how == kind)
         messages[:, num] = np.bincount(before[places], minlength=work.num_messages)
         # written from the last to the first, so that the first place stands
-        messages[before[places][::-1], first] = places[::-1]
+        messages[before[places][::-1], head] = places[::-1]
     return messages, successors if len(successors) else np.zeros(1, dtype=np.int32)
 
 

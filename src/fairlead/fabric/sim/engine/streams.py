@@ -1,8 +1,8 @@
 """Records on the wire: what a node will receive, kept by receiving node and by window.
 
 A stream holds the records that reach one node within one window, written by one thread. It is a chain of chunks, so
-memory follows the number of packets that are really on the wire, and both writing and reading walk memory in order. Each
-thread takes chunks from its own store of free ones: first those it freed last (still in cache), then fresh ones.
+memory follows the number of packets that are really on the wire, and both writing and reading walk memory in order.
+Each thread takes chunks from its own store of free ones: first those it freed last (still in cache), then fresh ones.
 
 Knows: chunks, chains and free lists. Must not know: what a record says.
 """
@@ -24,7 +24,7 @@ def arriving(w: Any, node: int, thread: int, writer: int) -> int:
 
 @engine_inline
 def new_record(w: Any, thread: int, node: int, time: int) -> int:
-    """Room for one more record that reaches `node` at `time`: its first word in the store, or -1 if the store is full."""
+    """Room for one more record that reaches `node` at `time`: its first word in the store, or -1 if that is full."""
     mine = row_of(w, at.T_THREADS, at.THREAD_COLUMNS, thread)
     left = time - mine[at.TH_START]
     slot = mine[at.TH_SLOT]

@@ -119,9 +119,8 @@ def _arrive(
     if place < 0:
         return
     copy_record(store, r, words(w[at.T_POOL]), place * at.RECORD_WORDS)
-    if enqueue(w, thread, port, number, place, last_hop, now):
-        if port[at.PT_SERVING] < 0:
-            start_service(w, port, number, now)
+    if enqueue(w, thread, port, number, place, last_hop, now) and port[at.PT_SERVING] < 0:
+        start_service(w, port, number, now)
 
 
 @engine

@@ -1,4 +1,4 @@
-"""How a NIC puts packets on its ports: records of each kind, the path an entropy value means, control packets that wait.
+"""How a NIC puts packets on its ports: records of each kind, the path of an entropy value, control packets that wait.
 
 Knows: records and the ports of one NIC. Must not know: why a packet is sent.
 """

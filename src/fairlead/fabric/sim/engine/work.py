@@ -1,8 +1,9 @@
 """Messages: when each may go, and what follows from its end.
 
-A message goes when everything it waits for has happened and its delay (a computation) has passed. What it waits for are
-other messages: ones its own NIC sent (the sender knows that they arrived) or received (the last byte is placed). Both are
-known at the NIC that will send it, so no news has to travel. Messages of one flow go in the order they were listed.
+A message goes when everything it waits for has happened and its delay (a computation) has passed. What it waits for
+are other messages: ones its own NIC sent (the sender knows that they arrived) or received (the last byte is placed).
+Both are known at the NIC that will send it, so no news has to travel. Messages of one flow go in the order they were
+listed.
 
 Knows: messages, their order and their ends. Must not know: packets.
 """
