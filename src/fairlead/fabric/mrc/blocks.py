@@ -83,8 +83,9 @@ def sack_packet(block: list[int], dest_qp: int, ev: int) -> Sack:
     is_probe = bool(info & at.INFO_PROBE)
     seth = Seth(
         cack_psn=cack,
+        # a duplicate may be older than 16 bits can say; below cack_psn all bits are set, so the nearest will do
         ack_psn_offset=_signed16(block[at.S_PSN]) if is_probe else max(block[at.S_PSN] - cack, -0x8000),
-        sack_offset=block[at.S_BASE] - cack,
+        sack_offset=max(block[at.S_BASE] - cack, -0x8000),
         sack_bitmap=block[at.S_HIGH] << 32 | block[at.S_LOW],
         entropy=ev,
         m=info >> at.INFO_M_SHIFT & 3,

@@ -3,16 +3,13 @@
 No public MRC packet with its iCRC is known, so which bytes it covers is open. The variants are switchable:
 
     ROCE     as RoCEv2 (IBTA annex A17): Ethernet CRC-32 over 8 bytes of ones, the IP and UDP headers and the packet,
-    with every
-             field ones that changes on the way (traffic class, flow label, hop limit or their IPv4 equals; UDP
-             checksum; BTH byte 4). Stored least significant byte first, as RoCE NICs do.
+             with every field ones that changes on the way (traffic class, flow label, hop limit or their IPv4 equals;
+             UDP checksum; BTH byte 4). Stored least significant byte first, as RoCE NICs do.
     PACKET   the same over the packet from the BTH on, no addresses: on a fabric of micro-segments the destination
-    address
-             that arrives is not the one that was sent. The default.
+             address that arrives is not the one that was sent. The default.
     CRC32C   CRC-32C (Castagnoli) over the packet from the BTH on, nothing masked, most significant byte first: one
-    public
-             emulator's reading.
-    NONE     four zero bytes, never checked.
+             public emulator's reading.
+    NONE     four zero bytes, never checked: for a driver or a NIC that adds and checks one of its own.
 
 All cover the BTH up to the end of the padded payload.
 """
@@ -51,19 +48,26 @@ def compute(variant: Icrc, packet: bytes | memoryview, network: bytes = b"") -> 
     return crc.to_bytes(SIZE_BYTES, "little")
 
 
+def udp_offset(network: bytes) -> int:
+    """Where the UDP header begins in IP and UDP headers; 0 if they are not whole."""
+    version = network[0] >> 4 if network else 0
+    offset = 40 if version == 6 else (network[0] & 0x0F) * 4 if version == 4 else 0
+    return offset if offset >= 20 and len(network) >= offset + _UDP_BYTES else 0
+
+
 def _masked(network: bytes) -> bytes:
     """IP and UDP headers with every field that may change on the way set to ones."""
-    header = bytearray(network)
+    udp = udp_offset(network)
+    assert udp, "the iCRC variant ROCE covers whole IP and UDP headers"
+    header = bytearray(network[: udp + _UDP_BYTES])
     if header[0] >> 4 == 6:
         ones = (1, 2, 3, 7)  # rest of the traffic class, flow label, hop limit
         header[0] |= 0x0F
-        udp = 40
     else:
         ones = (1, 8, 10, 11)  # TOS, TTL, header checksum
-        udp = (header[0] & 0x0F) * 4
     for i in (*ones, udp + 6, udp + 7):
         header[i] = 0xFF
-    return bytes(header[: udp + _UDP_BYTES])
+    return bytes(header)
 
 
 @functools.cache

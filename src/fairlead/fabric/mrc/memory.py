@@ -15,6 +15,9 @@ from fairlead.errors import LocalProtocolError
 
 _SERIAL_BITS = 16
 _SERIAL_MASK = (1 << _SERIAL_BITS) - 1
+_PAGE_BITS = 40  # default addresses are so far apart, and RETH has 64 bits for them
+_PAGE_MASK = (1 << 64 - _PAGE_BITS) - 1
+MAX_REGIONS = 1 << 15  # half the serial numbers, so that a free key is always found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,22 +46,33 @@ class ProtectionDomain:
     def register(self, buffer: bytearray | memoryview, addr: int | None = None) -> MemoryRegion:
         """Open a writable buffer to the peers. Its virtual address is `addr`, by default one that no other region has.
 
-        The key holds a serial number, so that 65,536 registrations pass before a key can come back, and 16 random bits.
+        The key holds a serial number, so that 65,536 registrations pass before a key can come back, and 16 random bits;
+        a key in use is never given again.
         """
         view = memoryview(buffer).cast("B")
         if view.readonly:
             raise LocalProtocolError(
                 "fabric/read-only-region", "a memory region must be writable", hint="register a bytearray or a mapping"
             )
-        self._serial += 1
-        rkey = (self._serial & _SERIAL_MASK) << _SERIAL_BITS | next(self._randoms) & _SERIAL_MASK
-        region = MemoryRegion(view, self._serial << 40 if addr is None else addr, rkey)
+        if len(self._regions) >= MAX_REGIONS:
+            raise LocalProtocolError(
+                "fabric/queue-full", f"{MAX_REGIONS} memory regions are registered", hint="deregister those not in use"
+            )
+        rkey = self._new_key()
+        while rkey in self._regions:
+            rkey = self._new_key()
+        region = MemoryRegion(view, (self._serial & _PAGE_MASK) << _PAGE_BITS if addr is None else addr, rkey)
         self._regions[rkey] = region
         return region
 
+    def _new_key(self) -> int:
+        self._serial += 1
+        return (self._serial & _SERIAL_MASK) << _SERIAL_BITS | next(self._randoms) & _SERIAL_MASK
+
     def deregister(self, region: MemoryRegion) -> None:
         """Close a region: from now on its key is stale."""
-        self._regions.pop(region.rkey, None)
+        if self._regions.get(region.rkey) is region:
+            del self._regions[region.rkey]
 
     def find(self, rkey: int, va: int, length: int) -> MemoryRegion | None:
         """The region that holds [va, va + length) under this key."""

@@ -235,14 +235,22 @@ def decode(
             raise WireError(f"a switch trimmed a packet of opcode {opcode:#04x}, which carries no payload")
         return _decode_write(view, Bth.unpack(view, opcode, dialect), is_trimmed=True)
     body = view[: -icrc.SIZE_BYTES]
-    if icrc.compute(dialect.icrc, body, network) != bytes(view[-icrc.SIZE_BYTES :]):
-        raise WireError("the invariant CRC does not match")
+    _check_icrc(dialect.icrc, view, network)
     bth = Bth.unpack(body, opcode, dialect)
     if opcode in WRITES:
         return _decode_write(body, bth, is_trimmed=False)
     if len(body) != Bth.SIZE + _LENGTHS[opcode]:
         raise WireError(f"{len(data)} bytes are not the length of a packet of opcode {opcode:#04x}")
     return _decode_control(body, bth, dialect)
+
+
+def _check_icrc(variant: icrc.Icrc, view: memoryview, network: bytes) -> None:
+    if variant is icrc.Icrc.NONE:
+        return
+    if variant is icrc.Icrc.ROCE and not icrc.udp_offset(network):
+        raise WireError(f"{len(network)} bytes are no whole IP and UDP headers, which the invariant CRC covers")
+    if icrc.compute(variant, view[: -icrc.SIZE_BYTES], network) != bytes(view[-icrc.SIZE_BYTES :]):
+        raise WireError("the invariant CRC does not match")
 
 
 def _decode_write(body: memoryview, bth: Bth, *, is_trimmed: bool) -> Write:

@@ -36,6 +36,7 @@ from fairlead.fabric.mrc.headers import (
     EndpointOp,
     Opcode,
 )
+from fairlead.fabric.mrc.icrc import Icrc
 from fairlead.fabric.mrc.memory import MemoryRegion, ProtectionDomain
 from fairlead.fabric.mrc.packets import (
     Ack,
@@ -90,6 +91,12 @@ class QueuePair:
 
         `profile_of` finds the profile that ev_profile_id and cc_profile_id name; a device has it.
         """
+        if dialect.icrc is Icrc.ROCE:
+            raise LocalProtocolError(
+                "fabric/bad-attribute",
+                "the iCRC variant ROCE covers addresses, which a queue pair does not see",
+                hint="use Icrc.PACKET, or Icrc.NONE and let the driver add and check it",
+            )
         self.qp_num = qp_num
         self.state = QpState.RESET
         self.dialect = dialect

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.fabric.mrc import packets
+from fairlead.fabric.mrc import icrc, packets
 from fairlead.fabric.mrc.headers import (
     Aeth,
     Bth,
@@ -103,33 +103,42 @@ def test_encode_and_decode_are_inverse(packet: packets.Packet, dialect: Dialect)
     assert packets.encode(decoded, dialect, NETWORK) == data
 
 
-@given(data=st.binary(max_size=120), is_trimmed=st.booleans())
+@given(data=st.binary(max_size=120), is_trimmed=st.booleans(), dialect=DIALECTS, network=st.binary(max_size=60))
 @settings(max_examples=1000, deadline=None)
-def test_any_bytes_give_a_packet_or_a_wire_error(data: bytes, is_trimmed: bool) -> None:
-    _try(data, is_trimmed=is_trimmed)
+def test_any_bytes_give_a_packet_or_a_wire_error(
+    data: bytes, is_trimmed: bool, dialect: Dialect, network: bytes
+) -> None:
+    _try(data, dialect, network, is_trimmed=is_trimmed)
 
 
-def _try(data: bytes, *, is_trimmed: bool) -> bool:
+def _try(data: bytes, dialect: Dialect, network: bytes = b"", *, is_trimmed: bool) -> bool:
     try:
-        packet = packets.decode(data, Dialect(icrc=Icrc.NONE), is_trimmed=is_trimmed)
+        packet = packets.decode(data, dialect, network, is_trimmed=is_trimmed)
     except WireError:
         return False
-    if not is_trimmed:
-        packets.encode(packet, Dialect(icrc=Icrc.NONE))
+    if not is_trimmed and (dialect.icrc is not Icrc.ROCE or icrc.udp_offset(network)):
+        packets.encode(packet, dialect, network)
     return True
 
 
 def fuzz(num: int, seed: int) -> int:
-    """Random bytes, half of them behind a true opcode and with a passing iCRC; how many were packets."""
+    """Random bytes, half of them behind a true opcode, in every dialect; how many were packets."""
     rng = random.Random(seed)
     opcodes = list(Opcode)
+    dialects = [Dialect(bth_m_bit=m, eeth_op_shift=op, icrc=Icrc.NONE) for m in (6, 7) for op in (2, 4)]
+    dialects += [Dialect(icrc=variant) for variant in Icrc]
     found = 0
     for i in range(num):
         data = bytearray(rng.randbytes(rng.randrange(96)))
+        dialect = dialects[rng.randrange(8)]
+        network = b""
+        if dialect.icrc is Icrc.ROCE:
+            network = rng.choice((NETWORK, rng.randbytes(rng.randrange(64)), b"\x60" + rng.randbytes(47)))
         if i % 2 and data:
             data[0] = rng.choice(opcodes)
-            data[-4:] = bytes(4)
-        found += _try(bytes(data), is_trimmed=i % 8 == 3)
+            if i % 4 == 1 and len(data) >= 16 and (dialect.icrc is not Icrc.ROCE or icrc.udp_offset(network)):
+                data[-4:] = icrc.compute(dialect.icrc, bytes(data[:-4]), network)
+        found += _try(bytes(data), dialect, network, is_trimmed=i % 8 == 3)
     return found
 
 

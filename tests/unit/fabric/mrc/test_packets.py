@@ -207,6 +207,20 @@ def test_the_other_variants() -> None:
     assert icrc.compute(Icrc.PACKET, b"123456780") != masked
 
 
+def test_the_variant_none_leaves_the_last_four_bytes_to_the_driver() -> None:
+    data = packets.encode(GOLDEN[2][0], PLAIN)[:-4] + b"mine"
+    assert packets.decode(data, PLAIN) == GOLDEN[2][0]
+
+
+@pytest.mark.parametrize(
+    "network", [b"", b"\x45", CAPTURED[:27], b"\x44" + CAPTURED[1:28], b"\x60" + bytes(46), bytes(60)]
+)
+def test_the_roce_variant_wants_whole_headers(network: bytes) -> None:
+    data = packets.encode(WRITE, Dialect(icrc=Icrc.ROCE), CAPTURED[:28])
+    with pytest.raises(WireError, match="no whole IP and UDP headers"):
+        packets.decode(data, Dialect(icrc=Icrc.ROCE), network)
+
+
 @pytest.mark.parametrize("variant", [Icrc.PACKET, Icrc.CRC32C, Icrc.ROCE])
 def test_a_flipped_bit_is_noticed(variant: Icrc) -> None:
     dialect = Dialect(icrc=variant)

@@ -347,6 +347,12 @@ def test_another_dialect_is_not_understood() -> None:
     assert p.a.completions == []
 
 
+def test_a_dialect_that_covers_addresses_is_refused_at_once() -> None:
+    with pytest.raises(LocalProtocolError, match="does not see") as caught:
+        end(PROFILE, 7, 1, dialect=Dialect(icrc=Icrc.ROCE))
+    assert caught.value.code == "fabric/bad-attribute"
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_control_packets_full_of_nonsense_neither_raise_nor_complete_what_was_not_sent(seed: int) -> None:
     """SACKs, NACKs and answers of random content: at worst the queue pair ends by one of its four reasons."""

@@ -8,7 +8,7 @@ import pytest
 
 from fairlead.errors import LocalProtocolError
 from fairlead.fabric.mrc.completion import Completion, CompletionQueue, Status, WorkOpcode
-from fairlead.fabric.mrc.memory import ProtectionDomain
+from fairlead.fabric.mrc.memory import MAX_REGIONS, ProtectionDomain
 
 
 def domain() -> ProtectionDomain:
@@ -53,6 +53,44 @@ def test_keys_do_not_come_back_for_65_536_registrations() -> None:
         keys.add(region.rkey)
         pd.deregister(region)
     assert len(keys) == 65_536
+
+
+def test_the_key_of_a_living_region_is_never_given_again() -> None:
+    pd = ProtectionDomain(itertools.repeat(7))
+    old = pd.register(bytearray(1))
+    for _ in range(65_536):
+        pd.deregister(pd.register(bytearray(1)))
+    assert pd.find(old.rkey, old.addr, 1) is old
+
+
+def test_closing_a_region_twice_does_not_close_another_that_got_its_key_since() -> None:
+    pd = ProtectionDomain(itertools.repeat(7))
+    old = pd.register(bytearray(1))
+    pd.deregister(old)
+    for _ in range(65_535):
+        pd.deregister(pd.register(bytearray(1)))
+    new = pd.register(bytearray(1))
+    assert new.rkey == old.rkey
+    pd.deregister(old)
+    assert pd.find(new.rkey, new.addr, 1) is new
+
+
+def test_default_addresses_stay_within_64_bits() -> None:
+    pd = domain()
+    pd._serial = (1 << 24) - 3
+    for _ in range(5):
+        region = pd.register(bytearray(1 << 10))
+        assert region.addr + region.length <= 1 << 64
+
+
+def test_regions_are_bounded() -> None:
+    pd = domain()
+    regions = [pd.register(bytearray(1)) for _ in range(MAX_REGIONS)]
+    with pytest.raises(LocalProtocolError) as caught:
+        pd.register(bytearray(1))
+    assert caught.value.code == "fabric/queue-full"
+    pd.deregister(regions[3])
+    pd.register(bytearray(1))
 
 
 def test_read_only_memory_is_refused() -> None:
