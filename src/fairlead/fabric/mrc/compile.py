@@ -6,8 +6,8 @@ as an array, each of the dozens of nested calls would count references up and do
 five times the law itself.
 
 numba keys its cache by the source file of the kernel alone, so an edit to a rule in another file would go unnoticed;
-therefore the cache lives in a folder named by a digest of all law sources, the caller's own sources, numba and the
-processor.
+therefore the cache lives in a folder named by a digest of all law sources, this file, the caller's own sources, numba
+and the processor.
 
 This is the one file that imports numba. It does not know what any rule says.
 """
@@ -53,9 +53,9 @@ def law_sources() -> tuple[Path, ...]:
 
 
 def digest(sources: Iterable[Path] = ()) -> str:
-    """Name of the cache folder for kernels made of the law and these further files."""
+    """Name of the cache folder for kernels made of the law, compiled as this file says, and these further files."""
     state = hashlib.sha256()
-    for path in (*law_sources(), *sources):
+    for path in (Path(__file__), *law_sources(), *sources):
         state.update(path.name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
     versions = (numba.__version__, sys.version, platform.machine(), binding.get_host_cpu_name())
     state.update("\0".join(versions).encode())

@@ -56,7 +56,9 @@ class ProtectionDomain:
             )
         if len(self._regions) >= MAX_REGIONS:
             raise LocalProtocolError(
-                "fabric/queue-full", f"{MAX_REGIONS} memory regions are registered", hint="deregister those not in use"
+                "fabric/too-many-regions",
+                f"{MAX_REGIONS} memory regions are registered",
+                hint="deregister those not in use",
             )
         rkey = self._new_key()
         while rkey in self._regions:

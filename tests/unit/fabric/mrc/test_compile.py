@@ -29,6 +29,9 @@ def test_the_digest_follows_every_law_source_and_the_callers_own(
         changed = (*sources[:i], copy, *sources[i + 1 :])
         monkeypatch.setattr(mrc_compile, "law_sources", lambda changed=changed: changed)
         assert mrc_compile.digest() != base
+    monkeypatch.undo()
+    monkeypatch.setattr(mrc_compile, "__file__", str(own))  # how they are compiled counts too
+    assert mrc_compile.digest() != base
 
 
 def test_the_cache_keeps_a_few_digests_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,7 +88,7 @@ def test_regions_are_bounded() -> None:
     regions = [pd.register(bytearray(1)) for _ in range(MAX_REGIONS)]
     with pytest.raises(LocalProtocolError) as caught:
         pd.register(bytearray(1))
-    assert caught.value.code == "fabric/queue-full"
+    assert caught.value.code == "fabric/too-many-regions"
     pd.deregister(regions[3])
     pd.register(bytearray(1))
 
