@@ -13,6 +13,7 @@ that is known.
 from __future__ import annotations
 
 import enum
+import heapq
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -174,14 +175,12 @@ def explain(bad: Collection[Triple], tested: Tested) -> list[Culprit]:
         mine = [t for t in left if not part.key or t.path == part.key[0]]
         found.append(_culprit(part, mine, sum(num[p] for p in part.key or tested.paths)))
         left.difference_update(mine)
-    cleared: set[Triple] = set()
     silent = {c.part.key[0] for c in found if c.part.kind is Kind.PLANE}
-    while left:
-        part, members = _next(left, cleared, silent, tested)
-        mine = [t for t in members if t in left]
-        found.append(_culprit(part, mine, len(members)))
-        cleared.update(members)
-        left.difference_update(mine)
+    rest = _Unexplained(left, silent, tested)
+    while rest.left:
+        part, members = rest.best()
+        found.append(_culprit(part, [t for t in members if t in rest.left], len(members)))
+        rest.settle(members)
     return found
 
 
@@ -220,23 +219,66 @@ def _whole_paths(bad: set[Triple], tested: Tested, num: Mapping[int, int]) -> li
     return [Part(Kind.PLANE, (p,)) for p in whole]
 
 
-def _next(left: set[Triple], cleared: set[Triple], silent: set[int], tested: Tested) -> tuple[Part, list[Triple]]:
-    """The part that explains most of what is left, with its tested pairs that nothing found so far explains."""
-    counts: Counter[Part] = Counter()
-    for triple in left:
-        counts.update(_parts_of(triple, tested))
-    for part, num in _most_first(counts):
-        members = [t for t in tested.of(part) if t.path not in silent and t not in cleared]
-        if num >= NEARLY_ALL * len(members) and _has_witnesses(part, [t for t in members if t in left], tested):
-            return part, members
-    raise AssertionError("a single pair always explains itself")
+class _Unexplained:
+    """Failed pairs that no part explains yet, and every part that might, by how many it would explain.
+
+    Settling a part changes only the parts it shares pairs with, so only those are weighed again.
+    """
+
+    def __init__(self, left: set[Triple], silent: set[int], tested: Tested) -> None:
+        self.left, self.silent, self.tested = left, silent, tested
+        self.cleared: set[Triple] = set()
+        self.counts: Counter[Part] = Counter()
+        for triple in left:
+            self.counts.update(_parts_of(triple, tested))
+        self.sizes: dict[Part, int] = {}
+        """Tested pairs of a part that nothing found so far explains, where they were counted."""
+        self.heap = [_weight(part, num) for part, num in self.counts.items()]
+        heapq.heapify(self.heap)
+
+    def best(self) -> tuple[Part, list[Triple]]:
+        """The part that explains most, the larger of equals, with its tested pairs that nothing explains yet."""
+        while True:
+            minus_num, _, part = heapq.heappop(self.heap)
+            num = -minus_num
+            if num != self.counts[part] or num < NEARLY_ALL * self._at_least(part):
+                continue
+            members = [t for t in self.tested.of(part) if t.path not in self.silent and t not in self.cleared]
+            self.sizes[part] = len(members)
+            bad = [t for t in members if t in self.left]
+            if num >= NEARLY_ALL * len(members) and _has_witnesses(part, bad, self.tested):
+                return part, members
+
+    def settle(self, members: Iterable[Triple]) -> None:
+        """These pairs are explained, also those that did not fail."""
+        changed: set[Part] = set()
+        for triple in members:
+            parts = _parts_of(triple, self.tested)
+            changed.update(parts)
+            self.cleared.add(triple)
+            for part in parts:
+                if part in self.sizes:
+                    self.sizes[part] -= 1
+            if triple in self.left:
+                self.left.remove(triple)
+                self.counts.subtract(parts)
+        for part in changed:
+            if self.counts[part] > 0:
+                heapq.heappush(self.heap, _weight(part, self.counts[part]))
+
+    def _at_least(self, part: Part) -> int:
+        """So many tested pairs the part has for sure: most parts fall at this, without a look at each pair."""
+        if part in self.sizes:
+            return self.sizes[part]
+        if part.kind not in (Kind.NODE, Kind.PORT) or self.tested.only is not None or self.tested.stopped:
+            return 0
+        ways = 2 if part.way is Way.BOTH else 1
+        paths = 1 if part.kind is Kind.PORT else len(self.tested.paths) - len(self.silent)
+        return ways * paths * (len(self.tested.nodes) - 1) - len(self.tested.but) - len(self.cleared)
 
 
-def _most_first(counts: Counter[Part]) -> Iterator[tuple[Part, int]]:
-    """Parts by how much they explain, then by size; the many that explain a pair or two are sorted only if need be."""
-    for is_large in (True, False):
-        chosen = [item for item in counts.items() if (item[1] > 2) is is_large]
-        yield from sorted(chosen, key=lambda item: (-item[1], _SIZE[item[0].kind], item[0]))
+def _weight(part: Part, num: int) -> tuple[int, int, Part]:
+    return -num, _SIZE[part.kind], part
 
 
 def _parts_of(triple: Triple, tested: Tested) -> list[Part]:

@@ -24,6 +24,7 @@ from fairlead.checks import judge
 from fairlead.checks.waive import apply_waivers
 from fairlead.cluster import Cluster, Command, Line, Result
 from fairlead.cluster.live import Live
+from fairlead.preflight.consequences import without_consequences
 from fairlead.preflight.drive import Driver, Group
 from fairlead.preflight.facts import PairFacts, RankFacts
 from fairlead.preflight.inside import judge_job
@@ -158,7 +159,8 @@ def run(
 def judge_all(seen: Evidence) -> tuple[Finding, ...]:
     """Today's rules over everything a run has read."""
     day = seen.today or dt.datetime.now(dt.UTC).date()
-    later = {"pairs": seen.pair_findings(), "launch": seen.launch_findings(), "ranks": seen.rank_findings()}
+    later = {"pairs": seen.pair_findings(), "launch": seen.launch_findings()}
+    later["ranks"] = without_consequences(seen.rank_findings(), [*later["pairs"], *seen.job])
     waived = {stage: _waived(found, seen.spec, day) for stage, found in later.items()}
     return in_order([("node", seen.node_findings()), *waived.items()])
 

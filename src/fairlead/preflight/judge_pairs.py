@@ -74,10 +74,12 @@ _WORDS = {
 def judge_pairs(facts: PairFacts, limits: Limits = DEFAULT) -> list[Finding]:
     """Every finding of the pair phase, culprits first in the order of how much they explain, the summary last."""
     found = blames(facts, limits)
+    never_repeated = [b for b in found if _is_left_over(b, facts)]
     judged = [
         *_lost(facts),
         *_no_address(facts),
-        *(_finding(b, facts, limits) for b in found),
+        *(_finding(b, facts, limits) for b in found if b not in never_repeated),
+        *_left_over(never_repeated, facts),
         *_tcp(facts, found),
         *_slow_nodes(facts, limits),
         *_clocks(facts, limits),
@@ -115,6 +117,33 @@ def _finding(blame: Blame, facts: PairFacts, limits: Limits) -> Finding:
             **{k: v for k, v in values.items() if k.endswith(("_bps", "_ns", "_ratio"))},
         },
     )
+
+
+def _is_left_over(blame: Blame, facts: PairFacts) -> bool:
+    """Whether a pair lost a few packets once, and the rounds allowed were used up by others before it was repeated."""
+    if (
+        blame.is_confirmed
+        or blame.symptom is not Symptom.LOSSY
+        or blame.culprit.part.kind not in (Kind.PAIR, Kind.LINK)
+    ):
+        return False
+    again = {(t.src, t.dst, t.path) for t in facts.again}
+    return again.isdisjoint(blame.culprit.pairs)
+
+
+def _left_over(unsettled: list[Blame], facts: PairFacts) -> Iterator[Finding]:
+    """One warning for all of them: a busy machine loses a packet now and then, and that is nobody's fault."""
+    if unsettled:
+        yield Finding(
+            code="preflight/packet-loss",
+            verdict=Verdict.WARN,
+            subject=Subject(kind="cluster"),
+            message=f"{_plural(len(unsettled), 'pair')} lost packets once and could not be tested again within the "
+            "rounds allowed: the machines or the fabric are busy",
+            evidence=tuple(e for b in unsettled[:MAX_EVIDENCE] for e in _evidence(b, facts)),
+            remedy="preflight again when nothing else runs",
+            data={"pairs": len(unsettled)},
+        )
 
 
 def _subject(part: Part, facts: PairFacts) -> Subject:

@@ -181,11 +181,11 @@ def _silent(facts: RankFacts, finished: set[int]) -> list[int]:
     last: dict[int, float] = {}
     for said in [*facts.lines, *facts.beats.values()]:
         last[said["rank"]] = max(last.get(said["rank"], 0.0), said["at_s"])
-    beating = {r for r in facts.beats if r not in finished}
-    if not beating:
-        return []
-    newest = max(last.values())
-    return sorted(r for r in beating if newest - last[r] > SILENT_S)
+    # one that is stopped before its first beat has at least said that it is through with its import
+    came_up = {s["rank"] for s in facts.lines if s["say"] == "phase" and s["phase"] not in ("start", "import")}
+    alive = (came_up | facts.beats.keys()) - finished - {s["rank"] for s in facts.lines if s["say"] == "error"}
+    newest = max(last.values(), default=0.0)
+    return sorted(r for r in alive if newest - last[r] > SILENT_S)
 
 
 def _stands_still(rank: int, facts: RankFacts) -> Finding:

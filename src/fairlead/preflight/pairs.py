@@ -221,7 +221,7 @@ class _Run:
     def adapt(self) -> Generator[Step, Answers, None]:
         """Repeat what looked wrong, until every suspicion has its witnesses or is gone."""
         for _ in range(max_adaptive_rounds(len(self.members))):
-            tests = wanted(blames(self.facts, self.limits), self.facts, self.limits)
+            tests = wanted(blames(self.facts, self.limits), self.facts)
             if not tests[True] and not tests[False]:
                 return
             if trains := fit(tests[True]):

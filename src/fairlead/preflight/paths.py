@@ -59,9 +59,9 @@ def _read_paths(facts: Sequence[NodeFacts]) -> Paths:
 
 
 def _interfaces(record: NodeFacts) -> tuple[str, dict[str, str]]:
-    """(address of the default route's interface, RDMA interface -> address)."""
+    """(the address programs use, RDMA interface -> address): the default route's interface, else the first there is."""
     facts = Facts(record)
-    main, rdma = "", {}
+    others, rdma = {}, {}
     try:
         default = str(facts.get("net.default_interface"))
         names = facts.keys("net.links")
@@ -74,11 +74,12 @@ def _interfaces(record: NodeFacts) -> tuple[str, dict[str, str]]:
             master = str(facts.get("net.links", name, "master"))
         except Unread:
             continue
-        if name == default:
-            main = address
-        elif address and not master and (kind == _INFINIBAND or driver.rsplit("/", 1)[-1] in _RDMA_DRIVERS):
-            rdma[name] = address
-    return main, rdma
+        if name != default and (kind == _INFINIBAND or driver.rsplit("/", 1)[-1] in _RDMA_DRIVERS):
+            if address and not master:
+                rdma[name] = address
+        elif address:
+            others[name] = address
+    return others.get(default) or next(iter({**others, **rdma}.values()), ""), rdma
 
 
 def _address(found: Sequence[str]) -> str:

@@ -51,6 +51,7 @@ def blames(facts: PairFacts, limits: Limits) -> list[Blame]:
     nodes = [i for i in facts.members if i not in facts.lost]
     planes = list(range(1, len(facts.paths)))
     shown = {**train_symptoms(facts, limits), **speed_symptoms(facts, limits)}
+    repeats = {is_train: _repeats(facts, is_train=is_train) for is_train in (True, False)}
     seen: set[Triple] = set()
     out: list[Blame] = []
     for paths in (planes, [0]) if planes else ([0],):
@@ -65,9 +66,12 @@ def blames(facts: PairFacts, limits: Limits) -> list[Blame]:
                 continue
             only = None if symptom.is_train else _measured(facts)
             stopped = facts.stopped if symptom.is_train else {}
-            tested = Tested(nodes, paths, only, seen, facts.groups, stopped, facts.members)
+            # a train that lost packets all over cannot show that flows are dark
+            mute = seen | shown.get(Symptom.LOSSY, set()) if symptom is Symptom.DARK else seen
+            tested = Tested(nodes, paths, only, mute, facts.groups, stopped, facts.members)
             found = explain(bad, tested)
-            out += [Blame(symptom, c, _is_confirmed(symptom, c, facts, shown, limits)) for c in found]
+            done = repeats[symptom.is_train]
+            out += [Blame(symptom, c, _is_confirmed(symptom, c, done, limits)) for c in found]
             seen |= bad
     return out
 
@@ -133,18 +137,19 @@ def late_from(facts: PairFacts, limits: Limits) -> float:
     return max(limits.late_ratio * middle, middle + limits.late_mads * mad)
 
 
-def wanted(found: Iterable[Blame], facts: PairFacts, limits: Limits) -> dict[bool, list[Test]]:
+def wanted(found: Iterable[Blame], facts: PairFacts) -> dict[bool, list[Test]]:
     """The repetitions that unsettled blames still need, the most urgent first: {True: trains, False: bursts}."""
     out: dict[bool, list[Test]] = {True: [], False: []}
+    repeats = {is_train: _repeats(facts, is_train=is_train) for is_train in out}
     for blame in found:
         if not blame.is_confirmed:
-            out[blame.symptom.is_train] += _witness_tests(blame, facts)
+            is_train = blame.symptom.is_train
+            out[is_train] += _witness_tests(blame, repeats[is_train])
     return out
 
 
-def _witness_tests(blame: Blame, facts: PairFacts) -> list[Test]:
+def _witness_tests(blame: Blame, done: Mapping[Triple, int]) -> list[Test]:
     """Pairs to repeat: those not repeated yet first, with partners and directions as different as possible."""
-    done = _repeats(blame.symptom, facts)
     paths: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     for triple in blame.culprit.pairs:
         paths[triple.src, triple.dst].append(triple.path)
@@ -159,19 +164,16 @@ def _witness_tests(blame: Blame, facts: PairFacts) -> list[Test]:
     return [Test(src, dst, tuple(paths[src, dst])) for src, dst in chosen[:4]]
 
 
-def _repeats(symptom: Symptom, facts: PairFacts) -> Mapping[Triple, int]:
-    """How often each directed pair was repeated with the kind of test that shows a symptom."""
+def _repeats(facts: PairFacts, *, is_train: bool) -> Mapping[Triple, int]:
+    """How often each directed pair was repeated with a train, or with a burst."""
     count: defaultdict[Triple, int] = defaultdict(int)
-    for record in facts.again if symptom.is_train else facts.speeds_again:
+    for record in facts.again if is_train else facts.speeds_again:
         count[Triple(record.src, record.dst, record.path)] += 1
     return count
 
 
-def _is_confirmed(
-    symptom: Symptom, culprit: Culprit, facts: PairFacts, shown: Mapping[Symptom, set[Triple]], limits: Limits
-) -> bool:
+def _is_confirmed(symptom: Symptom, culprit: Culprit, done: Mapping[Triple, int], limits: Limits) -> bool:
     """Whether enough repetitions agree: a pair in `culprit.pairs` still shows the symptom, so its repetitions did."""
-    done = _repeats(symptom, facts)
     repeated = [t for t in culprit.pairs if done.get(t)]
     needed = limits.min_witnesses if symptom.is_train else limits.min_slow_witnesses
     if len({frozenset(t[:2]) for t in repeated}) < min(needed, len({frozenset(t[:2]) for t in culprit.pairs})):
