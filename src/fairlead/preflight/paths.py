@@ -1,7 +1,8 @@
 """Which addresses of a node the pair phase uses: one that programs use, and one for each plane or rail. Pure.
 
 In the lab they follow from the topology's arithmetic. On real nodes they are what the probe read: the address of the
-default route's interface, and one for each InfiniBand or other RDMA interface that carries an address.
+default route's interface, or of the first that has one where there is no such route, and one for each InfiniBand or
+other RDMA interface that carries an address.
 """
 
 from __future__ import annotations
