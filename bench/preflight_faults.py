@@ -1,116 +1,131 @@
-"""The fault matrix: every kind of fault in a live lab, by seed; what preflight said first, how long it took.
+"""The fault matrix: every kind of fault in a live lab, drawn by seed; what preflight said first, and how long it took.
 
-sudo python bench/preflight_faults.py single [--seed N] [--hosts 8] [--gpus 1] [--rate 100] [--only WORD]
-sudo python bench/preflight_faults.py double [--seed N] [--num 20]
-sudo python bench/preflight_faults.py soak [--num 50]
---table FILE writes the rows as Markdown; --keep FOLDER keeps the run folders of trials that were not right.
+    sudo python bench/preflight_faults.py single [--seed N] [--hosts 8] [--gpus 1] [--rate 100] [--only WORD]
+    sudo python bench/preflight_faults.py double [--num 20]
+    sudo python bench/preflight_faults.py tables
+
+Each trial is one line of docs/benchmarks/preflight-faults.jsonl; those that are there already are left out, so a long
+run may be stopped and begun again. `tables` writes the tables of docs/benchmarks/preflight-faults.md from that file.
+Without --keep nothing is written.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
+import re
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
 
-from support.injector import KINDS, Trial, World, trial, world
+from support import scorer  # noqa: E402
+from support.injector import KINDS, Kind  # noqa: E402
+from support.trials import draw, trial, world  # noqa: E402
+
+RESULTS = ROOT / "docs/benchmarks/preflight-faults.jsonl"
+PAGE = RESULTS.with_suffix(".md")
 
 
-def single(world_: World, rng: random.Random, only: str) -> list[tuple[str, Trial]]:
+def chosen(suite: str, num: int, rng: random.Random, only: str) -> Iterator[tuple[str, list[Kind]]]:
+    """The trials of a suite, in an order drawn by seed: name and kinds."""
+    if suite == "healthy":
+        yield from ((f"healthy {i + 1}", []) for i in range(num))
+        return
     kinds = [k for k in KINDS.values() if only in k.name]
-    rng.shuffle(kinds)
-    rows = []
-    for kind in kinds:
-        truth, inject = kind.draw(world_, rng)
-        tasks = truth.kind.split(" ")[0] if kind.inside else ""
-        rows.append((kind.name, show(kind.name, trial(world_, [(truth, inject)], tasks=tasks))))
-    return rows
+    if suite == "single":
+        rng.shuffle(kinds)
+        yield from ((k.name, [k]) for k in kinds)
+        return
+    both = [(a, b) for a in kinds for b in kinds if a.name < b.name and _can_go_together(a, b)]
+    for a, b in rng.sample(both, num):
+        yield f"{a.name} + {b.name}", [a, b]
 
 
-def double(world_: World, rng: random.Random, num: int) -> list[tuple[str, Trial]]:
-    kinds = [k for k in KINDS.values() if not k.inside]
-    rows = []
-    while len(rows) < num:
-        a, b = rng.sample(kinds, 2)
-        drawn = [kind.draw(world_, rng) for kind in (a, b)]
-        if not independent(a.name, b.name, drawn[0][0], drawn[1][0]):
-            continue
-        name = f"{a.name} + {b.name}"
-        rows.append((name, show(name, trial(world_, drawn))))
-    return rows
+def _can_go_together(a: Kind, b: Kind) -> bool:
+    """Whether there is any place where both can be seen."""
+    plane, ranks = "silent plane drop", [k.name.startswith("rank") for k in (a, b)]
+    hides = plane in (a.name, b.name) and (a.needs_collective or b.needs_collective)
+    return not (a.is_job or b.is_job or hides or all(ranks))
 
 
-def independent(a: str, b: str, x, y) -> bool:
-    """Both can be seen at all: other nodes, other planes, and no rank on a node that is left out for its own fault."""
-    planes = {"silent plane drop"}
-    if set(x.nodes) & set(y.nodes):
-        return False
-    if (a in planes or b in planes) and set(x.part) & set(y.part):
-        return False
-    return not (a.startswith("rank") and b.startswith("rank"))
+def run(args: argparse.Namespace) -> list[scorer.Trial]:
+    """Every trial of the suite that is not in the file yet."""
+    known = {t.key for t in scorer.read(args.results)} if args.keep else set()
+    shape = (args.hosts, args.gpus, args.rate)
+    planned = list(chosen(args.suite, args.num, random.Random(args.seed), args.only))
+    planned = [(name, kinds) for name, kinds in planned if (args.suite, name, args.seed, *shape) not in known]
+    done: list[scorer.Trial] = []
+    with world(hosts=args.hosts, gpus=args.gpus, rate_mbps=args.rate) as world_:
+        for name, kinds in planned[: args.most]:
+            # each trial has numbers of its own, so that one that is left out changes nothing for the others
+            drawn = draw(world_, kinds, random.Random(f"{args.seed} {name}"))
+            found = trial(world_, drawn, suite=args.suite, name=name, seed=args.seed)
+            done.append(found)
+            show(found)
+            if args.keep:
+                scorer.add(args.results, found)
+            if args.folders and not (found.is_hit and not found.accused) and found.run:
+                source = world_.file.parent / "runs" / found.run
+                shutil.copytree(source, args.folders / found.run, dirs_exist_ok=True)
+    return done
 
 
-def soak(world_: World, num: int) -> list[tuple[str, Trial]]:
-    return [(f"healthy {i + 1}", show(f"healthy {i + 1}", trial(world_, []))) for i in range(num)]
-
-
-def show(name: str, found: Trial) -> Trial:
-    right = "right" if found.is_right and (found.truths or found.verdict == "pass") else "WRONG"
+def show(found: scorer.Trial) -> None:
+    """A line a trial."""
     where = ", ".join(t.target for t in found.truths)
-    print(f"{right}  {found.wall_s:6.1f} s  {name:34} {where:22} {found.verdict:8} {found.first[:80]}", flush=True)
-    if right == "WRONG":
+    word = "hit " if found.is_hit else "MISS"
+    print(f"{word} {found.wall_s:6.1f} s  {found.name:34} {where:24} {found.first[:70]}", flush=True)
+    if not found.is_hit or found.accused:
+        undone = [t.kind for t in found.truths if not t.was_done]
         print(
-            f"       detected {found.detected}, first {found.is_first}, accused {found.accused}, run {found.run}, {found.took_s}",
+            f"       named {found.named} first {found.is_first} accused {found.accused} not done {undone} "
+            f"verdict {found.verdict} {found.run} {found.took_s} load {found.load}",
             flush=True,
         )
-    return found
 
 
-def table(rows: list[tuple[str, Trial]]) -> str:
-    lines = ["| fault | where | said first | named first | seconds |", "|---|---|---|---|---|"]
-    for name, found in rows:
-        where = ", ".join(t.target for t in found.truths)
-        good = "yes" if found.is_right else "**no**"
-        lines.append(f"| {name} | {where} | {found.first} | {good} | {found.wall_s:.1f} |")
-    return "\n".join(lines) + "\n"
+def tables(results: Path, page: Path) -> None:
+    """Fill the page's marked places from the file."""
+    trials = scorer.read(results)
+
+    def fill(match: re.Match[str]) -> str:
+        suite, hosts, rate = match[1], int(match[2]), int(match[3])
+        mine = [t for t in trials if (t.suite, t.hosts, t.rate_mbps) == (suite, hosts, rate)]
+        if not mine:
+            return f"{match[0].splitlines()[0]}\nNot run.\n<!-- end -->"
+        rows = "" if suite == "healthy" else "\n" + scorer.table(mine)
+        return f"{match[0].splitlines()[0]}\n{scorer.counts(mine)}\n{rows}<!-- end -->"
+
+    page.write_text(
+        re.sub(r"<!-- (\w+) (\d+) hosts (\d+) Mb/s -->\n.*?<!-- end -->", fill, page.read_text(), flags=re.DOTALL)
+    )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=["single", "double", "soak"], nargs="?", default="single")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("suite", choices=["single", "double", "healthy", "tables"], nargs="?", default="single")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--gpus", type=int, default=2)
-    parser.add_argument("--rate", type=int, default=250)
-    parser.add_argument("--num", type=int, default=20)
-    parser.add_argument("--only", default="")
-    parser.add_argument("--no-slurm", action="store_true")
-    parser.add_argument("--table", type=Path)
-    parser.add_argument("--keep", type=Path)
+    parser.add_argument("--rate", type=int, default=250, help="Mb/s of every host port")
+    parser.add_argument("--num", type=int, default=20, help="how many doubles, or healthy runs")
+    parser.add_argument("--most", type=int, default=1000, help="stop after so many trials; the next call goes on")
+    parser.add_argument("--only", default="", help="kinds with this in their name")
+    parser.add_argument("--keep", action="store_true", help="add to the file of results, and leave out what is in it")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--folders", type=Path, help="where run folders of misses go")
     args = parser.parse_args()
-    rng = random.Random(args.seed)
-    with world(hosts=args.hosts, gpus=args.gpus, rate_mbps=args.rate, slurm=not args.no_slurm) as world_:
-        if args.what == "single":
-            rows = single(world_, rng, args.only)
-        elif args.what == "double":
-            rows = double(world_, rng, args.num)
-        else:
-            rows = soak(world_, args.num)
-        if args.keep:
-            for _, found in rows:
-                if not found.is_right and found.run:
-                    shutil.copytree(world_.file.parent / "runs" / found.run, args.keep / found.run, dirs_exist_ok=True)
-    right = sum(f.is_right and bool(f.truths or f.verdict == "pass") for _, f in rows)
-    slowest = max(f.wall_s for _, f in rows)
-    print(
-        f"{right} of {len(rows)} right, slowest {slowest:.1f} s, seed {args.seed}, {args.hosts} hosts, {args.rate} Mb/s"
-    )
-    if args.table:
-        args.table.write_text(table(rows))
-    return 0 if right == len(rows) else 1
+    if args.suite == "tables":
+        tables(args.results, PAGE)
+        return 0
+    done = run(args)
+    if done:
+        print(scorer.counts(done))
+    return 0 if all(t.is_hit for t in done) else 1
 
 
 if __name__ == "__main__":
