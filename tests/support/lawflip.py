@@ -32,20 +32,32 @@ class Flip:
         return f"{self.module}.{self.constant}={self.value}"
 
 
-# from every law source; the rules they stand for are exercised by the conversations in mrc_talks.py
+# from every file of rules that has constants; the conversations of mrc_talks.py exercise them. The first are those that
+# a run of a few minutes tries; they stand for the flight, trims, the reorder window and both directions of the window.
 FLIPS = (
+    Flip("responder", "RCVD_UNIT_SHIFT", "9"),
+    Flip("layout", "NACK_TRIMMED", "0x02"),
+    Flip("law", "REORDER_STEPS", "0"),
+    Flip("congestion", "GAMMA_DEN", "9"),
+    Flip("profile", "FI_MSS", "6"),
     Flip("bits", "PSN_HALF", "0x40"),
     Flip("evs", "NIBBLE_MAX", "3"),
+    Flip("paths", "PENALTY_MARKED", "2"),
     Flip("paths", "PENALTY_TRIMMED", "9"),
     Flip("paths", "EXPLORE_AFTER_FREEZE", "3"),
-    Flip("congestion", "GAMMA_DEN", "9"),
+    Flip("congestion", "MAX_MD_DIVISOR", "4"),
     Flip("congestion", "AVG_DIVISOR", "40"),
     Flip("congestion", "FI_SCALE_BITS", "15"),
+    Flip("profile", "ALPHA_MSS", "5"),
+    Flip("profile", "ETA_PERCENT", "16"),
+    Flip("profile", "QA_TARGETS", "1"),
+    Flip("profile", "ADJUST_PACKETS", "9"),
+    Flip("profile", "TARGET_QUARTERS", "2"),
     Flip("window", "MAX_TRIES", "0"),
     Flip("timers", "BACKOFF_MAX", "0"),
-    Flip("responder", "RCVD_UNIT_SHIFT", "9"),
     Flip("responder", "OOO_MAX", "3"),
-    Flip("layout", "NACK_TRIMMED", "0x02"),
+    Flip("layout", "NACK_UNEXP_EVENT", "0x01"),
+    Flip("layout", "TIMESTAMP_UNIT_NS", "256"),
 )
 
 

@@ -29,11 +29,12 @@ MAX_RTT_NS = 1 << 30  # a longer sample, from a peer that echoes nonsense, count
 MAX_ARRIVED = 1 << 24  # bytes of one SACK that count towards an increase
 ALPHA_BITS = 8  # fractional bits of the proportional gain
 AVG_BITS = 10  # fractional bits of TX_AVG_DELAY
-AVG_DIVISOR = 80  # EWMA weight 0.0125
 FI_SCALE_BITS = 16
-GAMMA_NUM = 4  # gamma 0.8
+# [UEC] initNsccParams; the others, which scale with the network, are in profile.py
+AVG_DIVISOR = 80  # _delay_alpha 0.0125
+GAMMA_NUM = 4  # _gamma 0.8
 GAMMA_DEN = 5
-MAX_MD_DIVISOR = 2  # one decrease takes at most half
+MAX_MD_DIVISOR = 2  # multiplicativeDecrease: one decrease takes at most half
 
 
 def init_cc(m: Words, tx: int) -> None:
@@ -41,6 +42,11 @@ def init_cc(m: Words, tx: int) -> None:
     p = m[tx + E_PROFILE]
     m[tx + TX_CWND] = m[p + P_CWND]
     _set_base_rtt(m, tx, m[p + P_NET_RTT_NS])
+
+
+def largest_window(rtt: int, rate_mbps: int) -> int:
+    """1.5 bandwidth-delay products, in bytes: where a window begins and what it never exceeds."""
+    return rtt * rate_mbps // 8000 * 3 // 2
 
 
 def observe_rtt(m: Words, tx: int, rtt: int, marked: int) -> int:
@@ -112,9 +118,8 @@ def on_timeout(m: Words, tx: int, size: int) -> None:
 
 
 def _set_base_rtt(m: Words, tx: int, rtt: int) -> None:
-    """The window may grow to 1.5 bandwidth-delay products."""
     m[tx + TX_BASE_RTT] = rtt
-    m[tx + TX_MAX_CWND] = rtt * m[m[tx + E_PROFILE] + P_RATE_MBPS] // 8000 * 3 // 2
+    m[tx + TX_MAX_CWND] = largest_window(rtt, m[m[tx + E_PROFILE] + P_RATE_MBPS])
 
 
 def _average(m: Words, tx: int, delay: int, marked: int) -> None:

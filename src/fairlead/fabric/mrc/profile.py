@@ -13,10 +13,20 @@ from dataclasses import dataclass, fields, replace
 from typing import Self
 
 from fairlead.errors import LocalProtocolError
+from fairlead.fabric.mrc import congestion
 from fairlead.fabric.mrc import layout as at
 
+# [UEC] ultraethernet/uet-htsim htsim/sim/uec.cpp, initNsccParams; MSS is the payload of a full packet
 REFERENCE_RTT_NS = 12_000
 REFERENCE_BDP = 150_000  # 100 Gb/s x 12 us, bytes
+ALPHA_MSS = 4  # proportional gain
+FI_MSS = 5  # fair increase
+FI_SCALE = 1 << 14  # fast increase: 0.25, in 1/65536
+FI_DELAY_NS = 1000  # ... below this delay
+ETA_PERCENT = 15  # of an MSS, each adjustment period
+QA_TARGETS = 4  # quick adapt acts on a delay of so many targets
+ADJUST_PACKETS = 8  # what pays out the increase, if a network RTT does not
+TARGET_QUARTERS = 3  # target delay with trimming, in quarters of the network RTT; without: all of it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +148,7 @@ class Profile:
         """Target queueing delay."""
         if self.target_delay_ns:
             return self.target_delay_ns
-        return self.network_rtt_ns * 3 // 4 if self.trim else self.network_rtt_ns
+        return self.network_rtt_ns * TARGET_QUARTERS // 4 if self.trim else self.network_rtt_ns
 
     @property
     def bdp(self) -> int:
@@ -148,7 +158,7 @@ class Profile:
     @property
     def alpha(self) -> int:
         """NSCC's proportional gain times the target delay: 4 MSS a b; a = BDP / reference BDP, b = target / 12 us."""
-        return 4 * self.mtu * self.bdp * self.target_ns // (REFERENCE_BDP * REFERENCE_RTT_NS)
+        return ALPHA_MSS * self.mtu * self.bdp * self.target_ns // (REFERENCE_BDP * REFERENCE_RTT_NS)
 
     def tx_areas(self) -> dict[int, int]:
         """Words of each variable area of a requestor row, by the profile field that holds its offset; in order."""
@@ -199,17 +209,17 @@ class Profile:
         block[at.P_RING_MASK] = self.ring - 1
         block[at.P_MSG_MASK] = self.max_messages - 1
         block[at.P_EV_SHIFT] = self.evs_per_plane.bit_length() - 1
-        block[at.P_CWND] = max(self.cwnd or self.bdp * 3 // 2, packet)
+        block[at.P_CWND] = max(self.cwnd or congestion.largest_window(self.network_rtt_ns, self.rate_mbps), packet)
         block[at.P_MIN_CWND] = packet
         block[at.P_TARGET_NS] = target
         block[at.P_ALPHA] = self.alpha
-        block[at.P_FI] = 5 * self.mtu * self.bdp // REFERENCE_BDP
-        block[at.P_FI_SCALE] = (1 << 14) * self.bdp // REFERENCE_BDP  # 0.25 a in 1/65536
-        block[at.P_FI_DELAY_NS] = 1000
-        block[at.P_ETA] = 15 * self.mtu * self.bdp // (100 * REFERENCE_BDP)
-        block[at.P_QA_THRESHOLD_NS] = 4 * target
+        block[at.P_FI] = FI_MSS * self.mtu * self.bdp // REFERENCE_BDP
+        block[at.P_FI_SCALE] = FI_SCALE * self.bdp // REFERENCE_BDP
+        block[at.P_FI_DELAY_NS] = FI_DELAY_NS
+        block[at.P_ETA] = ETA_PERCENT * self.mtu * self.bdp // (100 * REFERENCE_BDP)
+        block[at.P_QA_THRESHOLD_NS] = QA_TARGETS * target
         block[at.P_ADJUST_NS] = self.network_rtt_ns
-        block[at.P_ADJUST_BYTES] = 8 * packet
+        block[at.P_ADJUST_BYTES] = ADJUST_PACKETS * packet
         return block
 
 
