@@ -20,7 +20,7 @@ from fairlead.fabric.mrc.compile import kernel, words
 from fairlead.fabric.mrc.layout import NUM_SACK_FIELDS, NUM_SEND_FIELDS, Words
 from fairlead.fabric.mrc.profile import Profile
 
-NUM_OPS = 20
+NUM_OPS = 21
 EVENT_WORDS = 12
 
 
@@ -55,6 +55,9 @@ def apply(m: Words, tx: int, rx: int, e: Words, out: Words, s: Words) -> int:
         return law.on_ports(m, tx, now, e[2], e[3] & 1) | law.on_peer_ports(m, rx, e[4]) << 8
     if op == 18:
         return law.next_control(m, rx, now, e[2], out, 0) | law.control_slot(m, rx, e[3], e[2]) << 8
+    if op == 19:
+        law.set_peer_window(m, tx, e[4])
+        return law.on_pressure(m, rx, e[2]) | law.probe_mark(e[3]) << 8
     if e[3] & 1:
         evs.deny(m, tx, e[2])
     else:
@@ -114,7 +117,9 @@ def random_event(rng: random.Random, m: Words, tx: int, rx: int, now: int) -> li
     elif op == 17:
         full = (1 << m[at.P_PLANES]) - 1
         event[2:5] = rng.choice((full, full, rng.randint(1, full))), 1, rng.choice((full, full, rng.randint(1, full)))
-    else:
+    elif op == 19:
+        event[2:5] = rng.choice((0, 0, rng.randrange(128))), rng.getrandbits(1), rng.randrange(1, 4)
+    elif op >= 18:
         event[2:4] = (ports, slot) if op == 18 else (slot, rng.choice((0, 0, 1)))
     return event
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from types import FunctionType
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fairlead.fabric.mrc import law
 from fairlead.fabric.mrc import layout as at
 from fairlead.fabric.mrc.profile import Profile
-from support.mrc_trace import Twins, compiled, random_event
+from support.mrc_trace import Twins, apply, compiled, random_event
 
 PROFILES = [
     Profile.mrc(
@@ -28,7 +30,9 @@ PROFILES = [
 
 @pytest.fixture(scope="module")
 def run() -> Callable[..., int]:
-    return compiled()
+    kernel = compiled()
+    play(PROFILES[0], 0, 1, kernel)  # compiles
+    return kernel
 
 
 def play(profile: Profile, seed: int, num_events: int, run: Callable[..., int]) -> Twins:
@@ -45,6 +49,20 @@ def play(profile: Profile, seed: int, num_events: int, run: Callable[..., int]) 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 def test_any_trace(run: Callable[..., int], index: int, seed: int) -> None:
     play(PROFILES[index], seed, 200, run)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("block", range(10))
+def test_a_hundred_thousand_traces(run: Callable[..., int], block: int) -> None:
+    for seed in range(block * 10_000, (block + 1) * 10_000):
+        play(PROFILES[seed % len(PROFILES)], seed, 60, run)
+
+
+def test_every_handler_of_the_law_has_its_events() -> None:
+    named = set(apply.__code__.co_names) | {"init_tx", "init_rx"}  # those two make the rows
+    handlers = {name for name, value in vars(law).items() if isinstance(value, FunctionType) and name[0] != "_"}
+    assert handlers <= named
 
 
 @pytest.mark.parametrize("index", range(len(PROFILES)))

@@ -54,6 +54,7 @@ def test_a_message_is_cut_into_packets_marked_first_and_last(num_bytes: int, siz
         assert row.next() == at.SEND_DATA
         flags = row.out[at.D_FLAGS]
         assert (row.out[at.D_BYTES], row.out[at.D_OFFSET], row.out[at.D_MSN]) == (size, i * MTU, 0)
+        assert row.out[at.D_PLANE] == row.out[at.D_EV] >> 3
         assert bool(flags & at.F_FIRST) == (i == 0)
         assert bool(flags & at.F_LAST) == bool(flags & at.F_IMM) == (i == len(sizes) - 1)
     assert row.next() == at.SEND_NOTHING
@@ -597,6 +598,7 @@ def test_ev_probes_wait_for_the_port_of_their_plane_and_do_not_hold_up_data() ->
     row.post(1)
     assert row.next(1_000, ports=0xF & ~plane) == at.SEND_DATA
     assert row.next(1_000, ports=plane) == at.SEND_EV_PROBE
+    assert (row.out[at.D_EV], row.out[at.D_PLANE]) == (slot, slot >> 3)
 
 
 def test_no_probe_while_the_bad_evs_plane_is_closed() -> None:
