@@ -128,6 +128,8 @@ class RankFacts(msgspec.Struct, kw_only=True):
     """Everything else a rank wrote."""
     ends: list[RankEnd] = []
     took_s: float = 0.0
+    launch_only: str = ""
+    """Why the ranks only started and met nobody; empty where they did everything."""
     broken: str = ""
     """Why the group was stopped from outside: empty where it ended by itself."""
 

@@ -29,7 +29,7 @@ from fairlead.preflight.drive import Driver, Group
 from fairlead.preflight.facts import PairFacts, RankFacts
 from fairlead.preflight.inside import judge_job
 from fairlead.preflight.judge_launch import judge_launch
-from fairlead.preflight.judge_pairs import judge_pairs
+from fairlead.preflight.judge_pairs import dead_part, judge_pairs
 from fairlead.preflight.judge_ranks import judge_ranks
 from fairlead.preflight.limits import DEFAULT, Limits
 from fairlead.preflight.nodes import Progress, probe_nodes
@@ -255,6 +255,7 @@ class _Stages:
             limit_s=spec.preflight.timeout_s,
             in_container=bool(spec.slurm.container),
             options=(f"--gres=gpu:{per_node}",) if any(n.gpus for n in self.seen.slurm.values()) else (),
+            launch_only=dead_part(self.seen.pairs, self.seen.limits) if self.seen.pairs else "",
         )
         self.note(f"ranks    {launch.wanted} on {len(usable)} nodes")
         self.seen.ranks = run_ranks(self.cluster, launch, self.note)

@@ -87,6 +87,15 @@ def judge_pairs(facts: PairFacts, limits: Limits = DEFAULT) -> list[Finding]:
     return [*judged, _summary(facts, judged)]
 
 
+def dead_part(facts: PairFacts, limits: Limits = DEFAULT) -> str:
+    """What is broken for every node alike, so that no collective can pass it; empty where nothing is."""
+    for blame in blames(facts, limits):
+        is_wide = blame.culprit.part.kind in (Kind.FABRIC, Kind.PLANE, Kind.SWITCH)
+        if is_wide and blame.is_confirmed and blame.symptom in (Symptom.BLOCKED, Symptom.MTU, Symptom.DARK):
+            return f"{_subject(blame.culprit.part, facts).name} is dead"
+    return ""
+
+
 # ---- guilty parts ----------------------------------------------------------------------------------------------------
 
 

@@ -56,6 +56,8 @@ class Launch:
     import_s: float = 120.0
     """How long importing torch may take before the first rank is through with it."""
     limit_s: float = 120.0
+    launch_only: str = ""
+    """Why ranks shall only start: a collective over a fabric that is known to be dead says nothing more, slowly."""
     in_container: bool = False
     options: tuple[str, ...] = ()
     """More options for the scheduler's step."""
@@ -130,7 +132,12 @@ def run_ranks(cluster: Cluster, launch: Launch, note: Callable[[str], object] = 
     )
     nodes = NodeSet(launch.nodes)
     facts = RankFacts(
-        nodes=tuple(nodes), per_node=launch.per_node, wanted=launch.wanted, limit_s=launch.limit_s, backend="processes"
+        nodes=tuple(nodes),
+        per_node=launch.per_node,
+        wanted=launch.wanted,
+        limit_s=launch.limit_s,
+        backend="processes",
+        launch_only=launch.launch_only,
     )
     limits = {"limit_s": launch.limit_s, "per_node": launch.per_node}
     group = cluster.live_tasks(nodes, command, options=launch.options, **limits)  # type: ignore[arg-type]
@@ -251,6 +258,7 @@ def _config(launch: Launch) -> dict[str, Any]:
         "sizes": list(launch.sizes),
         "reduce_s": launch.reduce_s,
         "split_rounds": launch.split_rounds,
+        "launch_only": bool(launch.launch_only),
     }
 
 

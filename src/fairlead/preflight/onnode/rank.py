@@ -32,6 +32,8 @@ PERIOD = 61
 """Of the test pattern: prime, so that shifted chunks never look right."""
 FIRST_STEP, GROW, TURNS = 1 << 16, 4, 3
 """Below the first step latency rules, and time does not grow with size."""
+UNEVEN, MAX_SPLITS, SPLIT_S = 1.5, 60, 2.0
+"""When ranks differ, and how many rounds and how long are spent to find out whether they really do."""
 
 
 def body(me: Me) -> int:
@@ -70,6 +72,8 @@ class Collectives:
         """Everything, in order."""
         me, dist = self.me, self.dist
         me.say("torch", **self.versions())
+        if config().get("launch_only"):
+            return
         me.enter("rendezvous")
         want, limit = config(), timedelta(seconds=config()["limit_s"])
         store = dist.TCPStore(want["host"], want["port"], me.world, me.rank == 0, timeout=limit)
@@ -185,22 +189,34 @@ class Collectives:
         return torch.tensor(pattern, device=self.device, dtype=torch.float32).repeat(-(-num // PERIOD))[:num]
 
     def split(self, rounds: int) -> None:
-        """Rounds of the same arithmetic and a one-element all-reduce: who computes longest, and who waits."""
-        torch = self.torch
+        """Rounds of the same arithmetic and a one-element all-reduce: who computes longest, and who waits.
+
+        Where ranks differ there are more rounds, so that one that was only held up by other programs has a good one.
+        """
+        torch, dist = self.torch, self.dist
         size = 2048 if self.cuda else 192
         a = torch.randn(size, size, device=self.device)
-        compute, wait = [], []
-        for _ in range(rounds):
-            self.sync()
-            began = time.perf_counter()
-            for _ in range(8):
-                a = (a @ a).clamp_(-1, 1)
-            self.sync()
-            computed = time.perf_counter()
-            self.dist.all_reduce(torch.ones(1, device=self.device))
-            self.sync()
-            compute.append(round(computed - began, 6))
-            wait.append(round(time.perf_counter() - computed, 6))
+        compute: list[float] = []
+        wait: list[float] = []
+        began = time.perf_counter()
+        while len(compute) < MAX_SPLITS:
+            for _ in range(rounds):
+                self.sync()
+                at = time.perf_counter()
+                for _ in range(8):
+                    a = (a @ a).clamp_(-1, 1)
+                self.sync()
+                computed = time.perf_counter()
+                dist.all_reduce(torch.ones(1, device=self.device))
+                self.sync()
+                compute.append(round(computed - at, 6))
+                wait.append(round(time.perf_counter() - computed, 6))
+            # (slowest rank's best, minus the quickest's, longest time so far): decided alike everywhere
+            seen = torch.tensor([min(compute), -min(compute), time.perf_counter() - began], device=self.device)
+            dist.all_reduce(seen, op=dist.ReduceOp.MAX)
+            slowest, quickest, took_s = seen.tolist()
+            if slowest < UNEVEN * -quickest or took_s > SPLIT_S:
+                break
         self.me.say("split", compute_s=compute, wait_s=wait)
 
 

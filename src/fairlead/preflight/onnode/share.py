@@ -16,6 +16,7 @@ import ctypes
 import gc
 import json
 import os
+import select
 import signal
 import socket
 import threading
@@ -27,6 +28,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, NoReturn
+
+    Asked = tuple[socket.socket, dict[str, Any], array.array[int]]
+    """A rank that waits for a body: its link, its environment, its standard streams."""
 
 PR_SET_PDEATHSIG = 1
 IDLE_S = 2.0
@@ -68,6 +72,18 @@ def watch_input() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
+def end_with_input() -> None:
+    """End when nobody holds the other end of standard input any more; what it carries is left for others to read."""
+
+    def watch() -> None:
+        ends = select.poll()
+        ends.register(0, 0)
+        ends.poll()
+        os._exit(INPUT_ENDED)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def die_with_parent() -> None:
     """In a fresh fork: end when its parent does."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -97,25 +113,28 @@ def run_shared(me: Me, body: Callable[[Me], int]) -> int:
 def importer(listener: socket.socket, body: Callable[[Me], int]) -> NoReturn:
     """Import torch, then fork a body for each rank that asks, and tell each how its body ended.
 
-    Ends when every rank of the node has been served, or when none is left and none comes.
+    Ends when every rank of the node has been served, or when none is left and none comes, also in mid-import.
     """
+    asked: list[Asked] = []
+    has_torch, links = threading.Event(), dict[int, socket.socket]()
+    door = threading.Thread(target=keep_door, args=(listener, asked, has_torch), daemon=True)
+    door.start()
     import_torch()
-    links: dict[int, socket.socket] = {}
+    has_torch.set()
+    door.join()
     served, idle_since = 0, time.monotonic()
-    while links or (served < config()["per_node"] and time.monotonic() - idle_since < IDLE_S):
-        listener.settimeout(0.02 if links else 0.2)
-        with contextlib.suppress(socket.timeout):
-            link, _ = listener.accept()
-            message, ancillary, _, _ = link.recvmsg(1 << 20, socket.CMSG_SPACE(12))
-            if message:
-                fds = array.array("i", ancillary[0][2])
-                pid = os.fork()
-                if pid == 0:
-                    listener.close()
-                    become(json.loads(message), fds, body)
-                for fd in fds:
-                    os.close(fd)
-                links[pid], served = link, served + 1
+    while links or asked or (served < config()["per_node"] and time.monotonic() - idle_since < IDLE_S):
+        listener.settimeout(0.02 if links or asked else 0.2)
+        accept(listener, asked)
+        for link, job, fds in asked:
+            pid = os.fork()
+            if pid == 0:
+                listener.close()
+                become(job, fds, body)
+            for fd in fds:
+                os.close(fd)
+            links[pid], served = link, served + 1
+        asked.clear()
         for pid, link in list(links.items()):
             if serve(pid, link):
                 del links[pid]
@@ -123,13 +142,43 @@ def importer(listener: socket.socket, body: Callable[[Me], int]) -> NoReturn:
     os._exit(0)
 
 
+def accept(listener: socket.socket, asked: list[Asked]) -> None:
+    """Take the next rank that asks, if one does in time."""
+    with contextlib.suppress(socket.timeout):
+        link, _ = listener.accept()
+        message, ancillary, _, _ = link.recvmsg(1 << 20, socket.CMSG_SPACE(12))
+        if message:
+            asked.append((link, json.loads(message), array.array("i", ancillary[0][2])))
+
+
+def keep_door(listener: socket.socket, asked: list[Asked], has_torch: threading.Event) -> None:
+    """While torch is imported: take in those who ask; end the process when all of them are gone."""
+    listener.settimeout(0.2)
+    last = time.monotonic()
+    while not has_torch.is_set():
+        accept(listener, asked)
+        asked[:] = [a for a in asked if not is_gone(a[0])]
+        if asked:
+            last = time.monotonic()
+        elif time.monotonic() - last > IDLE_S:
+            os._exit(0)
+
+
+def is_gone(link: socket.socket) -> bool:
+    """Whether the other end has closed."""
+    try:
+        return not link.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
 def serve(pid: int, link: socket.socket) -> bool:
     """Whether a body has ended, which its task is then told. A task that is gone takes its body along."""
-    link.setblocking(False)
-    with contextlib.suppress(BlockingIOError):
-        if not link.recv(1):
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
+    if is_gone(link):
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
     done, status = os.waitpid(pid, os.WNOHANG)
     if not done:
         return False
