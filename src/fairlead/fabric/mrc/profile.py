@@ -35,7 +35,7 @@ class Profile:
 
     # packets and windows
     mtu: int = 4096  # payload of a full packet
-    overhead: int = 96  # added to the payload for congestion accounting: UDP length - payload + 40
+    overhead: int = 88  # added to the payload for congestion accounting: UDP length + 40 - payload, without immediate
     mpr: int = 1024  # max_psn_range, multiple of 128
     max_messages: int = 64  # messages posted and not completed, power of two
     max_wimm: int = 128  # Write-with-Imm in flight

@@ -13,6 +13,7 @@ from support.mrc_rows import Requestor
 
 REFERENCE = Profile.mrc(rate_mbps=100_000, network_rtt_ns=12_000)  # target delay 9 us, window 225,000 at most
 TARGET = REFERENCE.target_ns
+PACKET = REFERENCE.mtu + REFERENCE.overhead
 
 
 def make(**changes: object) -> Requestor:
@@ -46,10 +47,10 @@ def test_above_target_without_a_mark_the_increase_is_fair() -> None:
 
 def test_gathered_increase_is_paid_once_a_period_or_eight_packets() -> None:
     row = make()
-    arrive(row, 1_000_001, arrived=8 * 4192, delay=TARGET)
+    arrive(row, 1_000_001, arrived=8 * PACKET, delay=TARGET)
     assert row.TX_CWND == 100_000  # exactly eight packets is not more than eight
     arrive(row, 1_000_002, arrived=256, delay=TARGET)
-    expected = 100_000 + (8 * 4192 + 256) * 5 * 4096 // 100_000
+    expected = 100_000 + (8 * PACKET + 256) * 5 * 4096 // 100_000
     assert expected == row.TX_CWND
     assert row.TX_INC == row.TX_RECEIVED == 0
     arrive(row, 1_000_000 + 12_001, arrived=0, delay=TARGET)
@@ -83,7 +84,7 @@ def test_one_decrease_takes_half_at_most_and_leaves_one_packet() -> None:
     row.TX_CWND = 5_000
     row.TX_LAST_ADJUST = 1_100_000
     arrive(row, 1_100_000, delay=TARGET, marked=1)
-    assert row.TX_CWND == 4192
+    assert row.TX_CWND == PACKET
 
 
 def test_no_decrease_while_the_average_delay_is_at_the_target() -> None:
@@ -119,7 +120,7 @@ def test_quick_adapt_sets_the_window_to_what_arrived() -> None:
     arrive(row, 1_000_001, arrived=4_096)  # opens the first period: 12 us + 9 us
     arrive(row, 1_000_002, arrived=20_000, delay=TARGET)
     row.TX_IN_FLIGHT = 90_000
-    congestion.on_nack(row.m, row.at, 1_000_001 + 21_001, 4_192)
+    congestion.on_nack(row.m, row.at, 1_000_001 + 21_001, PACKET)
     assert row.TX_CWND == 20_000
     assert (row.TX_QA_IGNORE, row.TX_QA_ARMED) == (90_000, 0)
     arrive(row, 1_100_000, arrived=4_096, delay=TARGET, marked=1)  # of the window before: ignored
@@ -131,12 +132,12 @@ def test_quick_adapt_waits_for_its_gate_its_period_and_a_reason() -> None:
     enough.P_ADJUST_BYTES = 1 << 40
     arrive(enough, 1_000_001)
     arrive(enough, 1_000_002, arrived=225_000 >> 3, delay=TARGET)
-    congestion.on_nack(enough.m, enough.at, 1_100_000, 4_192)
-    assert enough.TX_CWND == 100_000 - 4_192  # an eighth of the largest window arrived: only the packet's size
+    congestion.on_nack(enough.m, enough.at, 1_100_000, PACKET)
+    assert enough.TX_CWND == 100_000 - PACKET  # an eighth of the largest window arrived: only the packet's size
     early = make()
     arrive(early, 1_000_001)
-    congestion.on_nack(early.m, early.at, 1_000_002, 4_192)
-    assert early.TX_CWND == 100_000 - 4_192
+    congestion.on_nack(early.m, early.at, 1_000_002, PACKET)
+    assert early.TX_CWND == 100_000 - PACKET
     calm = make()
     arrive(calm, 1_000_001)
     arrive(calm, 1_100_000, delay=TARGET)
@@ -171,11 +172,11 @@ def test_receiver_penalty_vector() -> None:
 
 def test_a_timeout_takes_the_packet_off_the_window_and_no_more() -> None:
     row = make()
-    congestion.on_timeout(row.m, row.at, 4_192)
-    assert row.TX_CWND == 95_808
+    congestion.on_timeout(row.m, row.at, PACKET)
+    assert row.TX_CWND == 100_000 - PACKET
     row.TX_CWND = 5_000
-    congestion.on_timeout(row.m, row.at, 4_192)
-    assert row.TX_CWND == 4_192
+    congestion.on_timeout(row.m, row.at, PACKET)
+    assert row.TX_CWND == PACKET
 
 
 def test_the_constant_window_does_not_move() -> None:
@@ -183,8 +184,8 @@ def test_the_constant_window_does_not_move() -> None:
     row.TX_CWND = 77_777
     arrive(row, 1_000_001, delay=TARGET)
     arrive(row, 1_100_000, delay=10 * TARGET, marked=1)
-    congestion.on_nack(row.m, row.at, 1_200_000, 4_192)
-    congestion.on_timeout(row.m, row.at, 4_192)
+    congestion.on_nack(row.m, row.at, 1_200_000, PACKET)
+    congestion.on_timeout(row.m, row.at, PACKET)
     congestion.penalise(row.m, row.at, 4_096, 64)
     congestion.restore(row.m, row.at)
     assert row.TX_CWND == 77_777

@@ -26,6 +26,7 @@ from fairlead.fabric.mrc.headers import (
 )
 from fairlead.fabric.mrc.icrc import Icrc
 from fairlead.fabric.mrc.packets import Ack, Nack, Path, Probe, Request, Response, Sack, WireError, Write
+from fairlead.fabric.mrc.profile import Profile
 
 PLAIN = Dialect(icrc=Icrc.NONE)
 
@@ -290,6 +291,13 @@ def test_a_timestamp_is_good_for_eight_milliseconds_to_128_ns(now: int, age: int
     if age <= now:
         found = packets.time_of(packets.timestamp(now - age), now)
         assert -128 < found - (now - age) <= 0
+
+
+def test_a_packet_counts_its_udp_length_and_forty_bytes_for_congestion_control() -> None:
+    mtu = Profile.mrc().mtu
+    full = replace(WRITE, bth=replace(BTH, pad=0), payload=bytes(mtu))
+    udp_header = 8
+    assert Profile.mrc().overhead == udp_header + len(packets.encode(full)) + 40 - mtu
 
 
 @pytest.mark.parametrize(("size", "pad"), [(0, 0), (1, 3), (2, 2), (3, 1), (4, 0), (4095, 1)])

@@ -10,7 +10,7 @@ from fairlead.fabric.mrc.profile import Profile
 from support.mrc_rows import Requestor, sack_block
 
 MTU = 4096
-SIZE = MTU + 96
+SIZE = MTU + Profile.mrc().overhead
 RTO = 262_144
 
 

@@ -11,6 +11,7 @@ from fairlead.fabric.mrc import layout as at
 from fairlead.fabric.mrc.profile import Profile
 from support.mrc_rows import ALL, Responder
 
+SIZE = 4096 + Profile.mrc().overhead
 PLACE, SACK, NACK, ACK, DONE = at.DO_PLACE, at.DO_SACK, at.DO_NACK, at.DO_ACK, at.DID_COMPLETE
 
 
@@ -36,7 +37,7 @@ def test_packets_are_placed_in_any_order_and_once() -> None:
     assert [row.data(psn) & PLACE for psn in order] == [PLACE] * 6
     assert row.RX_NEXT == 6
     assert [row.data(psn) for psn in order] == [SACK] * 6  # duplicates: acknowledged, not placed
-    assert (row.RX_NUM_DUPLICATES, row.RX_NEXT, row.RX_RCVD) == (6, 6, 6 * (4096 + 96))
+    assert (row.RX_NUM_DUPLICATES, row.RX_NEXT, row.RX_RCVD) == (6, 6, 6 * SIZE)
 
 
 @pytest.mark.parametrize("psn", [0, 0xFFFF80])
@@ -149,7 +150,7 @@ def test_a_sack_echoes_ev_mark_rtx_and_counts() -> None:
     assert info >> at.INFO_OOO_SHIFT & 0x7FFF == 2
     assert info >> at.INFO_MPR_SHIFT & 0xFF == 1
     assert row.block[at.S_PSN] == 5
-    assert row.block[at.S_RCVD] == -(-2 * 4192 // 256)
+    assert row.block[at.S_RCVD] == -(-2 * SIZE // 256)
     row.data(6, at.F_ASK)
     assert not row.block[at.S_INFO] & (at.INFO_RESTORE | at.INFO_RTX)  # restore is said once
 
@@ -166,7 +167,7 @@ def test_a_receiver_that_has_room_again_says_so_once() -> None:
 
 def test_received_bytes_wrap_at_24_bits_of_256() -> None:
     row = make()
-    row.RX_RCVD = (1 << 32) - 4192
+    row.RX_RCVD = (1 << 32) - SIZE
     row.data(0, at.F_ASK)
     assert row.block[at.S_RCVD] == 0
 
