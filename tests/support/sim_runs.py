@@ -45,14 +45,14 @@ class Played:
     results: Results
 
 
-def scenario(text: str) -> Scenario:
+def scenario(text: str, folder: Path = Path()) -> Scenario:
     """A scenario from TOML text; SpecError with every problem."""
-    return decode_text(text, Scenario, file="scenario.toml", checks=rules.CHECKS).value
+    return decode_text(text, Scenario, file="scenario.toml", checks=rules.checks(folder)).value
 
 
 def play(text: str, *, threads: int = 1, folder: Path = Path()) -> Played:
     """Run a scenario."""
-    read = scenario(text)
+    read = scenario(text, folder)
     setup = with_threads(prepare(read, folder), threads)
     world = memory.build(setup.shape, setup.workload, setup.profile, setup.queues, setup.options)
     runner.prepare(world, setup.options.seed * 7919)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from msgspec.structs import replace
 
 from fairlead.fabric.sim.engine import kernels
 from fairlead.fabric.sim.engine import layout as at
@@ -40,7 +41,7 @@ class Link:
 def timeline(scenario: Scenario, shape: Shape) -> list[Event]:
     """Everything that happens to the fabric, in order of time."""
     events: list[Event] = []
-    for fault in scenario.fault:
+    for fault in (one for several in scenario.fault for one in each(several)):
         for begin, end in _spans(fault, round(scenario.run.until_us)):
             events.append((round(begin * PS_PER_US), _Change(shape, fault, begins=True)))
             if end > 0:
@@ -50,6 +51,18 @@ def timeline(scenario: Scenario, shape: Shape) -> list[Event]:
                 if end > 0:
                     events.append((round((end + fault.reroute_us) * PS_PER_US), _Reroute(shape, fault, dead=False)))
     return sorted(events, key=lambda e: e[0])
+
+
+def each(fault: Fault) -> list[Fault]:
+    """A fault of several parts, part by part."""
+    if fault.kind == "paths":
+        return [fault]
+    parts = [fault]
+    for key, several in (("nic", fault.nics), ("t1", fault.t1s), ("plane", fault.planes)):
+        if not several.is_all:
+            parts = [replace(part, **{key: int(number)}) for part in parts for number in several.every]
+    later = fault.apart_us
+    return [replace(part, at_us=part.at_us + i * later) for i, part in enumerate(parts)] if later else parts
 
 
 def _spans(fault: Fault, until_us: float) -> Iterator[tuple[float, float]]:
@@ -132,7 +145,8 @@ class _Change:
             return
         touched = links(self.shape, self.fault)
         if self.fault.kind in ("loss", "slow"):
-            ports = [p for link in touched for p in self._directions(link)]
+            ways = {"up": ("up",), "down": ("down",), "both": ("up", "down")}[self.fault.direction]
+            ports = [getattr(link, way) for link in touched for way in ways]
             self._weaken(world, ports)
             return
         for link in touched:
@@ -144,11 +158,6 @@ class _Change:
                 by_nic[link.nic] = by_nic.get(link.nic, 0) | 1 << link.plane
         for nic, planes in by_nic.items():
             kernels.change_ports(world.w, nic, planes, now, up=not self.begins)
-
-    def _directions(self, link: Link) -> list[int]:
-        if self.fault.one_way:
-            return [link.down if self.fault.down_only else link.up]
-        return [link.up, link.down]
 
     def _weaken(self, world: World, ports: list[int]) -> None:
         rows = world.tables["ports"]

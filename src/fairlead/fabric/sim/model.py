@@ -11,12 +11,16 @@ from msgspec import Meta, Struct
 
 from fairlead.fabric.sim.nicset import NicSet
 
-Count = Annotated[int, Meta(ge=1)]
-Natural = Annotated[int, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=1, le=1 << 24)]
+Natural = Annotated[int, Meta(ge=0, le=1 << 24)]
+Bytes = Annotated[int, Meta(ge=1, le=1 << 46)]
 Positive = Annotated[float, Meta(gt=0)]
 NotNegative = Annotated[float, Meta(ge=0)]
+Rate = Annotated[float, Meta(ge=1, le=100_000)]
+Latency = Annotated[float, Meta(ge=1, le=1_000_000)]
+Time = Annotated[float, Meta(ge=0, le=1e9)]
 Share = Annotated[float, Meta(ge=0, le=1)]
-Percent = Annotated[float, Meta(ge=0, le=100)]
+Index = Annotated[int, Meta(ge=-1)]
 
 
 class Topology(Struct, frozen=True, kw_only=True):
@@ -45,14 +49,14 @@ class Topology(Struct, frozen=True, kw_only=True):
 class Links(Struct, frozen=True, kw_only=True):
     """Rates and lengths. A topology file says its own."""
 
-    host_gbps: Positive = 100.0
-    fabric_gbps: NotNegative = 0.0
-    """Between T0 and T1; 0: as hosts."""
-    core_gbps: NotNegative = 0.0
-    host_latency_ns: Positive = 1000.0
-    fabric_latency_ns: Positive = 1000.0
-    core_latency_ns: Positive = 1000.0
-    switch_latency_ns: NotNegative = 0.0
+    host_gbps: Rate = 100.0
+    fabric_gbps: Rate | None = None
+    """Between T0 and T1; as hosts, unless said."""
+    core_gbps: Rate | None = None
+    host_latency_ns: Latency = 1000.0
+    fabric_latency_ns: Latency = 1000.0
+    core_latency_ns: Latency = 1000.0
+    switch_latency_ns: Annotated[float, Meta(ge=0, le=1_000_000)] = 0.0
 
 
 class Queues(Struct, frozen=True, kw_only=True):
@@ -97,7 +101,7 @@ class Transport(Struct, frozen=True, kw_only=True):
     """Initial congestion window in packets, instead of `cwnd_bdp`."""
     sack_bytes: Natural = 0
     """Bytes received that call for a SACK; 0: 4096 (mrc), 16384 (uec)."""
-    timeout_us: NotNegative = 0.0
+    timeout_us: Time = 0.0
     """Local ACK timeout; 0: 262 (mrc), 15 + six queues (uec), 500 (roce)."""
     announce_ports: bool = True
     """Tell peers which ports are up."""
@@ -122,11 +126,11 @@ class Traffic(Struct, frozen=True, kw_only=True):
     name: str = ""
     nics: NicSet = NicSet("")
     """Who takes part; empty: every NIC."""
-    to: int = -1
+    to: Index = -1
     """Receiver of an incast or a flow."""
-    size_bytes: Count = 1_000_000
+    size_bytes: Bytes = 1_000_000
     """Of each message; of the buffer that a collective reduces."""
-    start_us: NotNegative = 0.0
+    start_us: Time = 0.0
     qps: Annotated[int, Meta(ge=1, le=256)] = 1
     """Queue pairs that share each transfer."""
     messages: Count = 1
@@ -138,7 +142,7 @@ class Traffic(Struct, frozen=True, kw_only=True):
     collective: Literal["ring-all-reduce", "tree-all-reduce", "all-to-all"] = "ring-all-reduce"
     steps: Count = 1
     """Training steps."""
-    compute_us: NotNegative = 0.0
+    compute_us: Time = 0.0
     """Computation of each NIC before each step's collective."""
     compute_jitter: Share = 0.0
     """Share by which computation times differ, at random."""
@@ -153,44 +157,45 @@ class Fault(Struct, frozen=True, kw_only=True):
 
     kind: Literal["link", "port", "t0", "t1", "loss", "slow", "paths"]
     """link: T0-T1. port: NIC-T0. loss, slow: a link, a port, or a plane. paths: some paths of NICs lose packets."""
-    at_us: NotNegative = 0.0
-    until_us: NotNegative = 0.0
+    at_us: Time = 0.0
+    until_us: Time = 0.0
     """Repaired then; 0: never."""
-    plane: int = -1
+    plane: Index = -1
     """-1: every plane."""
-    t0: int = -1
-    t1: int = -1
-    nic: int = -1
-    core: int = -1
+    t0: Index = -1
+    t1: Index = -1
+    nic: Index = -1
+    core: Index = -1
     """With `t1`: the link between that aggregation switch and this core (slow, loss)."""
+    planes: NicSet = NicSet("")
+    """Several planes, NICs or T1 switches: it happens to each (`paths`: to packets of these NICs over these T1s)."""
     nics: NicSet = NicSet("")
-    """Whose paths are corrupted (`paths`)."""
     t1s: NicSet = NicSet("")
-    """T1 switches the corrupted paths lead over."""
+    apart_us: Time = 0.0
+    """Of several, each so much later than the one before; 0: all at once."""
     loss: Share = 0.0
     """Packets lost (`loss`, `paths`)."""
-    rate: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    rate: Annotated[float, Meta(ge=0.01, le=1)] = 1.0
     """Share of its rate that a `slow` link keeps."""
-    one_way: bool = False
-    """Only from T0 up, or from NIC to T0 (`slow`, `loss`); with `down_only` the other way."""
-    down_only: bool = False
-    flap_us: NotNegative = 0.0
+    direction: Literal["both", "up", "down"] = "both"
+    """Of a link that loses or is slow: `up` is away from the NICs."""
+    flap_us: Time = 0.0
     """Down for so long, up for so long, in turn, until `until_us`; 0: down all the time."""
-    reroute_us: NotNegative = 0.0
+    reroute_us: Time = 0.0
     """When hashing switches have routed around it; 0: never."""
 
 
 class Run(Struct, frozen=True, kw_only=True):
     """How long, how much, how seen."""
 
-    until_us: Positive = 100_000.0
+    until_us: Annotated[float, Meta(gt=0, le=1e9)] = 100_000.0
     """The run ends then, whether or not every message is complete."""
     seed: Natural = 1
     threads: Annotated[int, Meta(ge=0, le=64)] = 0
     """0: two where the fabric is large enough to gain."""
     memory_gib: NotNegative = 0.0
     """Most memory the run may take; 0: what is free."""
-    bin_us: NotNegative = 0.0
+    bin_us: Time = 0.0
     """Width of the goodput record; 0: a window."""
     packet_room: Positive = 1.0
     """Room for packets under way, relative to the estimate."""

@@ -53,8 +53,11 @@ class NicSet:
 
     def numbers(self, num_nics: int) -> NDArray[np.int64]:
         """The numbers, in the order written, each once."""
-        if self.is_all:
-            return np.arange(num_nics, dtype=np.int64)
+        return np.arange(num_nics, dtype=np.int64) if self.is_all else self.every
+
+    @property
+    def every(self) -> NDArray[np.int64]:
+        """The numbers that were written; at least one."""
         every = np.concatenate([np.arange(r.start, r.stop, r.step, dtype=np.int64) for r in self.ranges])
         first = np.unique(every, return_index=True)[1]
         picked: NDArray[np.int64] = every[np.sort(first)]

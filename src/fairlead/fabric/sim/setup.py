@@ -12,6 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
+from fairlead.base.units import size
+from fairlead.errors import FabricError
 from fairlead.fabric.mrc import layout as mrc
 from fairlead.fabric.mrc.profile import Profile
 from fairlead.fabric.sim import traffic
@@ -30,6 +32,8 @@ PATH_RULES = {
     "mixed": mrc.PATH_MIXED,
 }
 ACK_BYTES = 64
+MOST_MESSAGES = 1 << 27
+MESSAGE_BYTES = 256  # flow, message and edges while the load is worked out
 LARGE_FABRIC = 2048  # NICs from which a second thread pays
 
 
@@ -64,6 +68,7 @@ class Setup:
 def prepare(scenario: Scenario, folder: Path = Path()) -> Setup:
     """Work out every part of a run. Raises UsageError or SpecError where topology or traffic files do not fit."""
     shape = shape_of(scenario, folder)
+    _check_messages(scenario, shape, folder)
     workload = traffic.build(scenario, shape.num_nics, folder)
     kind = scenario.transport.kind
     header = scenario.transport.header_bytes or (96 if kind == "mrc" else 64)
@@ -75,6 +80,16 @@ def prepare(scenario: Scenario, folder: Path = Path()) -> Setup:
     profile = profile_of(scenario, shape, workload, queues, rtt=rtt, payload=payload, header=header)
     options = options_of(scenario, shape, workload, header, profile)
     return Setup(scenario, shape, workload, profile, queues, options, rtt)
+
+
+def _check_messages(scenario: Scenario, shape: Shape, folder: Path) -> None:
+    num = sum(traffic.count(part, shape.num_nics, folder) for part in scenario.traffic)
+    if num > MOST_MESSAGES:
+        raise FabricError(
+            "sim/memory",
+            f"the traffic is {num:,} messages, at least {size(num * MESSAGE_BYTES)}; {MOST_MESSAGES:,} are the most",
+            hint="use fewer NICs, queue pairs or repetitions",
+        )
 
 
 def shape_of(scenario: Scenario, folder: Path) -> Shape:

@@ -22,7 +22,7 @@ _RESERVE = 0.9  # of what is free, a run may take so much
 
 def load(path: Path) -> Scenario:
     """Read a scenario file. Raises SpecError with every problem it has, each with its line."""
-    return decode_file(path, Scenario, checks=[*rules.CHECKS, rules.check_files(path.parent)]).value
+    return decode_file(path, Scenario, checks=rules.checks(path.parent)).value
 
 
 def free_memory_bytes() -> int:

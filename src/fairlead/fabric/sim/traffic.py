@@ -29,6 +29,26 @@ def build(scenario: Scenario, num_nics: int, folder: Path) -> Workload:
     return together(parts)
 
 
+def count(part: Traffic, num_nics: int, folder: Path) -> int:
+    """How many messages a part of the traffic is, without making them."""
+    if part.kind == "file":
+        return len(read_matrix(folder / part.file).connections)
+    n = num_nics if part.nics.is_all else len(part.nics.every)
+    if part.kind not in _COLLECTIVES:
+        return n * part.qps * part.messages
+    kind = part.collective if part.kind == "training" else part.kind
+    chunks = -(-part.size_bytes // part.chunk_bytes) if part.chunk_bytes else 16
+    once = {
+        "all-to-all": n * (n - 1) * part.qps,
+        "ring-all-reduce": 2 * n * (n - 1) * part.qps,
+        "tree-all-reduce": 2 * (n - 1) * chunks,
+    }[kind]
+    return once * (part.steps if part.kind == "training" else part.messages)
+
+
+_COLLECTIVES = ("all-to-all", "ring-all-reduce", "tree-all-reduce", "training")
+
+
 def _start(part: Traffic) -> int:
     return round(part.start_us * PS_PER_US)
 

@@ -9,7 +9,23 @@ from fairlead.fabric.sim.setup import prepare
 from fairlead.fabric.sim.simulate import check_memory
 from support.sim_runs import MRC_64, scenario
 
+FAT_16 = '[topology]\nkind = "fat-tree"\npods = 4\nt0 = 2\nt1 = 2\ncores = 4\n'
 FLOW = '[[traffic]]\nkind = "permutation"\n'
+
+TOPO = """\
+Nodes 8
+Tiers 2
+Podsize 8
+Tier 0
+Downlink_speed_Gbps 100
+Radix_Up 2
+Radix_Down 4
+Downlink_Latency_ns 1000
+Tier 1
+Downlink_speed_Gbps 100
+Radix_Down 2
+Downlink_Latency_ns 1000
+"""
 
 TEN_MISTAKES = """\
 titel = "x"
@@ -49,7 +65,7 @@ def problems(text: str) -> list[tuple[int, str, str]]:
 
 def test_ten_mistakes_are_all_told_with_their_lines():
     found = problems(TEN_MISTAKES)
-    assert [line for line, _, _ in found] == [1, 3, 5, 8, 10, 12, 13, 15, 18, 20, 26]
+    assert [line for line, _, _ in found] == [1, 3, 5, 8, 10, 13, 15, 18, 20, 26]
     assert found[0][1] == "spec/unknown-key"
 
 
@@ -77,12 +93,48 @@ def test_an_unknown_key_names_the_nearest_known_one():
         (MRC_64 + FLOW + '[transport]\nkind = "roce"\npaths = "mrc"\n', "sim/choice"),
         ('[topology]\nkind = "fat-tree"\nt1 = 2\ncores = 3\n' + FLOW, "sim/topology-divide"),
         ("[topology]\nt0 = 3\nnics = 10\n" + FLOW, "sim/topology-divide"),
-        ("[topology]\npods = 3\n" + FLOW, "sim/topology-kind"),
+        ("[topology]\npods = 3\n" + FLOW, "sim/choice"),
         ('[topology]\nkind = "file"\n' + FLOW, "sim/missing"),
+        (MRC_64 + '[[traffic]]\nkind = "permutation"\nto = 3\n', "sim/choice"),
+        (MRC_64 + '[[traffic]]\nkind = "incast"\nnics = "5"\nto = 5\n', "sim/choice"),
+        (MRC_64 + FLOW + "[transport]\ndcqcn = false\n", "sim/choice"),
+        (MRC_64 + FLOW + '[[fault]]\nkind = "t1"\nt1 = 1\nt0 = 1\n', "sim/choice"),
+        (MRC_64 + FLOW + '[[fault]]\nkind = "port"\nnic = 1\nnics = "2-3"\n', "sim/choice"),
+        (MRC_64 + FLOW + '[[fault]]\nkind = "link"\nt0 = 1\nt1s = "6-8"\n', "sim/no-such-part"),
+        (MRC_64 + FLOW + '[[fault]]\nkind = "port"\nnic = 1\nflap_us = 0.001\n', "sim/fault-time"),
+        (FAT_16 + FLOW + '[[fault]]\nkind = "link"\nt0 = 0\nt1 = 2\n', "sim/no-such-part"),
+        (FAT_16 + FLOW + '[[fault]]\nkind = "slow"\nt1 = 0\ncore = 1\nrate = 0.5\n', "sim/no-such-part"),
+        (FAT_16 + FLOW + '[[fault]]\nkind = "slow"\ncore = 1\nrate = 0.5\n', "sim/missing"),
+        (MRC_64 + FLOW + "[links]\nhost_gbps = nan\n", "spec/out-of-range"),
+        (MRC_64 + FLOW + "[run]\nuntil_us = inf\n", "spec/out-of-range"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(text, code):
     assert code in {found for _, found, _ in problems(text)}
+
+
+def test_faults_and_traffic_are_checked_against_a_topology_file(tmp_path):
+    (tmp_path / "small.topo").write_text(TOPO)
+    (tmp_path / "large.cm").write_text("Nodes 16\nConnections 1\n0->15 start 0 size 1000\n")
+    text = (
+        '[topology]\nkind = "file"\nfile = "small.topo"\n[[traffic]]\nkind = "file"\nfile = "large.cm"\n'
+        '[[traffic]]\nkind = "incast"\nto = 8\n[[fault]]\nkind = "link"\nt0 = 0\nt1 = 5\n'
+    )
+    with pytest.raises(SpecError) as refused:
+        scenario(text, tmp_path)
+    assert [(p.line, p.code) for p in refused.value.problems] == [
+        (6, "sim/no-such-nic"),
+        (9, "sim/no-such-nic"),
+        (13, "sim/no-such-part"),
+    ]
+
+
+def test_a_load_of_too_many_messages_is_refused_before_it_is_worked_out():
+    text = "[topology]\nt0 = 512\nt1 = 256\nhosts_per_t0 = 256\n" + '[[traffic]]\nkind = "all-to-all"\n'
+    with pytest.raises(FabricError) as refused:
+        prepare(scenario(text))
+    assert refused.value.code == "sim/memory"
+    assert "17,179,738,112 messages" in str(refused.value)
 
 
 def test_a_run_that_would_not_fit_is_refused_before_memory_is_taken():
