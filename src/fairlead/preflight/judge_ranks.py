@@ -23,12 +23,14 @@ from fairlead.records.verdict import Verdict
 
 STRAGGLER_RATIO = 2.0
 SILENT_S = 2.0
+LARGE_BYTES = 1 << 26
+"""From this size on an all-reduce is expected to reach what is known of a VM size."""
 _PHASES = ("start", "import", "rendezvous", "join", "ddp", "reduce", "split", "done")
 _ABOUT_A_PEER = re.compile(
     r"[Cc]onnection (closed|reset|refused)|[Tt]imed? ?out|Broken pipe|[Ss]ocket|remote process|connectFullMesh|"
     r"DistNetworkError|heartbeat|Gloo|unhandled system error|unhandled cuda error|NCCL"
 )
-_PEER = re.compile(r"(?:peer|to|from) \[?([0-9a-f.:]+?)\]?:\d+")
+_PEER = re.compile(r"(?:peer|to|from) (?:\[([0-9a-f.:]+)\]|([0-9.]+)):\d+")
 
 Said = Mapping[str, Any]
 
@@ -38,13 +40,15 @@ def judge_ranks(
 ) -> list[Finding]:
     """All findings of the collective. `addresses`: node -> its ranks' address; `expected`: numbers of the VM size."""
     causes = list(_causes(facts, addresses))
+    if facts.launch_only:
+        return [*causes, _not_run(facts)]
     if causes:
         return causes
     return [
         *_wrong(facts),
         *_stragglers(facts),
         *_transport(facts, rdma),
-        *_bandwidth(facts, expected or {}),
+        *_bandwidth(facts, rdma, expected or {}),
         *_success(facts),
     ]
 
@@ -245,9 +249,8 @@ def _own_error(said: Said) -> Finding:
 def _nobody_named(facts: RankFacts, errors: Mapping[int, Said], addresses: Mapping[str, str]) -> Finding:
     """Every rank came equally far and each complains of another: the peers complained of most are as far as it goes."""
     owner = {address: name for name, address in addresses.items()}
-    blamed = Counter(
-        owner[found[1]] for e in errors.values() if (found := _PEER.search(e["text"])) and found[1] in owner
-    )
+    peers = [found[1] or found[2] for e in errors.values() if (found := _PEER.search(e["text"]))]
+    blamed = Counter(owner[peer] for peer in peers if peer in owner)
     named = [name for name, num in blamed.items() if num > 1 and num == max(blamed.values())]
     furthest = max(
         (_place(facts, r) for r in range(facts.wanted)), key=lambda p: _PHASES.index(p.split(" ")[0]), default="start"
@@ -260,6 +263,15 @@ def _nobody_named(facts: RankFacts, errors: Mapping[int, Said], addresses: Mappi
         evidence=tuple(Evidence(f"rank {r}", e["text"]) for r, e in sorted(errors.items())[:4]),
         remedy="look at what passed between nodes during the run: the pair phase saw all pairs well before it",
         data={"blamed": dict(blamed)},
+    )
+
+
+def _not_run(facts: RankFacts) -> Finding:
+    return Finding(
+        code="preflight/collective",
+        verdict=Verdict.SKIP,
+        subject=Subject(kind="job"),
+        message=f"the ranks were started and met nobody: {facts.launch_only}",
     )
 
 
@@ -358,24 +370,26 @@ def bandwidth(facts: RankFacts) -> dict[int, tuple[float, float]]:
     return {b: (statistics.fmean(t), b / statistics.fmean(t) * factor) for b, t in sorted(times.items())}
 
 
-def _bandwidth(facts: RankFacts, expected: Mapping[str, Any]) -> Iterator[Finding]:
-    """The largest message against what the VM size is known to reach."""
-    found = bandwidth(facts)
-    want = expected.get("node_allreduce_busbw_gbs")
-    if not found or want is None or len(facts.nodes) > 1:
+def _bandwidth(facts: RankFacts, rdma: str, expected: Mapping[str, Any]) -> Iterator[Finding]:
+    """The largest message against what the VM size is known to reach, in a node or between nodes over RDMA."""
+    found, is_one = bandwidth(facts), len(facts.nodes) == 1
+    want = expected.get("node_allreduce_busbw_gbs" if is_one else "job_allreduce_busbw_gbs")
+    if not found or want is None or (not is_one and rdma == "none"):
         return
     num_bytes, (_, busbw) = list(found.items())[-1]
-    limit = want.fail_below if want.fail_below is not None else want.warn_below
-    if limit is None or num_bytes < 1 << 26 or busbw / 1e9 >= limit:
-        return
-    yield Finding(
-        code="preflight/busbw",
-        verdict=Verdict.FAIL if want.fail_below is not None and busbw / 1e9 < want.fail_below else Verdict.WARN,
-        subject=Subject(kind="node", nodes=facts.nodes),
-        message=f"all-reduce of {size(num_bytes)} in the node: busbw {busbw / 1e9:.1f} GB/s, expected {limit:g}",
-        remedy="nvidia-smi nvlink -s; nvidia-smi topo -m; look for a GPU that is throttled",
-        data={"value": busbw / 1e9, "limit": limit, "unit": "GB/s"},
-    )
+    gbs = busbw / 1e9
+    for verdict, limit in ((Verdict.FAIL, want.fail_below), (Verdict.WARN, want.warn_below)):
+        if limit is not None and num_bytes >= LARGE_BYTES and gbs < limit:
+            yield Finding(
+                code="preflight/busbw",
+                verdict=verdict,
+                subject=Subject(kind="node" if is_one else "job", nodes=facts.nodes),
+                message=f"all-reduce of {size(num_bytes)}: busbw {gbs:.1f} GB/s, expected {limit:g}",
+                evidence=(Evidence("expected by", want.source),),
+                remedy="nvidia-smi nvlink -s; nvidia-smi topo -m; look for a GPU that is throttled",
+                data={"value": gbs, "limit": limit, "unit": "GB/s"},
+            )
+            return
 
 
 def _success(facts: RankFacts) -> Iterator[Finding]:

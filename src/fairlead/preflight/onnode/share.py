@@ -16,7 +16,6 @@ import ctypes
 import gc
 import json
 import os
-import select
 import signal
 import socket
 import threading
@@ -75,22 +74,6 @@ def watch_input() -> None:
 def die_with_parent() -> None:
     """In a fresh fork: end when its parent does."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-
-def end_with_input() -> None:
-    """End when nobody holds the other end of standard input any more; what it carries is left for others to read.
-
-    A process of its own looks, as no thread runs while the loader holds the interpreter for seconds.
-    """
-    importer = os.getpid()
-    if os.fork():
-        return
-    die_with_parent()
-    ends = select.poll()
-    ends.register(0, 0)
-    ends.poll()
-    os.kill(importer, signal.SIGKILL)
-    os._exit(0)
 
 
 def run_shared(me: Me, body: Callable[[Me], int]) -> int:

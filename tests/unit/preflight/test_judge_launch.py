@@ -1,0 +1,172 @@
+"""What ranks are, before what they do: each rule is met by a launch that breaks it alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from fairlead.preflight.judge_launch import judge_launch
+from fairlead.records.verdict import Verdict
+from support.rank_facts import add_rank, of, ranks
+
+
+def judged(facts, rdma="none"):
+    return judge_launch(facts, rdma=rdma)
+
+
+def only(facts, rdma="none"):
+    (found,) = judged(facts, rdma)
+    return found
+
+
+def test_all_well_is_said_once():
+    found = only(ranks())
+    assert (found.code, found.verdict) == ("preflight/launch", Verdict.PASS)
+    assert "8 ranks as processes, 2 on each of 4 nodes" in found.message
+    assert "8 ranks as tasks of Slurm" in only(ranks(backend="tasks")).message
+
+
+def test_a_rank_started_twice():
+    facts = ranks()
+    add_rank(facts, 3)
+    found = only(facts)
+    assert (found.code, found.subject.nodes) == ("preflight/rank-twice", ("n1",))
+    assert "rank 3 was started 2 times" in found.message
+
+
+def test_a_job_of_another_size():
+    facts = ranks()
+    facts.lines[:] = [s | {"world": 6} if s["say"] == "start" else s for s in facts.lines if s["rank"] < 6]
+    found = judged(facts)
+    assert [f.code for f in found] == ["preflight/rank-count"]
+    assert "the job has 6 ranks; 4 nodes with 2 GPUs each need 8" in found[0].message
+
+
+def test_local_ranks_count_from_zero():
+    facts = ranks()
+    of(facts, 2, "start")["local_rank"] = 1
+    found = only(facts)
+    assert (found.code, found.subject.nodes) == ("preflight/local-ranks", ("n1",))
+
+
+def test_more_ranks_on_a_node_than_gpus():
+    facts = ranks()
+    for rank, local in ((4, 2), (5, 3)):
+        of(facts, rank, "start").update(node="n1", local_rank=local, gpu={}, gpus=0)
+    found = judged(facts)
+    assert [(f.code, f.subject.nodes) for f in found] == [("preflight/rank-count", ("n1",))]
+
+
+def test_two_ranks_on_one_gpu_by_uuid():
+    facts = ranks()
+    of(facts, 5, "start")["gpu"] = dict(of(facts, 4, "start")["gpu"])
+    found = only(facts)
+    assert (found.code, str(found.subject)) == ("preflight/gpu-shared", "n2 GPU-n2-0")
+    assert found.data["ranks"] == [4, 5]
+
+
+def test_what_cuda_reports_outweighs_what_the_settings_promise():
+    facts = ranks()
+    for rank in (4, 5):
+        of(facts, rank, "torch")["device"] = {"uuid": "", "pci": "0000:18:00.0"}
+    assert only(facts).code == "preflight/gpu-shared"
+
+
+def test_the_same_uuid_on_two_nodes_is_two_gpus():
+    """A lab's hosts, and cards with a stub driver, may all show the same."""
+    facts = ranks()
+    of(facts, 2, "start")["gpu"] = dict(of(facts, 0, "start")["gpu"])
+    assert only(facts).code == "preflight/launch"
+
+
+def test_a_rank_without_a_gpu():
+    facts = ranks()
+    of(facts, 5, "start").update(gpu={"asked": ""}, env={"CUDA_VISIBLE_DEVICES": "0"})
+    for rank in range(8):
+        of(facts, rank, "start")["env"] = {"CUDA_VISIBLE_DEVICES": "0"}
+    found = only(facts)
+    assert (found.code, str(found.subject)) == ("preflight/gpu-missing", "n2 rank 5")
+
+
+def test_cpus_far_from_the_gpu_are_a_warning():
+    facts = ranks()
+    of(facts, 1, "start")["cpus"] = "48-95"
+    found = only(facts)
+    assert (found.code, found.verdict) == ("preflight/affinity", Verdict.WARN)
+
+
+def test_settings_differ_on_one_node():
+    facts = ranks()
+    for rank in (2, 3):
+        of(facts, rank, "start")["env"] = {"NCCL_ALGO": "Tree"}
+    found = only(facts)
+    assert (found.code, found.subject.nodes) == ("preflight/env-drift", ("n1",))
+    assert "NCCL_ALGO is Tree; on most nodes it is not set" in found.message
+
+
+@pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "OMPI_COMM_WORLD_RANK", "UCX_NET_ID"])
+def test_settings_that_belong_to_a_rank_may_differ(name):
+    facts = ranks()
+    for rank in range(8):
+        of(facts, rank, "start")["env"] = {name: str(rank)}
+    assert only(facts).code == "preflight/launch"
+
+
+def test_nccl_conf_differs():
+    facts = ranks()
+    for rank in (6, 7):
+        of(facts, rank, "start")["nccl_conf"] = "NCCL_DEBUG=INFO"
+    assert only(facts).subject.nodes == ("n3",)
+
+
+@pytest.mark.parametrize(("rdma", "code"), [("ib", "preflight/rdma-off"), ("none", "preflight/launch")])
+def test_rdma_switched_off_matters_where_it_is_declared(rdma, code):
+    facts = ranks()
+    for rank in range(8):
+        of(facts, rank, "start")["env"] = {"NCCL_IB_DISABLE": "1"}
+    assert only(facts, rdma).code == code
+
+
+@pytest.mark.parametrize("what", ["torch", "cuda", "nccl", "python", "kernel"])
+def test_versions_differ_on_one_node(what):
+    facts = ranks()
+    for rank in (4, 5):
+        of(facts, rank, "start" if what in ("python", "kernel") else "torch")[what] = "9.9"
+    found = only(facts)
+    assert (found.code, found.subject.nodes) == ("preflight/version-drift", ("n2",))
+    assert f"{what} is 9.9" in found.message
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"interface": "ib7", "interface_facts": {}, "interface_by": "NCCL_SOCKET_IFNAME"}, "no such interface"),
+        ({"interface": "docker0", "interface_by": "GLOO_SOCKET_IFNAME"}, "reaches no other node"),
+        ({"interface_facts": {"state": "down"}}, "is down"),
+    ],
+)
+def test_the_interface_must_exist_and_reach_others(changes, says):
+    facts = ranks()
+    for rank in (0, 1):
+        of(facts, rank, "start").update(changes)
+    found = only(facts)
+    assert (found.code, found.subject.nodes) == ("preflight/interface", ("n0",))
+    assert says in found.message
+
+
+def test_an_interface_nobody_chose_is_the_librarys():
+    facts = ranks()
+    for rank in range(8):
+        of(facts, rank, "start").update(interface="", interface_by="", interface_facts={})
+    assert only(facts).code == "preflight/launch"
+
+
+@pytest.mark.parametrize(("late_s", "code"), [(9.0, "preflight/launch"), (12.0, "preflight/launch-skew")])
+def test_a_node_that_comes_late(late_s, code):
+    facts = ranks()
+    for rank in (6, 7):
+        of(facts, rank, "start")["at_s"] += late_s
+    assert only(facts).code == code
+
+
+def test_where_nobody_started_there_is_nothing_to_say():
+    assert judged(ranks(0, 2)) == []

@@ -1,0 +1,184 @@
+"""What pairs showed, in words: the code, the part, the numbers, and what was not tested."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+
+from fairlead.preflight.facts import Clock, Fault, PairFacts, Speed, Train, Work
+from fairlead.preflight.judge_pairs import dead_part, judge_pairs
+from fairlead.records.verdict import Verdict
+
+N = 5
+SMALL, FULL, AGAIN, FLOWS = 200, 8, 400, 8
+WHOLE = (AGAIN, FULL, FLOWS, 0)
+
+
+def facts(**more) -> PairFacts:
+    """Five nodes, two planes, nothing wrong."""
+    fields = {
+        "nodes": tuple(f"n{i}" for i in range(N)),
+        "paths": ("fabric", "plane 0", "plane 1"),
+        "addresses": tuple(("fd::1", "fd::2", "fd::3") for _ in range(N)),
+        "small": SMALL,
+        "full": FULL,
+        "full_bytes": {1: 8952},
+        "num_flows": FLOWS,
+        "again_small": AGAIN,
+        "members": tuple(range(N)),
+        "speeds": [
+            Speed(a, b, p, 250_000_000, 400_000, 3) for a, b in permutations(range(N), 2) for p in (1, 2) if b != a + 2
+        ],
+        "rounds": {"train": N - 1, "speed": 3},
+    } | more
+    return PairFacts(**fields)
+
+
+def port_trains(first: tuple[int, ...], again: tuple[int, ...]) -> dict[str, list[Train]]:
+    """A first train from and to n3 on plane 0, all alike, and repetitions with two partners."""
+    bad = [(a, b) for a, b in permutations(range(N), 2) if 3 in (a, b)]
+    return {
+        "trains": [Train(a, b, 1, *first) for a, b in bad],
+        "again": [Train(a, b, 1, *again) for a, b in ((3, 0), (1, 3))],
+    }
+
+
+def alarms(found):
+    return [f for f in found if f.verdict is not Verdict.PASS]
+
+
+def test_all_well_is_one_line_that_says_what_was_not_tested():
+    (found,) = judge_pairs(facts())
+    assert (found.code, found.verdict) == ("preflight/pairs", Verdict.PASS)
+    assert "20 directed pairs of 5 nodes on 3 paths in 4 rounds" in found.message
+    assert "3 not tested for bandwidth" in found.message
+    assert found.data["bandwidth_not_tested"] == ["n0>n2", "n1>n3", "n2>n4"]
+
+
+@pytest.mark.parametrize(
+    ("first", "again", "code", "says"),
+    [
+        ((0, 0, 0, 8), (0, 0, 0, 8), "preflight/unreachable", "no packet arrives"),
+        ((200, 0, 0, 0), (400, 0, 0, 0), "preflight/mtu", "full-size packets (8952 bytes) vanish"),
+        ((100, 4, 4, 4), (200, 4, 4, 4), "preflight/dead-path", "some flows arrive whole"),
+        ((190, 8, 0, 0), (380, 8, 0, 0), "preflight/packet-loss", "4.9% of the packets are lost"),
+    ],
+)
+def test_each_kind_of_damage_names_the_port(first, again, code, says):
+    found = judge_pairs(facts(**port_trains(first, again)))
+    (alarm,) = alarms(found)[:1]
+    assert (alarm.code, alarm.verdict, str(alarm.subject)) == (code, Verdict.FAIL, "n3 plane 0")
+    assert says in alarm.message
+    assert "in and out, with each of 4 partners" in alarm.message
+    assert alarm.data["confirmed"]
+    assert {e.source for e in alarm.evidence} >= {"n3 -> n0, plane 0", "n1 -> n3, plane 0"}
+    assert found[-1].verdict is Verdict.SKIP
+
+
+def test_what_was_not_repeated_is_only_a_warning():
+    trains = port_trains((0, 0, 0, 8), (0, 0, 0, 8))
+    (alarm,) = alarms(judge_pairs(facts(trains=trains["trains"])))[:1]
+    assert alarm.verdict is Verdict.WARN
+    assert "not settled" in alarm.message
+
+
+def test_a_whole_repetition_clears_the_pair():
+    trains = [Train(3, 0, 1, 190, 8, 0, 0)]
+    assert alarms(judge_pairs(facts(trains=trains, again=[Train(3, 0, 1, *WHOLE)]))) == []
+
+
+def test_a_full_receiver_is_not_a_lossy_fabric():
+    """What crossed the fabric and found the socket full was not lost on the way."""
+    assert alarms(judge_pairs(facts(trains=[Train(3, 0, 1, 150, 8, 0, 0, 50)]))) == []
+
+
+def test_one_way_is_said_to_be_one_way():
+    bad = [(3, b) for b in range(N) if b != 3]
+    trains = [Train(a, b, 1, 0, 0, 0, 8) for a, b in bad]
+    (alarm, *_) = judge_pairs(facts(trains=trains, again=[Train(3, 0, 1, 0, 0, 0, 8), Train(3, 1, 1, 0, 0, 0, 8)]))
+    assert "outward" in alarm.message
+    assert alarm.data["way"] == "out"
+
+
+def slow_port(rate_bps: int, rtt_ns: int, repeats: int = 6) -> dict[str, list[Speed]]:
+    first = facts().speeds
+    mine = [s for s in first if 3 in (s.src, s.dst) and s.path == 1]
+    changed = [Speed(s.src, s.dst, 1, rate_bps, rtt_ns, 3) for s in mine]
+    return {"speeds": [s for s in first if s not in mine] + changed, "speeds_again": changed[:repeats]}
+
+
+def test_a_slow_port_is_compared_with_the_fleet():
+    (alarm, *_) = judge_pairs(facts(**slow_port(12_000_000, 400_000)))
+    assert (alarm.code, str(alarm.subject), alarm.verdict) == ("preflight/slow-link", "n3 plane 0", Verdict.FAIL)
+    assert "12 Mb/s, where the fleet's median is 250 Mb/s" in alarm.message
+
+
+def test_a_late_port_is_a_warning():
+    (alarm, *_) = judge_pairs(facts(**slow_port(250_000_000, 40_000_000)))
+    assert (alarm.code, alarm.verdict) == ("preflight/late-link", Verdict.WARN)
+
+
+def test_a_fleet_that_is_slow_everywhere_is_no_fault_of_anybody():
+    speeds = [Speed(s.src, s.dst, s.path, 1_000_000, 400_000, 3) for s in facts().speeds]
+    assert alarms(judge_pairs(facts(speeds=speeds))) == []
+
+
+def test_the_senders_own_error_is_evidence():
+    given = port_trains((0, 0, 0, 8), (0, 0, 0, 8))
+    (alarm, *_) = judge_pairs(facts(**given, faults=[Fault(3, 0, 1, "ENETUNREACH")]))
+    assert ("sendto on n3, plane 0", "ENETUNREACH") in [(e.source, e.value) for e in alarm.evidence]
+
+
+def test_a_node_that_went_silent_is_blamed_and_not_its_partners():
+    trains = [Train(3, b, p, 0, 0, 0, 8) for b in (0, 1, 2, 4) for p in (0, 1, 2)]
+    found = alarms(judge_pairs(facts(trains=trains, lost={3: "no answer to `train` within 3.1 s"})))
+    assert [(f.code, f.subject.nodes, f.verdict) for f in found if f.verdict is Verdict.FAIL] == [
+        ("preflight/node-lost", ("n3",), Verdict.FAIL)
+    ]
+
+
+def test_an_address_a_node_does_not_have():
+    (alarm,) = alarms(judge_pairs(facts(unbound=[(2, 1, "EADDRNOTAVAIL")])))[:1]
+    assert (alarm.code, str(alarm.subject)) == ("preflight/no-address", "n2 plane 0")
+
+
+def test_connections_that_fail_though_packets_pass():
+    (alarm,) = alarms(judge_pairs(facts(tcp=[(0, 4, "ETIMEDOUT")])))[:1]
+    assert (alarm.code, alarm.subject.nodes) == ("preflight/tcp", ("n0", "n4"))
+
+
+def work(**by_node: tuple[int, int]) -> dict[int, list[Work]]:
+    """Milliseconds (all at once, alone) of each node."""
+    return {
+        int(name[1:]): [Work(first * 1_000_000, first * 900_000), Work(alone * 1_000_000, alone * 900_000, alone=True)]
+        for name, (first, alone) in by_node.items()
+    }
+
+
+def test_a_node_that_is_slow_also_alone():
+    (alarm,) = alarms(judge_pairs(facts(work=work(n0=(20, 10), n1=(60, 35)))))[:1]
+    assert (alarm.code, alarm.subject.nodes) == ("preflight/slow-node", ("n1",))
+    assert "its processor itself is slower" in alarm.message
+
+
+def test_a_node_that_was_slow_only_while_all_worked_is_not_slow():
+    assert alarms(judge_pairs(facts(work=work(n0=(20, 10), n1=(60, 11))))) == []
+
+
+def test_a_clock_is_judged_beyond_its_uncertainty():
+    clocks = {i: Clock(0, 1_000_000) for i in range(N)} | {2: Clock(130_000_000, 2_000_000)}
+    (alarm,) = alarms(judge_pairs(facts(clocks=clocks)))[:1]
+    assert (alarm.code, alarm.subject.nodes) == ("preflight/clock-skew", ("n2",))
+    assert "ahead of" in alarm.message
+    vague = clocks | {2: Clock(130_000_000, 80_000_000)}
+    assert alarms(judge_pairs(facts(clocks=vague))) == []
+
+
+@pytest.mark.parametrize(("counts", "is_dead"), [((0, 0, 0, 8), True), ((190, 8, 0, 0), False)])
+def test_a_plane_that_no_collective_can_pass(counts, is_dead):
+    bad = list(permutations(range(N), 2))
+    twice = [c * 2 if i == 0 else c for i, c in enumerate(counts)]
+    again = [Train(a, b, 2, *twice) for a, b in ((0, 1), (2, 3))]
+    found = facts(trains=[Train(a, b, 2, *counts) for a, b in bad], again=again)
+    assert dead_part(found) == ("plane 1 is dead" if is_dead else "")
