@@ -106,7 +106,7 @@ def bare(text: str) -> str:
     >>> bare("bad fan [root@2026-11-20T21:42:07] Comment=rack 7")
     'bad fan'
     """
-    match = _SET_BY.search(text)
+    match = _stamp(text)
     return text[: match.start()] if match else text.strip()
 
 
@@ -116,8 +116,13 @@ def set_by(text: str) -> str:
     >>> set_by("bad fan [root@2026-11-20T21:42:07]")
     'root'
     """
-    match = _SET_BY.search(text)
+    match = _stamp(text)
     return match[1] if match else ""
+
+
+def _stamp(text: str) -> re.Match[str] | None:
+    """Slurm's own `[user@time]`: the last, as somebody may have copied an earlier one into a reason of theirs."""
+    return next(reversed(list(_SET_BY.finditer(text))), None)
 
 
 def _day(when: dt.datetime) -> str:

@@ -62,6 +62,14 @@ def test_anything_else_is_somebody_elses(text):
     assert not is_ours(text)
 
 
+def test_a_copied_reason_with_a_word_added_is_its_writers():
+    """`scontrol update reason=` with what scontrol showed, and more: Slurm then puts its own stamp behind all of it."""
+    copied = f"{reason_of([fail()], RUN, WHEN)} [root@2026-11-21T01:30:00], asked Ann [ann@2026-11-21T08:00:00]"
+    assert not is_ours(copied)
+    assert set_by(copied) == "ann"
+    assert bare(copied).endswith("asked Ann")
+
+
 def test_who_set_it():
     assert (bare("bad fan [ann@2026-11-21T01:30:00]"), set_by("bad fan [ann@2026-11-21T01:30:00]")) == (
         "bad fan",

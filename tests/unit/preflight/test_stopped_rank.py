@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fairlead.preflight.facts import RankEnd, RankFacts
+from fairlead.preflight.judge_launch import judge_launch
 from fairlead.preflight.judge_ranks import judge_ranks
+from fairlead.records.verdict import Verdict
 
 NODES = ("n0", "n1", "n2", "n3")
 
@@ -34,4 +36,16 @@ def test_only_the_stopped_rank_is_named(stopped, after, last_s):
     found = judge_ranks(facts(stopped, after=after, last_s=last_s), {}, rdma="none")
     assert [(f.code, f.subject.name, f.subject.nodes) for f in found] == [
         ("preflight/rank-stopped", f"rank {stopped}", (NODES[stopped // 2],))
+    ]
+
+
+def test_a_rank_that_never_started_is_the_fault_and_not_the_numbers_of_its_neighbours():
+    found = RankFacts(nodes=NODES, per_node=2, wanted=8, limit_s=120, backend="tasks")
+    for rank in (0, 1, 3, 4, 5, 6, 7):
+        own = {"rank": rank, "node": NODES[rank // 2], "local_rank": rank % 2, "world": 8}
+        found.lines.append(own | {"say": "start", "at_s": 0.4, "env": {}, "cpus": "0-1"})
+    found.ends.append(RankEnd(node="n1", rank=2, state="failed", rc=-9, error="killed by SIGKILL", at_s=0.5))
+    said = [*judge_launch(found, rdma="none"), *judge_ranks(found, {}, rdma="none")]
+    assert [(f.code, f.subject.nodes) for f in said if f.verdict is Verdict.FAIL] == [
+        ("preflight/rank-missing", ("n1",))
     ]
