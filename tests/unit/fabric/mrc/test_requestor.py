@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.fabric.mrc import evs, law, state
+from fairlead.fabric.mrc import evs, law, state, window
 from fairlead.fabric.mrc import layout as at
 from fairlead.fabric.mrc.profile import Profile
 from support.mrc_rows import Requestor, sack_block
@@ -248,6 +248,8 @@ def test_nacks_and_sacks_of_psns_never_sent_or_long_done_are_ignored() -> None:
     assert (row.TX_UNA, row.TX_NEXT) == (5, 10)
     row.sack(cack=500)
     assert row.TX_UNA == 10
+    row.send(80)
+    assert all(window.is_in_flight(row.m, row.at, psn) for psn in range(10, 90))
 
 
 def test_the_worked_example_of_the_specification() -> None:
@@ -695,6 +697,18 @@ def test_a_status_that_finds_no_free_port_stays_due() -> None:
     law.on_ports(row.m, row.at, 0, 0b0111, 1)
     assert row.next(0, ports=0b1000) == at.SEND_NOTHING
     assert row.next(0, ports=0b0010) == at.SEND_PORT_STATUS
+
+
+def test_slot_zero_is_as_good_as_any() -> None:
+    row = make(planes=1, evs_per_plane=1, evs_active=1, probe_ns=1_000, network_rtt_ns=900, ev_probe_ns=1_000)
+    row.post(1)
+    assert row.next() == at.SEND_DATA
+    row.E_STATUS |= 1
+    row.timer(1_000)
+    assert [row.next(1_000) for _ in range(3)] == [at.SEND_PORT_STATUS, at.SEND_PROBE, at.SEND_NOTHING]
+    row.TX_EVP_STATE = at.EVP_DUE
+    assert row.next(1_000) == at.SEND_EV_PROBE
+    assert row.out[at.D_EV] == 0
 
 
 def test_nothing_to_send_leaves_the_row_as_it_was() -> None:
