@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,7 +41,9 @@ def left_of(name: str, roots: tuple[str, ...] = ()) -> list[str]:
     """Everything that is left of a lab, in words; empty if nothing is."""
     places = [*roots, enter.folder(name), *(Path(top, "fairlead", name) for top in _CGROUPS)]
     left = [str(place) for place in map(Path, places) if place.exists()]
-    left += [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if name in line]
+    # a whole word: `t12-1` is no part of `t12-10`
+    word = re.compile(rf"(?<![\w-]){re.escape(name)}(?![\w-])")
+    left += [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if word.search(line)]
     tables = subprocess.run(["nft", "list", "tables"], capture_output=True, text=True).stdout
     left += [line for line in tables.splitlines() if "fairlead" in line]
     return left + processes(name)

@@ -23,6 +23,8 @@ from fairlead.errors import LabError
 from fairlead.records.codec import from_json
 from fairlead.records.labstate import HostState, LabState, Process
 
+RECORD = "state.json"
+
 
 def place() -> Path:
     """The directory of all labs of this user."""
@@ -49,7 +51,7 @@ def names() -> list[str]:
 def read(name: str) -> LabState | None:
     """A lab's record; None where there is none. Raises LabError `lab/bad-record` where it cannot be read."""
     try:
-        return from_json((folder(name) / "state.json").read_bytes(), LabState)
+        return from_json((folder(name) / RECORD).read_bytes(), LabState)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (msgspec.DecodeError, OSError) as error:

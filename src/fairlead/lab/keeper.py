@@ -1,9 +1,9 @@
 """The process that is the lab: it builds everything from a plan, then holds it by staying alive.
 
 Knows: how to carry out a plan (plain JSON on stdin) and in which order. Must not know: shapes, addresses, faults, or
-where the lab's record is kept.
+what the lab's record holds.
 
-    up (the caller)      starts this program, writes the plan, reads the report, keeps the record, says "commit"
+    up (the caller)      starts this program, writes the plan, reads the report, writes the record, says "commit"
     launcher             unshares: a user namespace if not privileged, and PID, mount, network, UTS and IPC namespaces
     keeper               first process of the new PID namespace; makes namespaces, links, addresses, hosts
     anchors              one per host (anchor.py), children of the keeper, each first in a PID namespace below
@@ -12,6 +12,7 @@ Nothing here outlives the keeper: namespaces have no other holder than its mount
 and the kernel kills every process of a PID namespace with its first. Until "commit" the keeper dies with its parents
 (PDEATHSIG, and end of file on stdin for the moment before that is set), so a killed `up` leaves no process and no
 namespace. What can be left is a folder and empty cgroups, and those are named in a record written before either exists.
+With "commit" it gives up that bond and only then puts the record in place that says the lab is up.
 """
 
 from __future__ import annotations
@@ -76,6 +77,8 @@ def main() -> None:
 def _keep(plan: dict[str, Any], holder: int) -> NoReturn:
     """The keeper's life; never returns."""
     try:
+        place, coming, record = plan["commit"]
+        home = os.open(place, os.O_PATH | os.O_DIRECTORY)  # now: its own /run will hide it
         report = _build(plan)
     except BuildError as error:
         _leave({"error": error.report})
@@ -84,7 +87,13 @@ def _keep(plan: dict[str, Any], holder: int) -> NoReturn:
     _say(report)
     if sys.stdin.readline().strip() != "commit":
         os._exit(1)
+    # in this order: whoever reads in the record that the lab is up may rely on it
     sc.die_with_parent(0)
+    try:
+        os.rename(coming, record, src_dir_fd=home, dst_dir_fd=home)
+    except OSError as error:
+        _leave({"error": {"step": "commit", "line": record, "detail": error.strerror or str(error)}})
+    os.close(home)
     _say({"held": True})
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fairlead.lab import cgroups, hosttree, services, slurm, wiring
+from fairlead.lab import cgroups, hosttree, services, slurm, store, wiring
 from fairlead.lab.shape import LabShape
 from fairlead.records.codec import from_json, to_json
 from fairlead.records.labstate import HostPort, HostState, LabState, LinkEnd, LinkState, SwitchState
@@ -115,6 +115,7 @@ def plan(shape: LabShape, state: LabState, roots: Sequence[Path], life: int) -> 
         "lab": shape.name,
         "parent": os.getpid(),
         "life": life,
+        "commit": [str(store.folder(shape.name)), store.NEXT, store.RECORD],
         "rootless": state.is_rootless,
         "keeper_cgroups": cgroups.dirs(roots, cgroups.KEEPER),
         "netns": [s.netns for s in setups[1:]],

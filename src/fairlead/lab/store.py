@@ -1,6 +1,7 @@
 """Writing labs' records: one folder a lab, one writer at a time. Reading them is cluster/enter.py's.
 
     DIR/<name>/state.json    the LabState, replaced whole
+    DIR/<name>/next.json     what the keeper makes the LabState when it commits
     DIR/<name>/lock          held while somebody builds, changes or takes down the lab
     DIR/<name>/life          held by the lab's own processes for as long as any of them exists
     DIR/<name>/...           keys and configurations of the lab's services
@@ -18,12 +19,14 @@ import time
 from collections.abc import Iterator
 
 from fairlead.base.files import disk_errors, write_atomic
-from fairlead.cluster.enter import folder, is_alive, is_up, names, place, read, running
+from fairlead.cluster.enter import RECORD, folder, is_alive, is_up, names, place, read, running
 from fairlead.errors import LabError
 from fairlead.records.codec import to_json
 from fairlead.records.labstate import LabState
 
 __all__ = [
+    "NEXT",
+    "RECORD",
     "await_death",
     "folder",
     "forget",
@@ -37,6 +40,9 @@ __all__ = [
     "running",
     "write",
 ]
+
+NEXT = "next.json"
+"""A record that is not in force yet; the keeper renames it to RECORD."""
 
 
 @contextlib.contextmanager
@@ -101,9 +107,9 @@ def await_death(name: str, *, limit_s: float = 30.0) -> bool:
         os.close(fd)
 
 
-def write(state: LabState) -> None:
-    """Replace a lab's record."""
-    write_atomic(folder(state.name) / "state.json", to_json(state), mode=0o600)
+def write(state: LabState, record: str = RECORD) -> None:
+    """Replace a lab's record, or the one that is to come (NEXT)."""
+    write_atomic(folder(state.name) / record, to_json(state), mode=0o600)
 
 
 def forget(name: str) -> None:

@@ -3,11 +3,13 @@
 Knows: the order of record, cgroups, keeper and commit that leaves nothing behind wherever it is cut short. Must not
 know: what the fabric looks like (wiring.py) or how the keeper builds it (keeper.py).
 
-    lock -> sweep what a killed run left -> record (phase building) -> cgroups -> keeper builds -> services
-         -> record (phase up) -> commit
+    lock -> sweep what a killed run left -> record (phase building) -> cgroups -> keeper builds
+         -> record (building, names the processes) -> services -> next record (phase up) -> commit
+         -> the keeper lets go of this process and puts the next record in place
 
 Killed before the record: nothing exists. Killed before commit: the kernel ends the keeper and all it holds; the record
-names the cgroups for the next sweep. Killed after: the lab stands and its record is whole.
+names the cgroups for the next sweep. Killed after: the lab stands and its record is whole. The keeper does the last
+step, so there is no moment at which the record says `up` of a lab that is about to die with the process that built it.
 """
 
 from __future__ import annotations
@@ -101,7 +103,7 @@ def _sweep(name: str, state: LabState | None) -> None:
             name, f"{left[0]} cannot be removed, as a process in it does not end", f"cat {left[0]}/*/cgroup.procs"
         )
     with contextlib.suppress(FileNotFoundError):
-        (store.folder(name) / "state.json").unlink()
+        (store.folder(name) / store.RECORD).unlink()
 
 
 def _left_over(name: str, why: str, look: str) -> LabError:
@@ -163,12 +165,12 @@ def _build(shape: LabShape) -> LabState:
         anchors = {name: Process(**found) for name, found in report["anchors"].items()}
         state = msgspec.structs.replace(
             state,
-            phase="up",
             keeper=Process(**report["keeper"]),
             hosts=tuple(msgspec.structs.replace(h, anchor=anchors[h.name]) for h in state.hosts),
         )
-        state = services.start(shape, state)
         store.write(state)
+        state = msgspec.structs.replace(services.start(shape, state), phase="up")
+        store.write(state, store.NEXT)
         keeper.stdin.write("commit\n")
         keeper.stdin.flush()
         _report(keeper)
