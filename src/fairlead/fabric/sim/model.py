@@ -68,8 +68,9 @@ class Queues(Struct, frozen=True, kw_only=True):
     """Data queue in bytes, instead of `size_bdp`."""
     ecn_low_bdp: Share = 0.2
     ecn_high_bdp: Share = 0.8
-    ecn_last_hop: bool = False
-    """Mark also on the way to the NIC; without it a mark means that a path is busy, not the receiver."""
+    ecn_last_hop: bool | None = None
+    """Mark also on the way to the NIC. MRC does not, so that a mark means a busy path, not a busy receiver; DCQCN and the
+    reference simulator need it. Unless said: not for mrc."""
     trim: bool = True
     trim_bytes: Annotated[int, Meta(ge=64, le=512)] = 64
     pfc: bool = False
@@ -102,7 +103,7 @@ class Transport(Struct, frozen=True, kw_only=True):
     sack_bytes: Natural = 0
     """Bytes received that call for a SACK; 0: 4096 (mrc), 16384 (uec)."""
     timeout_us: Time = 0.0
-    """Local ACK timeout; 0: 262 (mrc), 15 + six queues (uec), 500 (roce)."""
+    """Local ACK timeout; 0: 262 (mrc), 15 + six queues (uec), 500 (roce), 67,109 (roce with PFC)."""
     announce_ports: bool = True
     """Tell peers which ports are up."""
     dcqcn: bool = True

@@ -11,8 +11,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-import numpy as np
-
 from fairlead.errors import FabricError
 from fairlead.fabric.sim.engine import kernels
 from fairlead.fabric.sim.engine import layout as at
@@ -85,7 +83,7 @@ class _Player:
         self.now = 0
         self.begun = time.monotonic()
         self.pool = ThreadPoolExecutor(len(self.threads) - 1) if len(self.threads) > 1 else None
-        self.window_seconds = 0.0
+        self.window_seconds = CALL_SECONDS  # unknown: begin with one window
         self.seen = (0, 0)
 
     def play(self) -> Outcome:
@@ -101,9 +99,10 @@ class _Player:
             raise FabricError(
                 "sim/memory-overflow",
                 "more packets were under way than the memory for them holds",
-                hint="raise limits.packet_room in the scenario",
+                hint="raise run.packet_room in the scenario",
             )
-        self.report(self._progress())
+        if ended is not Ended.INTERRUPTED:  # who interrupts does not want to wait for more
+            self.report(self._progress())
         return Outcome(ended, min(self.now, self.until), self._hops(), time.monotonic() - self.begun)
 
     def _play(self) -> Ended:
@@ -129,7 +128,7 @@ class _Player:
         begun = time.monotonic()
         play, address = kernels.play(), self.world.address
         now = self.now
-        while now < horizon and time.monotonic() - begun < CALL_SECONDS:
+        while now < horizon:
             at_start = time.monotonic()
             if self.pool and self.window_seconds > PARALLEL_SECONDS:
                 num = 1
@@ -137,8 +136,7 @@ class _Player:
                 play(address, 0, now, horizon, 1)
                 for share in shares:
                     share.result()
-                now = self._after(now)
-                self._rebalance()
+                now = int(kernels.after()(address, now))
             else:
                 num = max(1, min(1 << 20, int(CALL_SECONDS / 4 / max(self.window_seconds, 1e-8))))
                 now = int(play(address, -1, now, horizon, num))
@@ -146,7 +144,7 @@ class _Player:
             # windows differ; forget slowly, learn fast that they became long
             seconds = took / num * (len(self.threads) if num == 1 and self.pool else 1)
             self.window_seconds = max(seconds, 0.7 * self.window_seconds) if num == 1 else seconds
-            if self._is_over():
+            if self._is_over() or time.monotonic() - begun >= CALL_SECONDS:
                 break
         return now
 
@@ -159,40 +157,9 @@ class _Player:
             goodput[:, half:] = 0
             w[at.W_BIN] *= 2
 
-    def _after(self, now: int) -> int:
-        in_flight = int(self.threads[:, at.TH_IN_FLIGHT].sum())
-        wake = int(self.threads[:, at.TH_WAKE].min())
-        following = now + self.window
-        if in_flight:
-            return following
-        return at.NEVER if wake >= at.NEVER else max(following, wake // self.window * self.window)
-
     def _is_over(self) -> bool:
         done = int(self.threads[:, at.TH_DONE].sum())
         return done >= int(self.world.w[at.W_MESSAGES]) or bool(self.threads[:, at.TH_OVERFLOW].any())
-
-    def _rebalance(self) -> None:
-        """Chunks and places wander from the thread that writes to the one that reads: bring them back in time."""
-        for free, fresh, end, stack, name in (
-            (at.TH_CHUNKS_FREE, at.TH_CHUNK_FRESH, at.TH_CHUNK_END, at.TH_CHUNK_STACK, "chunk_free"),
-            (at.TH_POOL_FREE, at.TH_POOL_FRESH, at.TH_POOL_END, at.TH_POOL_STACK, "pool_free"),
-        ):
-            room = self.threads[:, free] + self.threads[:, end] - self.threads[:, fresh]
-            poor, rich = int(room.argmin()), int(room.argmax())
-            if room[poor] * 2 >= room[rich]:
-                continue
-            num = int(room[rich] - room[poor]) // 2
-            stacks = self.world.tables[name]
-            giver, taker = self.threads[rich], self.threads[poor]
-            to = int(taker[stack] + taker[free])
-            from_stack = min(num, int(giver[free]))
-            top = int(giver[stack] + giver[free])
-            stacks[to : to + from_stack] = stacks[top - from_stack : top]
-            giver[free] -= from_stack
-            unused = num - from_stack
-            stacks[to + from_stack : to + num] = np.arange(giver[end] - unused, giver[end])
-            giver[end] -= unused
-            taker[free] += num
 
     def _hops(self) -> int:
         return int(self.threads[:, at.TH_ARRIVALS].sum())

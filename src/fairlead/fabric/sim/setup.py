@@ -34,6 +34,7 @@ PATH_RULES = {
 ACK_BYTES = 64
 MOST_MESSAGES = 1 << 27
 MESSAGE_BYTES = 256  # flow, message and edges while the load is worked out
+PFC_TIMEOUT_US = 67_108.864  # 4.096 us << 14, the usual one of verbs: nothing is lost, packets only wait
 LARGE_FABRIC = 2048  # NICs from which a second thread pays
 
 
@@ -123,7 +124,7 @@ def queues_of(scenario: Scenario, bdp: int, packet: int) -> Queues:
         control_limit=2 * size,
         ecn_low=math.ceil(bdp * q.ecn_low_bdp) * packet,
         ecn_high=math.ceil(bdp * q.ecn_high_bdp) * packet,
-        ecn_last_hop=q.ecn_last_hop,
+        ecn_last_hop=scenario.transport.kind != "mrc" if q.ecn_last_hop is None else q.ecn_last_hop,
         trim=trim,
         trim_bytes=q.trim_bytes,
         xoff=xoff,
@@ -139,7 +140,8 @@ def profile_of(
     packet = payload + header
     rate_mbps = round(shape.tiers[0].rate_gbps * 1000 * shape.planes)
     bdp = rtt * rate_mbps // 8000
-    window = t.window_packets or max(1024, 2 * math.ceil(bdp / packet))
+    longest = int(np.bincount(workload.flow, -(-workload.size // payload)).max())  # packets
+    window = min(t.window_packets or max(1024, 2 * math.ceil(bdp / packet)), longest)  # no row is longer than its flow
     most_messages = int(np.bincount(workload.flow).max())
     common: dict[str, object] = {
         "mtu": payload, "overhead": header, "planes": shape.planes, "rate_mbps": rate_mbps, "network_rtt_ns": rtt,
@@ -180,7 +182,8 @@ def options_of(scenario: Scenario, shape: Shape, workload: Workload, header: int
     roce = None
     if t.kind == "roce":
         roce = Roce(
-            rate_gbps=shape.tiers[0].rate_gbps, dcqcn=t.dcqcn, timeout_us=t.timeout_us or 500.0,
+            rate_gbps=shape.tiers[0].rate_gbps, dcqcn=t.dcqcn,
+            timeout_us=t.timeout_us or (PFC_TIMEOUT_US if scenario.queues.pfc else 500.0),
             window_packets=t.window_packets or 4096, step_mbps=shape.tiers[0].rate_gbps * 4,
         )  # fmt: skip
     source = t.routing == "source" or (t.routing == "" and t.kind == "mrc" and not shape.cores)

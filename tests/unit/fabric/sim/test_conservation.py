@@ -89,5 +89,5 @@ def test_pfc_loses_nothing_and_repeats_nothing():
 def test_the_pool_is_empty_when_all_is_done():
     played = play(RUNS["permutation"] + "[run]\nuntil_us = 1e4\n")
     t = played.world.tables["threads"][0]
-    taken = t[at.TH_POOL_FRESH] - t[at.TH_POOL_FREE]
+    taken = t[at.TH_PLACES + at.ST_FRESH] - t[at.TH_PLACES + at.ST_FREE]
     assert taken == under_way(played) - t[at.TH_IN_FLIGHT]

@@ -57,7 +57,8 @@ def test_a_long_run_widens_the_bins_of_its_record_and_loses_nothing():
     assert played.world.w[at.W_BIN] == 4_000_000
     assert played.world.tables["goodput"].sum() == played.world.tables["receivers"][:, at.RC_BYTES].sum()
     steady = played.results.goodput_bits_per_s[:, 10:-10].sum(axis=0)
-    assert steady.std() < 0.02 * steady.mean()
+    # 12 packets a plane and bin, more or less one; the planes are in step
+    assert steady.std() < 0.03 * steady.mean()
 
 
 def test_the_answer_names_what_matters():

@@ -59,10 +59,10 @@ def receive(w: Any, thread: int, nic: Any, r: int, now: int) -> None:
     if kind == at.KIND_DATA:
         _receive_data(w, thread, nic, r, row, now)
     elif kind >= at.KIND_ROCE_DATA:
-        if kind == at.KIND_PAUSE:
-            nic[at.NC_PAUSED] |= 1 << ((store[r + at.META] >> at.IN_PORT_SHIFT) & at.PLANE_MASK)
-        elif kind == at.KIND_RESUME:
-            nic[at.NC_PAUSED] &= ~(1 << ((store[r + at.META] >> at.IN_PORT_SHIFT) & at.PLANE_MASK))
+        if kind >= at.KIND_PAUSE:
+            plane = 1 << ((store[r + at.META] >> at.IN_PORT_SHIFT) & at.PLANE_MASK)
+            nic[at.NC_PAUSED] = nic[at.NC_PAUSED] | plane if kind == at.KIND_PAUSE else nic[at.NC_PAUSED] & ~plane
+            row_of(w, at.T_THREADS, at.THREAD_COLUMNS, thread)[at.TH_DELIVERED] -= 1  # no NIC sent it
         else:
             call(w[at.C_ROCE_RECEIVE], w[at.W_SELF], thread, nic[at.NC_NUMBER], r, now)
     elif kind == at.KIND_SACK or kind == at.KIND_NACK or kind == at.KIND_ACK:

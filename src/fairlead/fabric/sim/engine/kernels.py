@@ -138,6 +138,11 @@ def play() -> Kernel:
     return _compiled(loop.play, 5)
 
 
+def after() -> Kernel:
+    """`loop.after`, compiled."""
+    return _compiled(loop.after, 2)
+
+
 def start_rows() -> Kernel:
     """`_start_rows`, compiled."""
     return _compiled(_start_rows, 3)
@@ -164,13 +169,13 @@ def _units(w: Any) -> dict[int, tuple[Kernel, int]]:
 def link(w: Any, note: Callable[[int, int], None] = lambda *_: None) -> None:
     """Compile the units a run needs, or load them, and enter their addresses in its world vector."""
     units = _units(w)
-    total = len(units) + 2
+    total = len(units) + 3
     for done, (place, (function, num_args)) in enumerate(units.items()):
         note(done, total)
         w[place] = _address(function, num_args)
-    play()
-    note(total - 1, total)
-    start_rows()
+    for i, kernel in enumerate((play, after, start_rows)):
+        note(total - 3 + i, total)
+        kernel()
     note(total, total)
 
 

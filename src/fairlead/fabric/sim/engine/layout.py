@@ -177,15 +177,10 @@ STREAM_COLUMNS: Final = 4
 CHUNK: Final = 32  # records in a chunk
 
 # --- threads: where each finds free memory, and what it counted -------------------------------------------------------
+ST_STACK, ST_FREE, ST_FRESH, ST_END = range(4)
+# of a store: where its stack of free numbers begins, how many stand there; first number never used, and where these end
+TH_CHUNKS, TH_PLACES = 0, 4  # two stores
 (
-    TH_CHUNK_STACK,  # where its stack of free chunks begins
-    TH_CHUNKS_FREE,
-    TH_CHUNK_FRESH,  # next chunk never used
-    TH_CHUNK_END,
-    TH_POOL_STACK,
-    TH_POOL_FREE,
-    TH_POOL_FRESH,
-    TH_POOL_END,
     TH_OVERFLOW,  # packets lost because the memory for them was too small: a run with one is void
     TH_ARRIVALS,  # packets that reached a node: hops played
     TH_FIRST_NODE,  # its part of the list of nodes
@@ -197,7 +192,7 @@ CHUNK: Final = 32  # records in a chunk
     TH_IN_FLIGHT,  # records written less records read: the sum over threads is what is on the wire
     TH_START,  # of the window being played
     TH_SLOT,  # its slot among the streams
-) = range(19)
+) = range(8, 19)
 THREAD_COLUMNS: Final = 24  # three cache lines, so that threads do not share one
 
 # --- nodes ------------------------------------------------------------------------------------------------------------

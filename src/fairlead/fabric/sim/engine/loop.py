@@ -24,6 +24,7 @@ from typing import Any
 
 from fairlead.fabric.sim.engine import layout as at
 from fairlead.fabric.sim.engine.jit import call, engine, halves, row_of, words
+from fairlead.fabric.sim.engine.stores import balance
 from fairlead.fabric.sim.engine.streams import arriving
 
 
@@ -68,7 +69,7 @@ def play(address: int, thread: int, start: int, until: int, num_windows: int) ->
             break
         for each in range(w[at.W_THREADS]):
             sweep(w, each, start)
-        start = next_window(w, start)
+        start = end_window(w, start)
         if start == at.NEVER or is_over(w):
             break
     return start
@@ -86,9 +87,16 @@ def is_over(w: Any) -> bool:
     return done >= w[at.W_MESSAGES]
 
 
+def after(address: int, start: int) -> int:
+    """Close the window that began at `start`, which several threads played, one share each."""
+    return end_window(words(address), start)
+
+
 @engine
-def next_window(w: Any, start: int) -> int:
+def end_window(w: Any, start: int) -> int:
     """The window after the one that began at `start`, or the next in which anything is due; NEVER if there is none."""
+    balance(w, at.TH_CHUNKS, at.T_CHUNK_FREE)
+    balance(w, at.TH_PLACES, at.T_POOL_FREE)
     in_flight, wake = 0, at.NEVER
     for thread in range(w[at.W_THREADS]):
         share = row_of(w, at.T_THREADS, at.THREAD_COLUMNS, thread)

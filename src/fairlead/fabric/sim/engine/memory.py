@@ -247,9 +247,9 @@ def _thread_rows(threads: int, s: Sizes, num_nodes: int) -> Table:
     rows = np.zeros((threads, at.THREAD_COLUMNS), dtype=np.int64)
     first = 0
     for t in range(threads):
-        rows[t, at.TH_CHUNK_STACK], rows[t, at.TH_POOL_STACK] = t * s.chunks, t * s.places
-        rows[t, at.TH_CHUNK_FRESH], rows[t, at.TH_CHUNK_END] = s.chunks * t // threads, s.chunks * (t + 1) // threads
-        rows[t, at.TH_POOL_FRESH], rows[t, at.TH_POOL_END] = s.places * t // threads, s.places * (t + 1) // threads
+        for store, size in ((at.TH_CHUNKS, s.chunks), (at.TH_PLACES, s.places)):
+            rows[t, store + at.ST_STACK] = t * size
+            rows[t, store + at.ST_FRESH], rows[t, store + at.ST_END] = size * t // threads, size * (t + 1) // threads
         num = len(range(t, num_nodes, threads))
         rows[t, at.TH_FIRST_NODE], rows[t, at.TH_LAST_NODE] = first, first + num
         first += num

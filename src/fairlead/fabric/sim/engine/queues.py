@@ -18,7 +18,8 @@ from typing import Any
 
 from fairlead.fabric.mrc.layout import F_ECN, F_LAST_HOP, F_TRIMMED
 from fairlead.fabric.sim.engine import layout as at
-from fairlead.fabric.sim.engine.jit import engine, engine_inline, halves, prefetch, row32_of, row_of, words
+from fairlead.fabric.sim.engine.jit import engine, engine_inline, prefetch, row32_of, words
+from fairlead.fabric.sim.engine.stores import give, take
 
 
 @engine_inline
@@ -33,23 +34,13 @@ def mix(a: int, b: int) -> int:
 @engine_inline
 def new_place(w: Any, thread: int) -> int:
     """A free place in the pool, or -1."""
-    mine = row_of(w, at.T_THREADS, at.THREAD_COLUMNS, thread)
-    if mine[at.TH_POOL_FREE] > 0:
-        mine[at.TH_POOL_FREE] -= 1
-        return halves(w[at.T_POOL_FREE])[mine[at.TH_POOL_STACK] + mine[at.TH_POOL_FREE]]
-    if mine[at.TH_POOL_FRESH] < mine[at.TH_POOL_END]:
-        mine[at.TH_POOL_FRESH] += 1
-        return mine[at.TH_POOL_FRESH] - 1
-    mine[at.TH_OVERFLOW] += 1
-    return -1
+    return take(w, thread, at.TH_PLACES, at.T_POOL_FREE)
 
 
 @engine_inline
 def free_place(w: Any, thread: int, place: int) -> None:
     """Give a place back."""
-    mine = row_of(w, at.T_THREADS, at.THREAD_COLUMNS, thread)
-    halves(w[at.T_POOL_FREE])[mine[at.TH_POOL_STACK] + mine[at.TH_POOL_FREE]] = place
-    mine[at.TH_POOL_FREE] += 1
+    give(w, thread, at.TH_PLACES, at.T_POOL_FREE, place)
 
 
 @engine_inline

@@ -2,9 +2,8 @@
 
 A stream holds the records that reach one node within one window, written by one thread. It is a chain of chunks, so
 memory follows the number of packets that are really on the wire, and both writing and reading walk memory in order.
-Each thread takes chunks from its own store of free ones: first those it freed last (still in cache), then fresh ones.
 
-Knows: chunks, chains and free lists. Must not know: what a record says.
+Knows: chunks and chains. Must not know: what a record says.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from typing import Any
 
 from fairlead.fabric.sim.engine import layout as at
 from fairlead.fabric.sim.engine.jit import engine, engine_inline, halves, row_of
+from fairlead.fabric.sim.engine.stores import give, take
 
 
 @engine
@@ -35,7 +35,7 @@ def new_record(w: Any, thread: int, node: int, time: int) -> int:
     stream = row_of(w, at.T_STREAMS, at.STREAM_COLUMNS, (node * w[at.W_SLOTS] + slot) * w[at.W_THREADS] + thread)
     count = stream[at.STREAM_COUNT]
     if count & (at.CHUNK - 1) == 0:
-        chunk = _take_chunk(w, mine)
+        chunk = take(w, thread, at.TH_CHUNKS, at.T_CHUNK_FREE)
         if chunk < 0:
             return -1
         if count == 0:
@@ -52,29 +52,15 @@ def new_record(w: Any, thread: int, node: int, time: int) -> int:
 def release(w: Any, thread: int, index: int) -> None:
     """Empty a stream that was read; its chunks go to the thread that read it."""
     stream = row_of(w, at.T_STREAMS, at.STREAM_COLUMNS, index)
-    chain, free = halves(w[at.T_CHAIN]), halves(w[at.T_CHUNK_FREE])
+    chain = halves(w[at.T_CHAIN])
     mine = row_of(w, at.T_THREADS, at.THREAD_COLUMNS, thread)
     left = (stream[at.STREAM_COUNT] + at.CHUNK - 1) // at.CHUNK
     chunk = stream[at.STREAM_HEAD]
-    top = mine[at.TH_CHUNK_STACK] + mine[at.TH_CHUNKS_FREE]
-    for i in range(left):
-        free[top + i] = chunk
+    for _ in range(left):
+        give(w, thread, at.TH_CHUNKS, at.T_CHUNK_FREE, chunk)
         chunk = chain[chunk]
-    mine[at.TH_CHUNKS_FREE] += left
     mine[at.TH_IN_FLIGHT] -= stream[at.STREAM_COUNT]
     stream[at.STREAM_COUNT] = 0
-
-
-@engine
-def _take_chunk(w: Any, mine: Any) -> int:
-    if mine[at.TH_CHUNKS_FREE] > 0:
-        mine[at.TH_CHUNKS_FREE] -= 1
-        return halves(w[at.T_CHUNK_FREE])[mine[at.TH_CHUNK_STACK] + mine[at.TH_CHUNKS_FREE]]
-    if mine[at.TH_CHUNK_FRESH] < mine[at.TH_CHUNK_END]:
-        mine[at.TH_CHUNK_FRESH] += 1
-        return mine[at.TH_CHUNK_FRESH] - 1
-    mine[at.TH_OVERFLOW] += 1
-    return -1
 
 
 @engine
