@@ -52,7 +52,7 @@ class Fabric:
     noise: float = 0.1
     """Spread of healthy rates and round trips."""
     hiccups: float = 0.0
-    """Chance that a healthy train of the first pass loses a packet to a busy machine."""
+    """Chance, for each node and batch of rounds, that a healthy train to it loses packets to a busy machine."""
     effects: dict[tuple[int, int, int], Effect] = field(default_factory=dict)
     dead: set[int] = field(default_factory=set)
     """Nodes that answer nothing."""
@@ -102,6 +102,7 @@ class Fabric:
         try:
             step = next(phase)
             while True:
+                json.dumps(step.line)  # what is sent costs time, too
                 raw = self.answer(step)
                 self.num_steps += 1
                 decode = msgspec.json.Decoder(Report).decode

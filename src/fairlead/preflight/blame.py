@@ -103,7 +103,7 @@ class Tested:
 
     def of(self, part: Part) -> Iterator[Triple]:
         """The tested pairs that need a part."""
-        place = {node: i for i, node in enumerate(self.order)}
+        place = {node: i for i, node in enumerate(self.order)} if self.stopped else {}
         for triple in self._all_of(part):
             if (self.only is None or triple in self.only) and triple not in self.but:
                 last = self.stopped.get(triple.path)

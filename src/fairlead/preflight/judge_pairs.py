@@ -73,12 +73,12 @@ _WORDS = {
 
 def judge_pairs(facts: PairFacts, limits: Limits = DEFAULT) -> list[Finding]:
     """Every finding of the pair phase, culprits first in the order of how much they explain, the summary last."""
-    found = blames(facts, limits)
+    found, fleet = blames(facts, limits), _fleet(facts, limits)
     never_repeated = [b for b in found if _is_left_over(b, facts)]
     judged = [
         *_lost(facts),
         *_no_address(facts),
-        *(_finding(b, facts, limits) for b in found if b not in never_repeated),
+        *(_finding(b, facts, fleet) for b in found if b not in never_repeated),
         *_left_over(never_repeated, facts),
         *_tcp(facts, found),
         *_slow_nodes(facts, limits),
@@ -99,9 +99,9 @@ def dead_part(facts: PairFacts, limits: Limits = DEFAULT) -> str:
 # ---- guilty parts ----------------------------------------------------------------------------------------------------
 
 
-def _finding(blame: Blame, facts: PairFacts, limits: Limits) -> Finding:
+def _finding(blame: Blame, facts: PairFacts, fleet: dict[str, float]) -> Finding:
     words, culprit = _WORDS[blame.symptom], blame.culprit
-    values = _values(blame, facts, limits)
+    values = _values(blame, facts, fleet)
     message = f"{words.says.format(**values)}, {_where(culprit, facts)}"
     verdict = words.verdict
     if not blame.is_confirmed:
@@ -194,26 +194,33 @@ def _where(culprit: Culprit, facts: PairFacts) -> str:
             return f"between {culprit.num_bad} of {culprit.num_tested} tested pairs of nodes"
 
 
-def _values(blame: Blame, facts: PairFacts, limits: Limits) -> dict[str, Any]:
-    pairs = set(blame.culprit.pairs)
-    speeds = [s for s in chain(facts.speeds, facts.speeds_again) if Triple(s.src, s.dst, s.path) in pairs]
+def _fleet(facts: PairFacts, limits: Limits) -> dict[str, float]:
+    """What all pairs together showed."""
     times = [s.rtt_ns for s in facts.speeds if s.rtt_ns]
-    median_rtt_ns = statistics.median(times) if times else 0
+    return {
+        "median_bps": median_rate(facts),
+        "median_rtt_ns": statistics.median(times) if times else 0,
+        "late_from_ns": late_from(facts, limits) if times else 0,
+    }
+
+
+def _values(blame: Blame, facts: PairFacts, fleet: dict[str, float]) -> dict[str, Any]:
+    """The numbers behind a symptom, and as words."""
+    pairs = set(blame.culprit.pairs)
+    if blame.symptom.is_train:
+        loss = _loss(pairs, facts)
+        full_bytes = max((facts.full_bytes.get(t.path, 0) for t in pairs), default=0)
+        return {"full_bytes": full_bytes, "loss": f"{loss:.1%}", "loss_ratio": loss}
+    speeds = [s for s in chain(facts.speeds, facts.speeds_again) if Triple(s.src, s.dst, s.path) in pairs]
     rate_bps = _middle(s.rate_bps for s in speeds)
     rtt_ns = min((s.rtt_ns for s in speeds if s.rtt_ns), default=0)
-    loss = _loss(pairs, facts)
-    return {
-        "full_bytes": max((facts.full_bytes.get(t.path, 0) for t in pairs), default=0),
-        "loss": f"{loss:.1%}",
-        "loss_ratio": loss,
+    return fleet | {
         "rate": rate(rate_bps),
         "rate_bps": rate_bps,
-        "median": rate(median_rate(facts)),
-        "median_bps": median_rate(facts),
+        "median": rate(fleet["median_bps"]),
         "rtt": duration(rtt_ns / 1e9),
         "rtt_ns": rtt_ns,
-        "median_rtt": duration(median_rtt_ns / 1e9),
-        "late_from_ns": late_from(facts, limits) if times else 0,
+        "median_rtt": duration(fleet["median_rtt_ns"] / 1e9),
     }
 
 
