@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from fairlead.fabric.mrc.entropy import default_evs
 from fairlead.fabric.mrc.headers import Dscp
 from fairlead.fabric.mrc.packets import Datagram, Path
 from fairlead.fabric.mrc.profile import Profile
-from fairlead.fabric.mrc.qp import default_evs
 from support.mrc_pair import End, Pair
 
 IPV6_FLOWINFO = 11  # linux/in6.h

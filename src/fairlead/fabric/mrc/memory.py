@@ -34,6 +34,9 @@ class MemoryRegion:
         return len(self.buffer)
 
 
+NOWHERE = MemoryRegion(memoryview(bytearray()), 0, 0)
+
+
 class ProtectionDomain:
     """The regions that queue pairs of one domain may be asked to write."""
 
@@ -75,6 +78,15 @@ class ProtectionDomain:
         """Close a region: from now on its key is stale."""
         if self._regions.get(region.rkey) is region:
             del self._regions[region.rkey]
+
+    def admit(self, rkey: int, va: int, dma_len: int, num_bytes: int) -> MemoryRegion | None:
+        """The region that a packet of so many bytes may write, with the rest of its message; None: it may not.
+
+        A message of no bytes touches nothing and needs no key.
+        """
+        if num_bytes > dma_len:
+            return None
+        return self.find(rkey, va, dma_len) if dma_len else NOWHERE
 
     def find(self, rkey: int, va: int, length: int) -> MemoryRegion | None:
         """The region that holds [va, va + length) under this key."""

@@ -25,6 +25,7 @@ from fairlead.errors import LocalProtocolError
 from fairlead.fabric.mrc import bits, blocks, evs, law, packets, state
 from fairlead.fabric.mrc import layout as at
 from fairlead.fabric.mrc.completion import FAILURES, Completion, CompletionQueue, QpFailed, Status, WorkOpcode
+from fairlead.fabric.mrc.entropy import default_evs, slots_of
 from fairlead.fabric.mrc.headers import (
     DEFAULT_DIALECT,
     ENDPOINT_QP,
@@ -37,7 +38,7 @@ from fairlead.fabric.mrc.headers import (
     Opcode,
 )
 from fairlead.fabric.mrc.icrc import Icrc
-from fairlead.fabric.mrc.memory import MemoryRegion, ProtectionDomain
+from fairlead.fabric.mrc.memory import ProtectionDomain
 from fairlead.fabric.mrc.packets import (
     Ack,
     Datagram,
@@ -52,11 +53,20 @@ from fairlead.fabric.mrc.packets import (
     Write,
 )
 from fairlead.fabric.mrc.profile import PLACES, Profile
-from fairlead.fabric.mrc.verbs import MPR_UNIT, EvState, QpHint, QpState, check_step, profile_changes
+from fairlead.fabric.mrc.verbs import (
+    MAX_PENALTY,
+    MPR_UNIT,
+    EvState,
+    QpHint,
+    QpState,
+    check_range,
+    check_step,
+    check_write,
+    profile_changes,
+)
 
 ALL_PORTS = 0xFFFFFFFF
 MAX_ANSWERS = 4096  # control packets waiting to be sent; SACKs are cumulative, so the oldest may go
-MAX_MESSAGE_BYTES = 1 << 31
 PROBE_ID_MASK = 0xFFFF  # an endpoint packet's id is BTH.PSN[15:0]
 
 
@@ -106,6 +116,7 @@ class QueuePair:
         self._seed = seed
         self._profile_of = profile_of
         self._hint: QpHint | None = None
+        self._ports = ALL_PORTS
         self._set_up(profile, ev_values)
         self.dest_qp_num = 0
         self.num_bad_packets = 0
@@ -121,11 +132,7 @@ class QueuePair:
         """Rows and EVs as the profile asks."""
         self.profile = profile
         self.evs = tuple(ev_values) if ev_values is not None else default_evs(profile, self._seed)
-        self._slots = {ev: slot for slot, ev in enumerate(self.evs)}
-        if len(self._slots) != profile.num_evs:
-            raise LocalProtocolError(
-                "fabric/bad-evs", f"{profile.num_evs} distinct EVs are needed", hint="give one EV for each slot"
-            )
+        self._slots = slots_of(self.evs, profile)
         self.rows = state.allocate([profile], 1, 1)
         self.m = self.rows.plain()
         self.tx = self.rows.tx(0)
@@ -151,7 +158,11 @@ class QueuePair:
             law.init_tx(self.m, self.tx, self.rows.profiles[0], self._seed, _int(get("sq_psn")))
             law.set_peer_window(self.m, self.tx, _int(get("mpr") or self.profile.mpr // MPR_UNIT))
             self.m[self.tx + at.TX_REVERSE] = self.rx
+            for field in (at.E_PORTS, at.E_PEER_PORTS):  # what the responder has heard since RTR
+                self.m[self.tx + field] = self.m[self.rx + field]
         self.state = target
+        if target is QpState.RTR:
+            self._obey(law.on_ports(self.m, self.rx, 0, self._ports, 1))
 
     def _to_init(self, attributes: Mapping[str, object]) -> None:
         chosen = [attributes.get(name) for name in ("ev_profile_id", "cc_profile_id")]
@@ -191,8 +202,7 @@ class QueuePair:
         """Queue an RDMA Write, with `imm` a Write-with-Imm. `data` is not copied: let it be till then."""
         view = memoryview(data).cast("B")
         self._need(QpState.RTS)
-        if len(view) > MAX_MESSAGE_BYTES:
-            raise LocalProtocolError("fabric/too-long", f"a message of {len(view)} bytes is too long", hint="split it")
+        check_write(len(view), remote_addr=remote_addr, rkey=rkey, imm=imm)
         self._send_cq.reserve()
         if not law.post(self.m, self.tx, len(view), 0 if imm is None else 1):
             self._send_cq.release()
@@ -211,7 +221,8 @@ class QueuePair:
         self._receives.append(wr_id)
 
     def set_ports(self, now_ns: int, up: int) -> None:
-        """Local ports changed (bit set of planes); the peer will be told."""
+        """Local ports changed (bit set of planes); the peer will be told, once there is one."""
+        self._ports = up
         if self.state in (QpState.RTR, QpState.RTS):
             self._obey(law.on_ports(self.m, self.rx, now_ns, up, 0 if self.state is QpState.RTS else 1))
         if self.state is QpState.RTS:
@@ -219,6 +230,7 @@ class QueuePair:
 
     def set_penalty(self, penalty: int) -> None:
         """Ask the peer for less (rcv_cwnd_pen, 1 to 127), or as much as before (0)."""
+        check_range("penalty", penalty, 0, MAX_PENALTY)
         law.on_pressure(self.m, self.rx, penalty)
 
     def ev_states(self) -> dict[int, EvState]:
@@ -228,13 +240,19 @@ class QueuePair:
 
     def deny_ev(self, ev: int) -> None:
         """A controller takes an entropy value out of use."""
-        self._need(QpState.RTS)
-        evs.deny(self.m, self.tx, self._slots[ev])
+        evs.deny(self.m, self.tx, self._slot(ev))
 
     def allow_ev(self, ev: int) -> None:
         """A controller lets an entropy value be used again."""
+        evs.allow(self.m, self.tx, self._slot(ev))
+
+    def _slot(self, ev: int) -> int:
         self._need(QpState.RTS)
-        evs.allow(self.m, self.tx, self._slots[ev])
+        if ev not in self._slots:
+            raise LocalProtocolError(
+                "fabric/bad-evs", f"queue pair {self.qp_num} has no EV {ev:#010x}", hint="`evs` lists those it has"
+            )
+        return self._slots[ev]
 
     def close(self) -> None:
         """Give up all outstanding work; it completes as flushed."""
@@ -364,8 +382,8 @@ class QueuePair:
             flags |= at.F_IMM
             if self.m[self.rx + at.RX_WIMM] >= len(self._receives):
                 flags |= at.F_NO_RESOURCE
-        region = self._find(packet)
-        if region is None:
+        region = self._domain.admit(reth.rkey, reth.va, reth.dma_len, len(packet.payload))
+        if region is None or len(packet.payload) > self.profile.mtu:
             flags |= at.F_NO_ACCESS
         echo = packets.time_of(packet.tseth.tx_timestamp, now_ns) if packet.tseth is not None else -1
         psn = bits.unwrap(bth.psn, self.m[self.rx + at.RX_NEXT])
@@ -387,15 +405,6 @@ class QueuePair:
             self._answer(Ack(Bth(Opcode.ACK, self.dest_qp_num, bth.psn), aeth), path)
         self._deliver()
         self._obey(did)
-
-    def _find(self, packet: Write) -> MemoryRegion | None:
-        """The region a Write packet may be placed in, whole message and all; for a message of no bytes any will do."""
-        reth = packet.reth
-        if len(packet.payload) > min(reth.dma_len, self.profile.mtu):
-            return None
-        if reth.dma_len == 0:
-            return _NOWHERE
-        return self._domain.find(reth.rkey, reth.va, reth.dma_len)
 
     def _deliver(self) -> None:
         """Complete received messages up to the window's lower edge; immediates come out in message order."""
@@ -487,18 +496,6 @@ class QueuePair:
     def _complete(self, send: _Send, status: Status) -> None:
         num_bytes = len(send.data) if status is Status.SUCCESS else 0
         self._send_cq.add(Completion(send.wr_id, self.qp_num, WorkOpcode.RDMA_WRITE, status, num_bytes, send.imm))
-
-
-_NOWHERE = MemoryRegion(memoryview(bytearray()), 0, 0)
-
-
-def default_evs(profile: Profile, seed: int) -> tuple[int, ...]:
-    """An entropy value for each slot: a source port of the dynamic range that tells the slot, a random flow label."""
-    word = [bits.scramble(seed)]
-    return tuple(
-        (0xC000 | slot) << 16 | bits.random32(word, 0) & 0xFFFF  # slot < 256
-        for slot in range(profile.num_evs)
-    )
 
 
 def _int(value: object) -> int:

@@ -24,6 +24,8 @@ TIMEOUT_UNIT_NS = 1024
 MAX_TIMEOUT = 24
 MAX_RETRY_LINEAR = 7
 MAX_RETRY_EXP = 25  # and 25 means for ever
+MAX_MESSAGE_BYTES = 1 << 31
+MAX_PENALTY = 127  # CC_STATE.rcv_cwnd_pen has 7 bits
 
 
 class QpState(enum.Enum):
@@ -98,6 +100,8 @@ _RANGES = {
 
 def check_step(state: QpState, target: QpState, attributes: Mapping[str, object]) -> None:
     """Raise LocalProtocolError unless a queue pair in `state` may go to `target` with these attributes."""
+    if target not in _STEPS:
+        raise _refused(f"a queue pair does not go to {target.name}; make a new one")
     start, required, optional = _STEPS[target]
     unused = sorted(UNUSED & attributes.keys())
     unknown = sorted(attributes.keys() - required - optional - UNUSED)
@@ -111,14 +115,28 @@ def check_step(state: QpState, target: QpState, attributes: Mapping[str, object]
     if missing:
         raise _refused(f"the step to {target.name} needs {missing[0]}")
     for name, (low, high) in _RANGES.items():
-        value = attributes.get(name)
-        if value is not None and not (isinstance(value, int) and low <= value <= high):
-            raise _refused(f"{name} must be {low} to {high}")
+        if attributes.get(name) is not None:
+            check_range(name, attributes[name], low, high)
     match attributes.get("retry_cnt", RetryCnt()):
         case RetryCnt(int(linear), int(exp)) if 0 <= linear <= MAX_RETRY_LINEAR and 0 <= exp <= MAX_RETRY_EXP:
             return
         case _:
             raise _refused(f"retry_cnt must be a RetryCnt of at most {MAX_RETRY_LINEAR} and {MAX_RETRY_EXP} retries")
+
+
+def check_range(name: str, value: object, low: int, high: int) -> None:
+    """Raise LocalProtocolError unless the value is an integer of this range."""
+    if not (isinstance(value, int) and low <= value <= high):
+        raise _refused(f"{name} must be {low} to {high}")
+
+
+def check_write(num_bytes: int, *, remote_addr: int, rkey: int, imm: int | None) -> None:
+    """Raise LocalProtocolError if the fields of RETH and ImmDt cannot say this."""
+    if num_bytes > MAX_MESSAGE_BYTES:
+        raise LocalProtocolError("fabric/too-long", f"a message of {num_bytes} bytes is too long", hint="split it")
+    check_range("remote_addr", remote_addr, 0, (1 << 64) - num_bytes)
+    check_range("rkey", rkey, 0, (1 << 32) - 1)
+    check_range("imm", imm or 0, 0, (1 << 32) - 1)
 
 
 def profile_changes(attributes: Mapping[str, object]) -> dict[str, object]:

@@ -11,11 +11,11 @@ from fairlead.errors import LocalProtocolError, PathsExhausted, RemoteProtocolEr
 from fairlead.fabric.mrc import layout as at
 from fairlead.fabric.mrc import packets
 from fairlead.fabric.mrc.completion import Status, WorkOpcode
+from fairlead.fabric.mrc.entropy import default_evs
 from fairlead.fabric.mrc.headers import Bth, Dialect, Dscp, Erth, Meth, Opcode, Reth, Seth
 from fairlead.fabric.mrc.icrc import Icrc
 from fairlead.fabric.mrc.packets import Datagram, Path, Write
 from fairlead.fabric.mrc.profile import Profile
-from fairlead.fabric.mrc.qp import default_evs
 from fairlead.fabric.mrc.verbs import EvState, QpHint, QpState, RetryCnt
 from support.mrc_pair import End, Link, Pair, end, opcode_of
 
@@ -76,6 +76,7 @@ def test_the_way_to_rts() -> None:
         (QpState.RTR, QpState.RTS, {"sq_psn": 0, "retry_cnt": 7}, "retry_cnt must be a RetryCnt"),
         (QpState.RTR, QpState.RTS, {"sq_psn": 0, "retry_cnt": RetryCnt(8, 0)}, "of at most 7 and 25"),
         (None, QpState.INIT, {"ev_profile_id": 1}, "no device to find profiles on"),
+        (QpState.RTS, QpState.RESET, {}, "does not go to RESET; make a new one"),
     ],
 )
 def test_steps_that_are_refused(
@@ -157,7 +158,7 @@ def test_a_write_without_timestamp_is_taken_and_its_echo_is_zero() -> None:
 
 def test_evs_must_be_distinct_and_as_many_as_the_profile_says() -> None:
     assert len(set(default_evs(Profile.mrc(), 3))) == 256
-    for evs in ([1, 2], [5] * 32):
+    for evs in ([1, 2], [5] * 32, list(range(33)), [-1, *range(31)], [1 << 32, *range(31)]):
         with pytest.raises(LocalProtocolError) as caught:
             end(PROFILE, 7, 1, evs=evs)
         assert caught.value.code == "fabric/bad-evs"
@@ -235,6 +236,25 @@ def test_a_message_that_no_length_field_can_say_is_refused() -> None:
     with pytest.raises(LocalProtocolError) as caught:
         p.a.qp.post_write(memoryview(untouched), wr_id=1, remote_addr=0, rkey=0)
     assert caught.value.code == "fabric/too-long"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"remote_addr": -1},
+        {"remote_addr": (1 << 64) - 1},
+        {"rkey": 1 << 32},
+        {"rkey": -1},
+        {"imm": 1 << 32},
+        {"imm": -1},
+    ],
+)
+def test_what_no_header_can_say_is_refused_when_it_is_posted(fields: dict[str, int]) -> None:
+    p = pair()
+    with pytest.raises(LocalProtocolError, match=f"{next(iter(fields))} must be 0 to"):
+        p.a.qp.post_write(b"ab", wr_id=1, **{"remote_addr": 0, "rkey": 0, **fields})
+    p.a.qp.post_write(b"ab", wr_id=1, remote_addr=(1 << 64) - 2, rkey=(1 << 32) - 1, imm=(1 << 32) - 1)
+    assert len(list(p.a.qp.transmit(p.now))) == 1
 
 
 def test_what_goes_out_tells_class_plane_and_ev() -> None:
@@ -407,6 +427,33 @@ def test_a_lost_port_status_is_sent_again() -> None:
     assert p.b.qp.next_timer_ns() is None
 
 
+def test_ports_that_were_down_before_the_peer_was_known_are_avoided_and_announced() -> None:
+    early, late = fresh(), fresh()
+    early.qp.set_ports(0, 0b1110)
+    lead(early, QpState.RTR)
+    lead(late, QpState.RTR)
+    late.qp.set_ports(0, 0b0111)
+    for datagram in late.qp.transmit(0):
+        early.qp.receive(datagram.data, datagram.path, 0)
+    for side in (early, late):
+        side.qp.modify(QpState.RTS, sq_psn=0)
+        side.qp.post_write(bytes(200_000), wr_id=1, remote_addr=0, rkey=0)
+    sent = list(early.qp.transmit(0))
+    assert {d.path.plane for d in sent} == {1, 2}  # without its own plane 0 and the peer's plane 3
+    assert Opcode.ENDPOINT_REQUEST in {opcode_of(d) for d in sent}
+    assert {d.path.plane for d in late.qp.transmit(0)} == {0, 1, 2}
+
+
+def test_a_queue_pair_without_any_port_ends_as_soon_as_it_is_led_on() -> None:
+    side = fresh()
+    side.qp.set_ports(0, 0)
+    lead(side, QpState.RTR)
+    assert side.qp.state is QpState.ERR
+    failed = side.qp.poll_event()
+    assert failed is not None
+    assert isinstance(failed.error, PathsExhausted)
+
+
 # --- what a controller and a host may ask ----------------------------------------------------------------------------
 
 
@@ -424,6 +471,16 @@ def test_a_denied_ev_is_not_used_until_it_is_allowed() -> None:
     assert [p.a.qp.ev_states()[ev] for ev in active[:8]] == [EvState.DENIED] * 8
     p.a.qp.allow_ev(active[0])
     assert p.a.qp.ev_states()[active[0]] in {EvState.GOOD, EvState.STANDBY}
+
+
+def test_what_is_no_ev_or_no_penalty_is_refused() -> None:
+    p = pair()
+    for call in (p.a.qp.deny_ev, p.a.qp.allow_ev):
+        with pytest.raises(LocalProtocolError, match="has no EV 0x00000005"):
+            call(5)
+    for penalty in (-1, 128):
+        with pytest.raises(LocalProtocolError, match="penalty must be 0 to 127"):
+            p.a.qp.set_penalty(penalty)
 
 
 def test_a_penalty_shrinks_the_peers_window_and_its_end_restores_it() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from fairlead.errors import LocalProtocolError
 from fairlead.fabric.mrc.completion import Completion, CompletionQueue, Status, WorkOpcode
-from fairlead.fabric.mrc.memory import MAX_REGIONS, ProtectionDomain
+from fairlead.fabric.mrc.memory import MAX_REGIONS, NOWHERE, ProtectionDomain
 
 
 def domain() -> ProtectionDomain:
@@ -23,6 +23,17 @@ def test_bounds(offset: int, length: int, inside: bool) -> None:
     pd = domain()
     region = pd.register(bytearray(100), addr=1 << 20)
     assert (pd.find(region.rkey, region.addr + offset, length) is region) == inside
+
+
+def test_a_packet_is_admitted_with_its_whole_message_or_not_at_all() -> None:
+    pd = domain()
+    region = pd.register(bytearray(100))
+    assert pd.admit(region.rkey, region.addr, 100, 100) is region
+    assert pd.admit(region.rkey, region.addr, 100, 1) is region
+    assert pd.admit(region.rkey, region.addr, 101, 1) is None  # the rest would not fit
+    assert pd.admit(region.rkey, region.addr, 4, 5) is None  # longer than it says
+    assert pd.admit(1, 1, 0, 0) is NOWHERE
+    assert pd.admit(1, 1, 0, 1) is None
 
 
 def test_addresses_at_the_end_of_the_space_do_not_wrap() -> None:
