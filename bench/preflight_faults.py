@@ -32,9 +32,6 @@ PAGE = RESULTS.with_suffix(".md")
 
 def chosen(suite: str, num: int, rng: random.Random, only: str) -> Iterator[tuple[str, list[Kind]]]:
     """The trials of a suite, in an order drawn by seed: name and kinds."""
-    if suite == "healthy":
-        yield from ((f"healthy {i + 1}", []) for i in range(num))
-        return
     kinds = [k for k in KINDS.values() if only in k.name]
     if suite == "single":
         rng.shuffle(kinds)
@@ -107,12 +104,12 @@ def tables(results: Path, page: Path) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("suite", choices=["single", "double", "healthy", "tables"], nargs="?", default="single")
+    parser.add_argument("suite", choices=["single", "double", "tables"], nargs="?", default="single")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--gpus", type=int, default=2)
     parser.add_argument("--rate", type=int, default=250, help="Mb/s of every host port")
-    parser.add_argument("--num", type=int, default=20, help="how many doubles, or healthy runs")
+    parser.add_argument("--num", type=int, default=20, help="how many doubles")
     parser.add_argument("--most", type=int, default=1000, help="stop after so many trials; the next call goes on")
     parser.add_argument("--only", default="", help="kinds with this in their name")
     parser.add_argument("--keep", action="store_true", help="add to the file of results, and leave out what is in it")

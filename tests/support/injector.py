@@ -179,6 +179,8 @@ class _Process:
     node: str
     rank: int
     local: int
+    is_task: bool
+    """Whether its environment is its own: a body is forked by the task that imported torch, and keeps that one's."""
     is_body: bool
 
 
@@ -199,7 +201,8 @@ def ranks_of(world: World) -> Iterator[_Process]:
             local = int(env.get("LOCAL_RANK") or env["SLURM_LOCALID"])
             name = (entry / "comm").read_text().strip()
             is_body = name.startswith("fl-rank-")
-            yield _Process(int(entry.name), node, int(name[8:]) if is_body else rank, local, is_body)
+            body = int(name[8:]) if is_body else rank
+            yield _Process(int(entry.name), node, body, local, body == rank, is_body)
 
 
 def _link(path: str) -> str:
@@ -224,9 +227,9 @@ def _rank_fault(sig: signal.Signals, *codes: str, inside: bool) -> Callable[[Wor
         stop = threading.Event()
 
         def victim() -> _Process | None:
-            """The task; its body, once it is inside, which keeps the environment of the task that imported torch."""
+            """The task, or its body once that is inside."""
             found = list(ranks_of(world))
-            task = next((p for p in found if not p.is_body and (p.node, p.local) == (node, local)), None)
+            task = next((p for p in found if p.is_task and (p.node, p.local) == (node, local)), None)
             if task is None or not inside:
                 return task
             return next((p for p in found if p.is_body and p.rank == task.rank and _is_in_collective(p.pid)), None)

@@ -1,0 +1,217 @@
+"""The faults of the matrix beside what else can be installed here: who notices, who names the culprit, in how long.
+
+    sudo python bench/preflight_peers.py [--cmax /opt/peers/bin/cmax] [--only WORD] [--keep]
+    sudo python bench/preflight_peers.py tables
+
+validator   the method of the public cluster validator, written afresh: eight tasks under srun, one DDP step of a small
+            model, an all-reduce of one number, a barrier, a line of success. Killed after LIMIT_S.
+cmax        `cmax audit --slurm` of clustermax 0.2.1 from PyPI, in an environment of its own that lab hosts can see
+            (below /opt, not /tmp): python3 -m venv /opt/peers && /opt/peers/bin/pip install clustermax==0.2.1
+
+A peer notices a fault if it says anything that it does not say of the healthy lab. It names it if what it says then
+holds the name of every guilty node and of no other; for a dead plane or a wrong count the part itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from preflight_faults import RESULTS, ROOT
+
+from fairlead.cluster.enter import into_host, running
+from support import scorer
+from support.injector import KINDS, World
+from support.scorer import Truth
+from support.trials import draw, world
+
+OWN_RESULTS = ROOT / "docs/benchmarks/preflight-peers.jsonl"
+PAGE = OWN_RESULTS.with_suffix(".md")
+LIMIT_S = 60
+VALIDATOR = """
+import datetime, os, socket
+rank, world = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"])
+open("/proc/self/comm", "w").write("fl-rank-%d" % rank)  # by which the injector finds a rank
+import torch, torch.distributed as dist
+dist.init_process_group("gloo", init_method="tcp://" + os.environ["MASTER"], rank=rank, world_size=world)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(10, 10))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+torch.manual_seed(42 + rank)
+loss = model(torch.randn(20, 10)).square().mean()
+loss.backward()
+optimizer.step()
+total = loss.detach().clone()
+dist.all_reduce(total)
+dist.barrier()
+if rank == 0:
+    print("SUCCESS", world, float(total) / world)
+"""
+
+
+class Found(msgspec.Struct, kw_only=True):
+    """What one peer said about one fault."""
+
+    peer: str
+    fault: str
+    target: str
+    wall_s: float
+    has_noticed: bool = False
+    has_named: bool = False
+    said: str = ""
+
+
+def validator(world_: World, tasks: int) -> tuple[str, float]:
+    """(everything it said, seconds)."""
+    state = running(world_.name)
+    head, first = state.host("head"), state.host(world_.nodes[0])
+    assert head is not None
+    assert first is not None
+    master = f"[{first.fabric}]:{random.randrange(49152, 65536)}"
+    words = [
+        "srun", f"--nodes={len(world_.nodes)}", f"--ntasks={tasks}", f"--gres=gpu:{world_.per_node}",
+        f"--partition={state.slurm.partition}", "--mpi=none", "--chdir=/tmp", "--immediate=10",
+        f"--export=ALL,MASTER={master},GLOO_SOCKET_IFNAME=fab0",
+        sys.executable, "-X", "fairlead-rank", "-c", VALIDATOR,
+    ]  # fmt: skip
+    return _run(into_host(state, head, words))
+
+
+def cmax(world_: World, program: Path) -> tuple[str, float]:
+    """The same."""
+    state = running(world_.name)
+    head = state.host("head")
+    assert head is not None
+    script = f"rm -rf /tmp/cmax; mkdir /tmp/cmax; cd /tmp/cmax; HOME=/tmp/cmax exec {program} audit --slurm -y -vvv"
+    return _run(into_host(state, head, ["sh", "-c", script]))
+
+
+def _run(argv: list[str]) -> tuple[str, float]:
+    started = time.monotonic()
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        said, _ = process.communicate(timeout=LIMIT_S)
+        said += f"\nexit {process.returncode}"
+    except subprocess.TimeoutExpired:
+        process.kill()
+        said = process.communicate()[0] + f"\nkilled after {LIMIT_S} s"
+    return said, time.monotonic() - started
+
+
+def lines_of(said: str) -> set[str]:
+    """What was said, without what differs from run to run: times, ports, numbers of jobs and processes."""
+    return {re.sub(r"\d+(\.\d+)?|0x[0-9a-f]+", "#", line).strip() if "SUCCESS" in line else line.strip()
+            for line in said.splitlines() if line.strip()}  # fmt: skip
+
+
+TROUBLE = re.compile(r"error|fail|warn|killed|exit [^0]|timed? ?out|drain|down", re.IGNORECASE)
+
+
+def judge(found: Found, truth: Truth, said: str, healthy: set[str], nodes: list[str]) -> Found:
+    """Compare what a peer said with the truth."""
+    new = sorted(lines_of(said) - healthy)
+    text = "\n".join(new)
+    named = {n for n in nodes if re.search(rf"\b{n}\b", text)}
+    if truth.nodes:
+        is_named = named == set(truth.nodes)
+    else:
+        is_named = any(part in text for part in truth.part or (truth.target.split()[0],))
+    bad = [line for line in new if TROUBLE.search(line)]
+    found.has_noticed, found.has_named = bool(bad), bool(bad) and is_named
+    found.said = bad[0][:160] if bad else "nothing new"
+    return found
+
+
+def run(args: argparse.Namespace) -> None:
+    """Every fault under each peer."""
+    peers = ["validator", *(["cmax"] if args.cmax else [])]
+    with world() as world_:
+        num = len(world_.nodes) * world_.per_node
+
+        def ask(peer: str, tasks: int = num) -> tuple[str, float]:
+            return validator(world_, tasks) if peer == "validator" else cmax(world_, args.cmax)
+
+        healthy = {peer: set[str]() for peer in peers}
+        for peer in peers:
+            for _ in range(2):
+                said, wall_s = ask(peer)
+                healthy[peer] |= lines_of(said)
+            print(f"{peer:10} healthy  {wall_s:.1f} s  {len(healthy[peer])} lines", flush=True)
+        for kind in (k for k in KINDS.values() if args.only in k.name):
+            for peer in peers:
+                if peer == "cmax" and (kind.is_job or kind.name.startswith("rank")):
+                    continue  # it starts no ranks
+                [(truth, inject)] = draw(world_, [kind], random.Random(f"{args.seed} {kind.name}"))
+                undo = inject()
+                try:
+                    said, wall_s = ask(peer, int(truth.target.split()[0]) if kind.is_job else num)
+                finally:
+                    undo()
+                    world_.sh("head", "scancel --full --signal=KILL -u root; true")
+                    world_.calm()
+                found = Found(peer=peer, fault=kind.name, target=truth.target, wall_s=round(wall_s, 1))
+                judge(found, truth, said, healthy[peer], world_.nodes)
+                print(
+                    f"{peer:10} {kind.name:20} {truth.target:20} noticed {found.has_noticed!s:5} "
+                    f"named {found.has_named!s:5} {wall_s:5.1f} s  {found.said[:80]}",
+                    flush=True,
+                )
+                if args.keep:
+                    with OWN_RESULTS.open("ab") as file:
+                        file.write(msgspec.json.encode(found) + b"\n")
+
+
+def tables() -> None:
+    """Fill the page from both files of results."""
+    lines = [msgspec.json.decode(line, type=Found) for line in OWN_RESULTS.read_bytes().splitlines()]
+    found = {(f.peer, f.fault): f for f in lines}
+    single = [t for t in scorer.read(RESULTS) if (t.suite, t.hosts, t.rate_mbps) == ("single", 4, 250)]
+    ours = {t.name: t for t in single}
+    rows = ["| fault | fairlead preflight | validator's method | cmax 0.2.1 |", "|---|---|---|---|"]
+    for name in KINDS:
+        mine = ours.get(name)
+        cells = [f"named, {mine.wall_s:.0f} s" if mine and mine.is_hit else "not named" if mine else "not run"]
+        cells += [_cell(found.get((peer, name))) for peer in ("validator", "cmax")]
+        rows.append(f"| {name} | {' | '.join(cells)} |")
+    for word, test in (("named", lambda f: f.has_named), ("noticed", lambda f: f.has_noticed)):
+        counts = [f"{sum(test(f) for f in lines if f.peer == p)} of {sum(f.peer == p for f in lines)}"
+                  for p in ("validator", "cmax")]  # fmt: skip
+        hits = f"{sum(t.is_hit if word == 'named' else t.verdict == 'fail' for t in ours.values())} of {len(ours)}"
+        rows.append(f"| **{word}** | {hits} | {' | '.join(counts)} |")
+    text = "\n".join(rows)
+    page = re.sub(r"(<!-- peers -->\n).*?(<!-- end -->)", rf"\g<1>{text}\n\g<2>", PAGE.read_text(), flags=re.DOTALL)
+    PAGE.write_text(page)
+
+
+def _cell(found: Found | None) -> str:
+    if found is None:
+        return "-"
+    word = "named" if found.has_named else "noticed" if found.has_noticed else "passes"
+    return f"{word}, {found.wall_s:.0f} s"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["run", "tables"], nargs="?", default="run")
+    parser.add_argument("--cmax", type=Path)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--keep", action="store_true")
+    args = parser.parse_args()
+    if args.what == "tables":
+        tables()
+    else:
+        run(args)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
