@@ -57,12 +57,19 @@ def each(fault: Fault) -> list[Fault]:
     """A fault of several parts, part by part."""
     if fault.kind == "paths":
         return [fault]
-    parts = [fault]
+    parts, later = [fault], fault.apart_us
     for key, several in (("nic", fault.nics), ("t1", fault.t1s), ("plane", fault.planes)):
-        if not several.is_all:
+        # a NIC hears of all its ports that change at one time at once
+        if not several.is_all and (key != "plane" or later):
             parts = [replace(part, **{key: int(number)}) for part in parts for number in several.every]
-    later = fault.apart_us
     return [replace(part, at_us=part.at_us + i * later) for i, part in enumerate(parts)] if later else parts
+
+
+def planes_of(shape: Shape, fault: Fault) -> list[int]:
+    """The planes a fault (one part of it) touches."""
+    if fault.plane >= 0:
+        return [fault.plane]
+    return [int(plane) for plane in fault.planes.numbers(shape.planes)]
 
 
 def _spans(fault: Fault, until_us: float) -> Iterator[tuple[float, float]]:
@@ -78,9 +85,8 @@ def _spans(fault: Fault, until_us: float) -> Iterator[tuple[float, float]]:
 
 def links(shape: Shape, fault: Fault) -> list[Link]:
     """The links a fault touches."""
-    planes = range(shape.planes) if fault.plane < 0 else [fault.plane]
     found: list[Link] = []
-    for plane in planes:
+    for plane in planes_of(shape, fault):
         if fault.core >= 0:
             found.append(_core_link(shape, plane, fault.t1, fault.core))
         elif fault.nic >= 0:
@@ -176,8 +182,7 @@ class _Change:
 
     def _corrupt(self, world: World) -> None:
         """Mark the paths over these T1 switches, and the NICs that lose packets there."""
-        planes = range(self.shape.planes) if self.fault.plane < 0 else [self.fault.plane]
-        for plane in planes:
+        for plane in planes_of(self.shape, self.fault):
             for t1 in self.fault.t1s.numbers(self.shape.pod_t1):
                 first = plane * self.shape.up0 + int(t1) * self.shape.bundle1
                 world.tables["ev_loss"][first : first + self.shape.bundle1] = self.begins

@@ -69,8 +69,7 @@ class Queues(Struct, frozen=True, kw_only=True):
     ecn_low_bdp: Share = 0.2
     ecn_high_bdp: Share = 0.8
     ecn_last_hop: bool | None = None
-    """Mark also on the way to the NIC. MRC does not, so that a mark means a busy path, not a busy receiver; DCQCN and the
-    reference simulator need it. Unless said: not for mrc."""
+    """Mark also on the way to the NIC. Unless said: not for mrc, whose marks mean a busy path, not a busy receiver."""
     trim: bool = True
     trim_bytes: Annotated[int, Meta(ge=64, le=512)] = 64
     pfc: bool = False

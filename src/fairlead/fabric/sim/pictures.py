@@ -8,12 +8,14 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fairlead.fabric.sim.faults import links
+from fairlead.base.units import rate
+from fairlead.fabric.sim.faults import each, links
 from fairlead.fabric.sim.model import Fault
 from fairlead.fabric.sim.results import Results
 from fairlead.fabric.sim.runner import Ended
-from fairlead.fabric.sim.summary import quantiles, slowdown
+from fairlead.fabric.sim.summary import ENDED, flow_row
 from fairlead.records.fabricview import FabricView, Host, Port, Switch, Trunk
 from fairlead.records.verdict import Verdict
 from fairlead.report import charts
@@ -24,41 +26,79 @@ from fairlead.report.svg import Figure, Table
 
 _DRAWN_T0 = 64  # a picture of more switches than this shows nothing
 _MAX_LINES = 8
+_MANY = 16  # messages whose arrivals make a curve
+
+Floats = NDArray[np.float64]
 
 
 def goodput(r: Results, command: str = "") -> Figure:
-    """Payload placed over time, one line a plane (or one for all where there are many), with the faults."""
-    times = (np.arange(r.goodput_bits_per_s.shape[1]) + 0.5) * r.bin_us / 1e6
-    width = max(1, len(times) // 400)
-    usable = len(times) // width * width
-    means = r.goodput_bits_per_s[:, :usable].reshape(len(r.goodput_bits_per_s), -1, width).mean(axis=2)
-    times = times[:usable].reshape(-1, width).mean(axis=1)
-    planes = len(means)
-    if planes <= _MAX_LINES:
-        series = [
-            Series(f"plane {p}", list(zip(times.tolist(), means[p].tolist(), strict=True)), colour=p)
-            for p in range(planes)
-        ]
-    else:
-        series = [
-            Series("all planes", list(zip(times.tolist(), means.sum(axis=0).tolist(), strict=True)), colour="accent")
-        ]
-    levels = []
-    if planes > 1:
-        per_plane = (
-            r.setup.nic_bits_per_s / r.setup.shape.planes * len(np.unique(r.setup.workload.src)) * r.setup.payload_share
-        )
-        levels = [Level(per_plane, "line rate of the senders, payload")]
+    """Payload placed over time, all planes together, with the faults."""
+    times, means, width_us = _rates(r)
+    ends = {"send": len(np.unique(r.setup.workload.src)), "receive": len(np.unique(r.setup.workload.dst))}
+    fewer = min(ends, key=lambda side: ends[side])
+    most = r.setup.nic_bits_per_s * ends[fewer] * r.setup.payload_share
     return charts.lines(
         "Goodput over time",
-        f"Payload placed at the receivers in bins of {r.bin_us * width:g} us.",
+        f"Payload placed at the receivers, all planes together, in bins of {width_us:g} us.",
+        [Series("goodput", _points(times, means.sum(axis=0)), colour="accent")],
+        x=Axis("time", "s"),
+        y=Axis("goodput", "b/s", lo=0),
+        marks=_marks(r),
+        levels=[Level(most, f"line rate of the NICs that {fewer}")],
+        names="above",
+        command=command,
+    )
+
+
+def planes(r: Results, command: str = "") -> Figure:
+    """The same plane by plane."""
+    times, means, width_us = _rates(r)
+    return charts.lines(
+        "Goodput by plane",
+        f"Payload placed at the receivers, in bins of {width_us:g} us. Planes that carry the same lie on each other.",
+        [Series(f"plane {p}", _points(times, mean), colour=p) for p, mean in enumerate(means)],
+        x=Axis("time", "s"),
+        y=Axis("goodput", "b/s", lo=0),
+        marks=_marks(r),
+        command=command,
+        names="above",
+    )
+
+
+def traffic(r: Results, command: str = "") -> Figure:
+    """Each part of the traffic by the messages that arrived."""
+    parts = [p for p in r.parts if p.done >= _MANY]
+    end = max(float(p.arrivals_us[-1]) for p in parts)
+    edges = np.linspace(0, end, min(101, max(p.done for p in parts) // 4 + 2))
+    series = []
+    for number, part in enumerate(parts):
+        placed, _ = np.histogram(part.arrivals_us, edges, weights=part.arrivals_bytes)
+        rates = placed * 8e6 / np.diff(edges)
+        steps = np.append(rates, rates[-1])  # the last value holds to the end
+        series.append(Series(part.name, _points(edges / 1e6, steps), colour=number, kind="step"))
+    return charts.lines(
+        "Goodput by traffic",
+        f"Messages complete at their receivers, in bins of {edges[1]:.3g} us.",
         series,
         x=Axis("time", "s"),
         y=Axis("goodput", "b/s", lo=0),
         marks=_marks(r),
-        levels=levels,
         command=command,
+        names="above",
     )
+
+
+def _rates(r: Results) -> tuple[Floats, Floats, float]:
+    """Middle of each bin in seconds, goodput [plane, bin], width of a bin; no more bins than can be seen."""
+    width = max(1, r.goodput_bits_per_s.shape[1] // 400)
+    whole = r.goodput_bits_per_s.shape[1] // width * width
+    means = r.goodput_bits_per_s[:, :whole].reshape(len(r.goodput_bits_per_s), -1, width).mean(axis=2)
+    times = (np.arange(means.shape[1]) + 0.5) * r.bin_us * width / 1e6
+    return times, means, r.bin_us * width
+
+
+def _points(x: Floats, y: Floats) -> list[tuple[float, float]]:
+    return list(zip(x.tolist(), y.tolist(), strict=True))
 
 
 def _marks(r: Results) -> list[Mark]:
@@ -73,14 +113,21 @@ def _marks(r: Results) -> list[Mark]:
 
 def fault_words(fault: Fault) -> str:
     """A fault in a few words."""
-    where = [f"{key} {getattr(fault, key)}" for key in ("plane", "t0", "t1", "nic") if getattr(fault, key) >= 0]
+    where = []
+    for key, several in (("plane", fault.planes), ("nic", fault.nics), ("t0", None), ("t1", fault.t1s)):
+        if several and not several.is_all:
+            where.append(f"{key}s {several.text}")
+        elif getattr(fault, key) >= 0:
+            where.append(f"{key} {getattr(fault, key)}")
     how = {
-        "loss": f"loses {fault.loss:g}",
+        "loss": f"loses {fault.loss:.3g}",
         "slow": f"at {fault.rate:g} of its rate",
         "paths": f"paths lose {fault.loss:g}",
     }
     verb = how.get(fault.kind, "flaps" if fault.flap_us else "down")
-    return " ".join([fault.kind if fault.kind in ("link", "port", "t0", "t1") else "", *where, verb]).strip()
+    each_later = f", {fault.apart_us:g} us apart" if fault.apart_us else ""
+    what = fault.kind if fault.kind in {"link", "port", "t0", "t1"} else ""
+    return " ".join(filter(None, [what, *where, verb])) + each_later
 
 
 def completion(r: Results, command: str = "") -> Figure:
@@ -117,6 +164,18 @@ def queues(r: Results, command: str = "") -> Figure:
     )
 
 
+def paths(r: Results, command: str = "") -> Figure:
+    """Entropy values by state at the end of the run."""
+    roles = {"skip": "warn", "assumed bad": "fail", "denied": "muted", "standby": "muted"}
+    return charts.bars(
+        "Paths at the end",
+        "Entropy values of all queue pairs by state. Those marked skip are in rotation too, and are passed over once.",
+        [Bar(name, float(num), colour=roles.get(name, "accent")) for name, num in r.ev_states.items()],
+        x=Axis("entropy values"),
+        command=command,
+    )
+
+
 def steps(r: Results, command: str = "") -> Figure:
     """How long each training step took."""
     return charts.bars(
@@ -141,15 +200,16 @@ def fabric(r: Results, command: str = "") -> Figure | None:
     ports: dict[tuple[str, int], str] = {}
     trunks: dict[tuple[int, int, int], str] = {}
     for fault in r.setup.scenario.fault:
-        note = fault_words(fault)
-        for link in links(shape, fault) if fault.kind != "paths" else []:
-            if fault.kind in ("t0", "t1"):
-                tier: Literal[0, 1] = 1 if fault.kind == "t1" else 0
-                switches[link.plane, tier, fault.t1 if tier else fault.t0] = note
-            elif link.nic >= 0:
-                ports[f"n{link.nic}", link.plane] = note
-            elif link.t1 >= 0:
-                trunks[link.plane, link.t0, link.t1] = note
+        for part in each(fault) if fault.kind != "paths" else []:
+            note = fault_words(part)
+            for link in links(shape, part):
+                if part.kind in ("t0", "t1"):
+                    tier: Literal[0, 1] = 1 if part.kind == "t1" else 0
+                    switches[link.plane, tier, part.t1 if tier else part.t0] = note
+                elif link.nic >= 0:
+                    ports[f"n{link.nic}", link.plane] = note
+                elif link.t1 >= 0:
+                    trunks[link.plane, link.t0, link.t1] = note
     view = FabricView(
         title=r.setup.scenario.title or "fabric",
         num_planes=shape.planes,
@@ -174,12 +234,19 @@ def verdict(r: Results) -> Verdict:
 
 def figures(r: Results, command: str = "") -> dict[str, Figure]:
     """Every picture this run can be shown by, by a short name."""
-    found: dict[str, Figure | None] = {"fabric": fabric(r, command), "goodput": goodput(r, command)}
-    if any(p.done for p in r.parts):
+    found: dict[str, Figure | None] = {"goodput": goodput(r, command)}
+    if 1 < r.setup.shape.planes <= _MAX_LINES:
+        found["planes"] = planes(r, command)
+    if len(r.parts) > 1 and sum(p.done >= _MANY for p in r.parts):
+        found["traffic"] = traffic(r, command)
+    if sum(p.done for p in r.parts) >= _MANY:
         found["completion"] = completion(r, command)
     found["queues"] = queues(r, command)
+    if r.ev_states:
+        found["paths"] = paths(r, command)
     if r.steps:
         found["steps"] = steps(r, command)
+    found["fabric"] = fabric(r, command)
     return {name: figure for name, figure in found.items() if figure}
 
 
@@ -191,33 +258,33 @@ _COUNTERS = (
 def page(r: Results, *, command: str, version: str, written: str) -> str:
     """One HTML file about a run."""
     shape, c = r.setup.shape, r.counters
-    rows = [
-        [
-            p.name,
-            f"{p.done:,} of {p.messages:,}",
-            *(quantiles(p.fct_us).get(q, "-") for q in ("min", "p50", "p99", "max")),
-            quantiles(slowdown(p)).get("p50", "-") if p.done else "-",
-        ]
-        for p in r.parts
-    ]
-    header = ["traffic", "done", "FCT min (us)", "p50", "p99", "max", "slowdown p50"]
+    header = ["traffic", "done", "FCT min (us)", "p50", "p99", "max", "all (us)", "bound", "slowdown"]
+    all_figures = figures(r, command)
+
+    def drawn(*names: str) -> list[Figure]:
+        return [all_figures[name] for name in names if name in all_figures]
+
     packets = [[name.replace("_", " "), f"{getattr(c, name):,}"] for name in _COUNTERS]
     return page_html(
         Page(
             title=r.setup.scenario.title or "fabric simulation",
             verdict=verdict(r),
-            headline=f"{shape.num_nics:,} NICs x {shape.planes} planes, {r.outcome.time_ps / 1e6:,.1f} us played; "
-            f"{r.outcome.ended}",
+            headline=f"{shape.num_nics:,} NICs x {shape.planes} planes, {r.outcome.time_ps / 1e6:,.1f} us: "
+            f"{ENDED[r.outcome.ended]}",
             facts=[
                 ("NICs", f"{shape.num_nics:,}"),
                 ("switches", f"{shape.num_switches:,}"),
                 ("hops", f"{r.outcome.hops:,}"),
                 ("took", f"{r.outcome.wall_s:.1f} s"),
-                ("goodput", f"{r.mean_goodput / 1e12:.2f} Tb/s"),
+                ("goodput", rate(r.mean_goodput)),
             ],
             sections=[
-                *[Section(figure.title, [figure]) for figure in figures(r, command).values()],
-                Section("Traffic", [Table(header=header, rows=rows)]),
+                Section(
+                    "Traffic",
+                    [Table(header=header, rows=[flow_row(part) for part in r.parts]), *drawn("completion", "steps")],
+                ),
+                Section("Over time", drawn("goodput", "planes", "traffic")),
+                Section("Queues and paths", drawn("queues", "paths", "fabric")),
                 Section("Packets", [Table(header=["what", "number"], rows=packets)]),
                 Section(
                     "Again",

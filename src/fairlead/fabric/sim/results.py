@@ -5,7 +5,7 @@ Knows: where the engine leaves its counts. Must not know: output formats.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from fairlead.fabric.mrc import layout as mrc
 from fairlead.fabric.sim.engine import layout as at
 from fairlead.fabric.sim.engine import roce
 from fairlead.fabric.sim.engine.memory import World
-from fairlead.fabric.sim.runner import Outcome
+from fairlead.fabric.sim.runner import Ended, Outcome
 from fairlead.fabric.sim.setup import Setup
 
 Floats = NDArray[np.float64]
@@ -54,6 +54,18 @@ class Part:
     ideal_us: Floats
     """How long each would take alone."""
     payload_bytes: int
+    took_us: float
+    """From when the first might go to when the last was known to be complete; NaN where some are not."""
+    bound_us: float
+    """No fabric of these links could be faster: what the busiest NIC must send or take at its line rate."""
+    arrivals_us: Floats
+    """When each complete message was placed, in order; on the clock of the run."""
+    arrivals_bytes: Ints
+
+    @property
+    def slowdown(self) -> float:
+        """Time taken over the bound."""
+        return self.took_us / self.bound_us
 
 
 @dataclass(frozen=True)
@@ -93,6 +105,8 @@ class Results:
 
 def collect(setup: Setup, world: World, outcome: Outcome) -> Results:
     """Read a world after its run (or in the middle of it)."""
+    if outcome.ended is Ended.DONE:  # the engine notices some windows later
+        outcome = replace(outcome, time_ps=int(world.tables["messages"][:, at.MS_ACKED].max()))
     goodput, bin_us = _goodput(setup, world, outcome)
     return Results(
         setup=setup,
@@ -121,6 +135,8 @@ def _parts(setup: Setup, world: World) -> tuple[Part, ...]:
         size = done[:, at.MS_BYTES]
         begun = done[:, at.MS_DUE]
         order = np.argsort(done[:, at.MS_ACKED] - begun, kind="stable")
+        by_time = np.argsort(done[:, at.MS_PLACED], kind="stable")
+        took = (done[:, at.MS_ACKED].max() - begun.min()) / 1e6 if len(done) == len(mine) else float("nan")
         found.append(
             Part(
                 name=part.name or part.kind,
@@ -130,9 +146,22 @@ def _parts(setup: Setup, world: World) -> tuple[Part, ...]:
                 placed_us=((done[:, at.MS_PLACED] - begun) / 1e6)[order],
                 ideal_us=ideal_us(setup, size)[order],
                 payload_bytes=int(by_flow[work.group == number].sum()),
+                took_us=float(took),
+                bound_us=_bound_us(setup, group == number),
+                arrivals_us=(done[:, at.MS_PLACED] / 1e6)[by_time],
+                arrivals_bytes=size[by_time],
             )
         )
     return tuple(found)
+
+
+def _bound_us(setup: Setup, mine: NDArray[np.bool_]) -> float:
+    work, shape = setup.workload, setup.shape
+    size, flow = work.size[mine], work.flow[mine]
+    wire = size + -(-size // setup.profile.mtu) * setup.options.wire_overhead
+    busiest = max(np.bincount(ends[flow], wire).max() for ends in (work.src, work.dst))
+    there_and_back = 4 * shape.tiers[0].latency_ns / 1000
+    return float(busiest) * shape.tiers[0].fs_per_byte / 1e9 / shape.planes + there_and_back
 
 
 def ideal_us(setup: Setup, size: Ints) -> Floats:

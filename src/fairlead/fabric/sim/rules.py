@@ -210,7 +210,7 @@ _FAULT_KEYS = {
     "t1": (*_BROKEN, "t1", "t1s"),
     "loss": (*_WEAK, "loss"),
     "slow": (*_WEAK, "rate"),
-    "paths": ("kind", "at_us", "until_us", "plane", "nics", "t1s", "loss"),
+    "paths": ("kind", "at_us", "until_us", "planes", "plane", "nics", "t1s", "loss"),
 }
 _MOST_FLAPS = 10_000
 _SEVERAL = {"plane": "planes", "t1": "t1s", "nic": "nics"}

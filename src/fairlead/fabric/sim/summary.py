@@ -18,7 +18,7 @@ from fairlead.fabric.sim.runner import Ended, Outcome
 from fairlead.fabric.sim.shape import Shape
 
 QUANTILES = (0.0, 0.5, 0.9, 0.99, 1.0)
-_ENDED = {
+ENDED = {
     Ended.DONE: "every message is complete",
     Ended.TIME: "the time was up",
     Ended.STALLED: "nothing could happen any more",
@@ -35,7 +35,7 @@ def quantiles(values: NDArray[np.float64]) -> dict[str, float]:
 
 
 def slowdown(part: Part) -> NDArray[np.float64]:
-    """Completion times over what each message would take alone."""
+    """Completion times over what each message would take alone in the fabric."""
     return part.fct_us / part.ideal_us
 
 
@@ -48,7 +48,7 @@ def text(r: Results) -> str:
         f"fabric     {_size_of(shape)}",
         f"transport  {_transport(r)}",
         f"played     {duration(r.outcome.time_ps / 1e12)} of the fabric in {_pace(r.outcome)}",
-        f"ended      {_ENDED[r.outcome.ended]}",
+        f"ended      {ENDED[r.outcome.ended]}",
         "",
         _flow_table(r),
         "",
@@ -89,15 +89,18 @@ def _senders(r: Results) -> int:
 
 
 def _flow_table(r: Results) -> str:
-    rows = []
-    for part in r.parts:
-        q, s = quantiles(part.fct_us), quantiles(slowdown(part))
-        done = f"{part.done:,}" if part.done == part.messages else f"{part.done:,} of {part.messages:,}"
-        rows.append(
-            [part.name, done, *(f"{q[n]:.1f}" if q else "-" for n in ("min", "p50", "p99", "max"))]
-            + [f"{s[n]:.2f}" if s else "-" for n in ("p50", "max")]
-        )
-    return table(["TRAFFIC", "DONE", "FCT MIN (us)", "P50", "P99", "MAX", "SLOWDOWN P50", "MAX"], rows)
+    header = ["TRAFFIC", "DONE", "FCT MIN (us)", "P50", "P99", "MAX", "ALL (us)", "BOUND", "SLOWDOWN"]
+    return table(header, [flow_row(part) for part in r.parts])
+
+
+def flow_row(part: Part) -> list[str]:
+    """A part of the traffic: its messages, and how long all of it took beside what no fabric could beat."""
+    q = quantiles(part.fct_us)
+    done = f"{part.done:,}" if part.done == part.messages else f"{part.done:,} of {part.messages:,}"
+    times = [f"{q[n]:.1f}" if q else "-" for n in ("min", "p50", "p99", "max")]
+    is_whole = part.done == part.messages
+    whole = [f"{part.took_us:.1f}", f"{part.bound_us:.1f}", f"{part.slowdown:.3f}"]
+    return [part.name, done, *times, *(whole if is_whole else ["-", whole[1], "-"])]
 
 
 def _step_table(r: Results) -> str:
@@ -133,12 +136,18 @@ def body(r: Results) -> dict[str, Any]:
                 "payload_bytes": p.payload_bytes,
                 "fct_us": quantiles(p.fct_us),
                 "placed_us": quantiles(p.placed_us),
-                "slowdown": quantiles(slowdown(p)),
+                "message_slowdown": quantiles(slowdown(p)),
+                "took_us": p.took_us if p.done == p.messages else None,
+                "bound_us": p.bound_us,
+                "slowdown": p.slowdown if p.done == p.messages else None,
             }
             for p in r.parts
         ],
         "packets": asdict(c),
         "max_queue_bytes": r.max_queue,
         "ev_states": r.ev_states,
-        "steps": [{"number": s.number, "begin_us": s.begin_us, "end_us": s.end_us} for s in r.steps],
+        "steps": [
+            {"number": s.number, "begin_us": s.begin_us, "end_us": s.end_us if s.end_us == s.end_us else None}
+            for s in r.steps
+        ],
     }
