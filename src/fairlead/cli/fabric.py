@@ -9,6 +9,7 @@ from cyclopts import App, Parameter
 
 from fairlead.cli.common import Common
 from fairlead.cli.output import Answer, session
+from fairlead.errors import UsageError
 
 if TYPE_CHECKING:
     from fairlead.fabric.sim.model import Scenario
@@ -35,24 +36,26 @@ def sim(
     estimate: Annotated[bool, Parameter(negative=())] = False,
     common: Common = Common(),
 ) -> Answer:
-    """Simulate a scenario file packet by packet. Ctrl-C ends the run early and shows what was played.
+    """Simulate a scenario file packet by packet; docs/howto/fabric-sim.md tells how to write one.
+
+    Ctrl-C ends the run early and shows what was played. The same file and seed give the same run.
 
     Parameters
     ----------
     scenario
-        The scenario, a TOML file; `examples/fabric` holds some.
+        The scenario, a TOML file; `examples/fabric` holds one of each published MRC experiment.
     html
         Write a page with pictures to this file.
     svg
-        Write each picture to this folder.
+        Write each picture into this folder.
     seed
-        Another seed than the file says.
+        Another seed than the file's.
     threads
-        Threads that play; the result does not depend on it.
+        Threads that play; the result does not depend on them.
     until_us
         End of the run, in microseconds of the fabric.
     estimate
-        Only say how large the run would be.
+        Only say how large the run would be; nothing is played.
     """
     from fairlead.fabric import sim as simulator
 
@@ -78,11 +81,18 @@ def sim(
 
 
 def _changed(loaded: Scenario, seed: int | None, threads: int | None, until_us: float | None) -> Scenario:
-    """The scenario with what the command line says instead."""
-    from msgspec.structs import replace
+    """The scenario with what the command line says instead, within the bounds of the file."""
+    import msgspec
 
-    given = {"seed": seed, "threads": threads, "until_us": until_us}
-    return replace(loaded, run=replace(loaded.run, **{k: v for k, v in given.items() if v is not None}))
+    given = {k: v for k, v in {"seed": seed, "threads": threads, "until_us": until_us}.items() if v is not None}
+    run = msgspec.structs.replace(loaded.run, **given)
+    for key, value in given.items():
+        try:
+            msgspec.convert({key: value}, type(run))
+        except msgspec.ValidationError as exc:
+            flag, bound = f"--{key.replace('_', '-')}", str(exc).partition(" - at ")[0].partition("` ")[2]
+            raise UsageError("cli/usage", f"{flag} is {value}; it must be {bound}", hint=f"correct {flag}") from exc
+    return msgspec.structs.replace(loaded, run=run)
 
 
 def _estimate(loaded: Scenario, scenario: Path) -> Answer:
@@ -94,7 +104,8 @@ def _estimate(loaded: Scenario, scenario: Path) -> Answer:
     parts = setup.estimate
     rows = [[name, size(num)] for name, num in [*parts.items(), ("in all, at most", sum(parts.values()))]]
     shape = setup.shape
-    head = f"{shape.num_nics:,} NICs, {shape.num_switches:,} switches, {shape.num_ports:,} queues, {setup.workload.num_flows:,} flows"
+    fabric = f"{shape.num_nics:,} NICs, {shape.num_switches:,} switches, {shape.num_ports:,} queues"
+    head = f"{fabric}, {setup.workload.num_flows:,} flows, {setup.workload.num_messages:,} messages"
     return Answer(
         schema="fairlead.fabric-estimate/1",
         text=f"{head}\n\n{table(['MEMORY', 'SIZE'], rows)}",
@@ -103,13 +114,16 @@ def _estimate(loaded: Scenario, scenario: Path) -> Answer:
 
 
 def _compiling(done: int, total: int) -> None:
-    """The first run on a machine compiles the engine; later runs find it on disk and are past this in a second or two."""
+    """The first run on a machine compiles the engine; later runs find it on disk and are past this in a second."""
     session().progress("compiling kernels (once)", done, total)
 
 
 def _progress(now: Progress) -> None:
+    from fairlead.base.units import rate
+
     pace = now.hops / max(now.wall_s, 1e-9) / 1e6
-    detail = f"{now.time_ps / 1e6:,.1f} us of the fabric, {now.hops:,} hops, {pace:.2f} M/s, {now.goodput_bits_per_s / 1e12:.3f} Tb/s"
+    goodput = f", {rate(now.goodput_bits_per_s)}" if now.goodput_bits_per_s else ""
+    detail = f"{now.time_ps / 1e6:,.1f} us of the fabric, {now.hops:,} hops, {pace:.2f} M/s{goodput}"
     session().progress("messages", now.messages_done, now.messages, detail)
 
 
