@@ -52,7 +52,7 @@ def apply(m: Words, tx: int, rx: int, e: Words, out: Words, s: Words) -> int:
         law.on_reverse_reply(m, rx, now, e[2], e[3])
         return law.on_status_reply(m, tx, e[2])
     if op == 17:
-        return law.on_ports(m, tx, now, e[2], e[3] & 1) | law.on_peer_ports(m, rx, e[4]) << 8
+        return law.on_ports(m, tx, now, e[2], e[3] & 1) | law.on_peer_ports(m, rx, e[4], e[5]) << 8
     if op == 18:
         return law.next_control(m, rx, now, e[2], out, 0) | law.control_slot(m, rx, e[3], e[2]) << 8
     if op == 19:
@@ -117,6 +117,7 @@ def random_event(rng: random.Random, m: Words, tx: int, rx: int, now: int) -> li
     elif op == 17:
         full = (1 << m[at.P_PLANES]) - 1
         event[2:5] = rng.choice((full, full, rng.randint(1, full))), 1, rng.choice((full, full, rng.randint(1, full)))
+        event[5] = rng.choice((now // 1_000 & 0xFFFF, rng.getrandbits(16)))
     elif op == 19:
         event[2:5] = rng.choice((0, 0, rng.randrange(128))), rng.getrandbits(1), rng.randrange(1, 4)
     elif op >= 18:

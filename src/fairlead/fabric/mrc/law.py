@@ -322,7 +322,9 @@ def _heard(m: Words, tx: int, now: int) -> None:
 
 def on_timer(m: Words, tx: int, now: int) -> int:
     """TX_DEADLINE has passed. It may have been set for something that happened meanwhile; then it is only moved on."""
-    if m[tx + E_ERROR] or now < m[tx + TX_DEADLINE]:
+    if m[tx + E_ERROR]:
+        m[tx + TX_DEADLINE] = FOREVER
+    if now < m[tx + TX_DEADLINE]:
         return DID_NOTHING
     did = DID_NOTHING
     if now >= m[tx + TX_RTO_AT]:
@@ -466,9 +468,13 @@ def on_ports(m: Words, row: int, now: int, up: int, announce: int) -> int:
     return DID_NOTHING
 
 
-def on_peer_ports(m: Words, row: int, up: int) -> int:
-    """The peer says which of its ports are up."""
-    m[row + E_PEER_PORTS] = up & (1 << m[m[row + E_PROFILE] + P_PLANES]) - 1
+def on_peer_ports(m: Words, row: int, up: int, status_id: int) -> int:
+    """The peer says which of its ports are up; no news if a newer update (ids wrap at 16 bits) has overtaken this."""
+    newest = (m[row + E_PEER_PORTS] >> PEER_ID_SHIFT) - 1
+    if newest >= 0 and (status_id - newest) & timers.ID_MASK > timers.ID_MASK >> 1:
+        return DID_NOTHING
+    planes = up & (1 << m[m[row + E_PROFILE] + P_PLANES]) - 1
+    m[row + E_PEER_PORTS] = planes | (status_id & timers.ID_MASK) + 1 << PEER_ID_SHIFT
     if evs.open_planes(m, row) == 0:
         m[row + E_ERROR] = ERROR_PORTS
         return DID_FAIL
@@ -477,17 +483,20 @@ def on_peer_ports(m: Words, row: int, up: int) -> int:
 
 def on_status_reply(m: Words, row: int, status_id: int) -> int:
     """The peer has heard of our ports."""
-    if status_id == m[row + E_STATUS] >> 1 and not m[row + E_STATUS] & 1:
+    if status_id == m[row + E_STATUS] >> 1:
+        m[row + E_STATUS] &= ~1
         m[row + E_STATUS_AT] = FOREVER
     return DID_NOTHING
 
 
 def on_rx_timer(m: Words, rx: int, now: int) -> int:
     """RX_DEADLINE has passed: a Port Status Update was not answered."""
-    m[rx + RX_DEADLINE] = FOREVER
-    if now < m[rx + E_STATUS_AT] or m[rx + E_ERROR]:
+    if m[rx + E_ERROR]:
+        m[rx + E_STATUS_AT] = FOREVER
+    if now < m[rx + E_STATUS_AT]:
         m[rx + RX_DEADLINE] = m[rx + E_STATUS_AT]
         return DID_NOTHING
+    m[rx + RX_DEADLINE] = FOREVER
     m[rx + E_STATUS] |= 1
     m[rx + E_STATUS_AT] = FOREVER
     return DO_CONTROL

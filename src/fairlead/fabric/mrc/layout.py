@@ -112,7 +112,7 @@ LINE_WORDS: Final = 8  # one 64-byte cache line
 (
     E_PROFILE,  # address of the profile
     E_PORTS,  # bit = plane whose local port is up
-    E_PEER_PORTS,  # bit = plane whose port at the peer is up, as the peer last said
+    E_PEER_PORTS,  # bit = plane whose port at the peer is up | id of the update that said so + 1 << PEER_ID_SHIFT
     E_RANDOM,  # state of the random stream, 32 bits, never 0
     E_PLANE,  # plane used last
     E_STATUS_AT,  # when to send the Port Status Update again; FOREVER: it is answered
@@ -120,6 +120,7 @@ LINE_WORDS: Final = 8  # one 64-byte cache line
     E_ERROR,  # ERROR_*; 0 while the queue pair lives
     NUM_ENDPOINT_FIELDS,
 ) = range(9)
+PEER_ID_SHIFT: Final = 32
 
 # --- requestor ----------------------------------------------------------------------------------------------
 (

@@ -158,7 +158,7 @@ class QueuePair:
             law.init_tx(self.m, self.tx, self.rows.profiles[0], self._seed, _int(get("sq_psn")))
             law.set_peer_window(self.m, self.tx, _int(get("mpr") or self.profile.mpr // MPR_UNIT))
             self.m[self.tx + at.TX_REVERSE] = self.rx
-            for field in (at.E_PORTS, at.E_PEER_PORTS):  # what the responder has heard since RTR
+            for field in (at.E_PORTS, at.E_PEER_PORTS, at.E_STATUS):  # what the responder heard and said since RTR
                 self.m[self.tx + field] = self.m[self.rx + field]
         self.state = target
         if target is QpState.RTR:
@@ -445,9 +445,10 @@ class QueuePair:
         """Answer an EV probe or a port status; both halves learn of the peer's ports."""
         erth = packet.erth
         if erth.op is EndpointOp.PORT_STATUS:
-            self._obey(law.on_peer_ports(self.m, self.rx, erth.port_status_mask))
+            number = packet.bth.psn & PROBE_ID_MASK
+            self._obey(law.on_peer_ports(self.m, self.rx, erth.port_status_mask, number))
             if self.state is QpState.RTS:
-                self._obey(law.on_peer_ports(self.m, self.tx, erth.port_status_mask))
+                self._obey(law.on_peer_ports(self.m, self.tx, erth.port_status_mask, number))
         eeth = Eeth(erth.op, law.probe_mark(blocks.arrival_flags(path)), erth.tx_timestamp)
         self._answer(Response(Bth(Opcode.ENDPOINT_RESPONSE, ENDPOINT_QP, packet.bth.psn), eeth), path)
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from fairlead.errors import LocalProtocolError, PathsExhausted, RemoteProtocolError
+from fairlead.fabric.mrc import evs, packets
 from fairlead.fabric.mrc import layout as at
-from fairlead.fabric.mrc import packets
 from fairlead.fabric.mrc.completion import Status, WorkOpcode
 from fairlead.fabric.mrc.entropy import default_evs
 from fairlead.fabric.mrc.headers import Bth, Dialect, Dscp, Erth, Meth, Opcode, Reth, Seth
@@ -125,7 +125,7 @@ def test_a_receiver_answers_before_it_may_send() -> None:
     side.qp.receive(packets.encode(packets.Ack(Bth(Opcode.ACK, 7, 0), packets.Aeth(0, 0))), Path(1), 30)
     status = packets.Request(Bth(Opcode.ENDPOINT_REQUEST, 2, 6), Erth(packets.EndpointOp.PORT_STATUS, 0b0011))
     side.qp.receive(packets.encode(status), Path(1), 30)
-    assert side.qp.m[side.qp.rx + at.E_PEER_PORTS] == 0b0011
+    assert evs.open_planes(side.qp.m, side.qp.rx) == 0b0011
     reply = packets.Response(Bth(Opcode.ENDPOINT_RESPONSE, 2, 6), packets.Eeth(1))
     side.qp.receive(packets.encode(reply), Path(1), 30)
 
@@ -158,9 +158,9 @@ def test_a_write_without_timestamp_is_taken_and_its_echo_is_zero() -> None:
 
 def test_evs_must_be_distinct_and_as_many_as_the_profile_says() -> None:
     assert len(set(default_evs(Profile.mrc(), 3))) == 256
-    for evs in ([1, 2], [5] * 32, list(range(33)), [-1, *range(31)], [1 << 32, *range(31)]):
+    for values in ([1, 2], [5] * 32, list(range(33)), [-1, *range(31)], [1 << 32, *range(31)]):
         with pytest.raises(LocalProtocolError) as caught:
-            end(PROFILE, 7, 1, evs=evs)
+            end(PROFILE, 7, 1, evs=values)
         assert caught.value.code == "fabric/bad-evs"
 
 
@@ -406,7 +406,7 @@ def test_a_port_that_goes_down_at_the_receiver_is_avoided_by_the_sender_at_once(
     p = pair()
     p.b.qp.set_ports(p.now, 0b1011)
     p.run(for_ns=30_000)
-    assert p.a.qp.m[p.a.qp.tx + at.E_PEER_PORTS] == 0b1011
+    assert evs.open_planes(p.a.qp.m, p.a.qp.tx) == 0b1011
     planes = set()
     p.a.out.tap = lambda d: planes.add(d.path.plane)
     p.write(100_000)
@@ -423,8 +423,19 @@ def test_a_lost_port_status_is_sent_again() -> None:
     p = pair(back=Link(2, drop_next=1))
     p.b.qp.set_ports(p.now, 0b1011)
     p.run(for_ns=PROFILE.rto_ns + 30_000)
-    assert p.a.qp.m[p.a.qp.rx + at.E_PEER_PORTS] == 0b1011
+    assert evs.open_planes(p.a.qp.m, p.a.qp.rx) == 0b1011
     assert p.b.qp.next_timer_ns() is None
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_port_updates_that_overtake_each_other_leave_the_newest(seed: int) -> None:
+    p = pair(back=Link(seed, jitter_ns=40_000, double=0.3))
+    for up in (0b0001, 0b0011, 0b0111, 0b1111, 0b1101):
+        p.b.qp.set_ports(p.now, up)
+        p.pump()
+        p.now += 1_000
+    p.run(for_ns=200_000)
+    assert evs.open_planes(p.a.qp.m, p.a.qp.tx) == evs.open_planes(p.a.qp.m, p.a.qp.rx) == 0b1101
 
 
 def test_ports_that_were_down_before_the_peer_was_known_are_avoided_and_announced() -> None:

@@ -606,7 +606,7 @@ def test_ev_probes_wait_for_the_port_of_their_plane_and_do_not_hold_up_data() ->
 def test_no_probe_while_the_bad_evs_plane_is_closed() -> None:
     row = make(network_rtt_ns=900, ev_probe_ns=1_000)
     slot = lose_ev(row)
-    law.on_peer_ports(row.m, row.at, 0xF & ~(1 << (slot >> 3)))
+    law.on_peer_ports(row.m, row.at, 0xF & ~(1 << (slot >> 3)), 1)
     row.timer(1_000)
     assert (row.TX_EVP_STATE, row.TX_DEADLINE) == (at.EVP_IDLE, 2_000)
 
@@ -685,11 +685,48 @@ def test_all_ports_gone_is_fatal_and_a_change_is_announced_until_answered() -> N
     assert row.E_STATUS_AT == at.FOREVER
     assert law.on_ports(row.m, row.at, 9, 0b0111, 1) == at.DID_NOTHING  # no change
     assert law.on_ports(row.m, row.at, 9, 0b0011, 0) == at.DID_NOTHING  # said by the other half
-    assert law.on_peer_ports(row.m, row.at, 0b1100) == at.DID_FAIL
+    assert law.on_peer_ports(row.m, row.at, 0b1100, 1) == at.DID_FAIL
     assert row.E_ERROR == at.ERROR_PORTS
     alone = make()
     assert law.on_ports(alone.m, alone.at, 0, 0, 1) == at.DID_FAIL
     assert alone.E_ERROR == at.ERROR_PORTS
+
+
+def test_an_update_of_the_peers_ports_that_was_overtaken_is_no_news() -> None:
+    row = make()
+
+    def hear(up: int, number: int) -> int:
+        law.on_peer_ports(row.m, row.at, up, number)
+        return evs.open_planes(row.m, row.at)
+
+    assert hear(0b0001, 0xFFFE) == 0b0001  # the first one counts, whatever its number
+    assert hear(0b0011, 0xFFFE) == 0b0011  # said again
+    assert hear(0b0111, 1) == 0b0111  # ids wrap
+    assert hear(0b1000, 0xFFFF) == 0b0111
+    assert hear(0b1000, 0) == 0b0111
+    assert hear(0b1000, 0x8001) == 0b0111
+    assert hear(0b1000, 0x8000) == 0b1000
+    assert hear(0b0110, 1) == 0b1000
+
+
+def test_a_late_answer_to_a_status_stops_its_repetition() -> None:
+    row = make()
+    law.on_ports(row.m, row.at, 0, 0b0111, 1)
+    row.next(0)
+    row.timer(RTO)
+    assert law.ready(row.m, row.at) == 1
+    law.on_status_reply(row.m, row.at, row.out[at.D_PSN])
+    assert (law.ready(row.m, row.at), row.next(RTO)) == (0, at.SEND_NOTHING)
+
+
+def test_a_queue_pair_that_failed_has_no_deadline() -> None:
+    row = make()
+    row.post(1)
+    row.send(1)
+    assert row.TX_DEADLINE == RTO
+    law.on_peer_ports(row.m, row.at, 0, 1)
+    assert row.timer(RTO) == at.DID_NOTHING
+    assert row.TX_DEADLINE == at.FOREVER
 
 
 def test_a_status_that_finds_no_free_port_stays_due() -> None:

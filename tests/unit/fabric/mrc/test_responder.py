@@ -308,7 +308,7 @@ def test_answers_take_the_plane_the_packet_came_by_and_its_reverse_ev() -> None:
 def test_the_echo_rule_answers_on_the_ev_itself() -> None:
     row = make(reverse_rule=at.REVERSE_ECHO)
     assert law.control_slot(row.m, row.at, 21, ALL) == 21
-    law.on_peer_ports(row.m, row.at, 0b0001)
+    law.on_peer_ports(row.m, row.at, 0b0001, 1)
     assert law.control_slot(row.m, row.at, 21, ALL) == 5  # same number, the plane that is open
 
 
@@ -347,6 +347,16 @@ def test_a_responder_announces_its_ports_and_says_it_again() -> None:
     law.next_control(row.m, row.at, 1_010, ALL, row.out, 0)
     law.on_status_reply(row.m, row.at, row.out[at.D_PSN])
     assert law.on_rx_timer(row.m, row.at, 3_000) == at.DID_NOTHING
+    assert row.RX_DEADLINE == at.FOREVER
+
+
+def test_a_responder_that_failed_has_no_deadline() -> None:
+    row = make(rto_ns=1_000)
+    law.on_ports(row.m, row.at, 0, 0b0111, 1)
+    law.next_control(row.m, row.at, 10, ALL, row.out, 0)
+    law.on_ports(row.m, row.at, 20, 0, 1)
+    assert row.E_ERROR == at.ERROR_PORTS
+    assert law.on_rx_timer(row.m, row.at, 1_010) == at.DID_NOTHING
     assert row.RX_DEADLINE == at.FOREVER
 
 
