@@ -36,6 +36,9 @@ TREE_OVERLAYS = ("sys/class", "sys/bus/pci/devices", "sys/module", "sys/block", 
 TREE_BINDS = ("proc/driver",)
 """Directories that the tree replaces whole: nothing can be laid over procfs."""
 
+MOUNT_SOURCE = "fairlead"
+"""What mounts that are a host's own show as their source; see faults/hostfiles.py."""
+
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _DEVICE_LINKS = (
     ("fd", "/proc/self/fd"),
@@ -123,7 +126,7 @@ def furnish(host: dict[str, Any]) -> None:
     # what the machine shows is opened and read before the host's own mounts hide it
     shares = [(path, os.open(path, os.O_PATH)) for path in host["shares"] if _is_hidden(path)]
     files = hosttree.captured(host["facts"]) if host["facts"] else hosttree.generated(host["shows"])
-    sc.mount("fairlead", _STAGE, "tmpfs", flags=sc.MS_NOSUID, data=f"mode=755,size={host['scratch_mib']}m")
+    sc.mount(MOUNT_SOURCE, _STAGE, "tmpfs", flags=sc.MS_NOSUID, data=f"mode=755,size={host['scratch_mib']}m")
     tree = _write_tree({**files, **host["files"]}, host["private"])
     for name, mode in PRIVATE:
         (_STAGE / name).mkdir(parents=True, exist_ok=True)
@@ -177,7 +180,7 @@ def _overlay(name: str) -> None:
     upper.mkdir(parents=True, exist_ok=True)
     work.mkdir(parents=True)
     # userxattr: the marks of an overlay in the name space an ordinary user may write
-    sc.mount("fairlead", f"/{name}", "overlay", data=f"lowerdir=/{name},upperdir={upper},workdir={work},userxattr")
+    sc.mount(MOUNT_SOURCE, f"/{name}", "overlay", data=f"lowerdir=/{name},upperdir={upper},workdir={work},userxattr")
 
 
 def _bind_files(tree: Path) -> None:

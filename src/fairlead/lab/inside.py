@@ -18,7 +18,7 @@ from typing import Any
 
 from fairlead.base.suggest import did_you_mean
 from fairlead.cluster.enter import into_host, into_keeper, into_netns
-from fairlead.errors import LabError
+from fairlead.errors import LabError, UsageError
 from fairlead.lab import cgroups
 from fairlead.lab.store import is_alive, running
 from fairlead.records.labstate import HostState, LabState, Process
@@ -68,7 +68,7 @@ def run_on(state: LabState, host: HostState, argv: Sequence[str]) -> subprocess.
 def words_into(name: str, node: str, argv: Sequence[str]) -> list[str]:
     """The words that run a command on a host or in a switch of a lab; it dies with the process that runs them.
 
-    Raises LabError where there is no such node, or it is dead.
+    Raises UsageError where there is no such node, LabError where it is dead.
     """
     state = running(name)
     switch = next((s for s in state.switches if node in (s.name, s.netns)), None)
@@ -77,11 +77,13 @@ def words_into(name: str, node: str, argv: Sequence[str]) -> list[str]:
     host = state.host(node)
     if host is None:
         known = [*(h.name for h in state.hosts), *(s.name for s in state.switches)]
-        raise LabError(
-            "lab/unknown-node", f"no host or switch `{node}`; {did_you_mean(node, known)}", hint="fairlead lab status"
+        raise UsageError(
+            "lab/unknown-node",
+            f"no host or switch `{node}`; {did_you_mean(node, known)}",
+            hint=f"fairlead lab status -n {name}",
         )
     if not is_alive(host.anchor):
-        raise LabError("lab/node-dead", f"{node} is dead", hint="fairlead lab fault --heal node-dead")
+        raise LabError("lab/node-dead", f"{node} is dead", hint=f"fairlead lab fault -n {name} --heal node-dead")
     return bound(state, host, argv)
 
 
@@ -161,7 +163,9 @@ def boot(state: LabState, plan: dict[str, Any]) -> Process:
     answer: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {"error": {"detail": done.stderr}}
     if "error" in answer:
         raise LabError(
-            "lab/refused", f"{plan['name']} does not boot: {answer['error']['detail']}", hint="fairlead lab down"
+            "lab/refused",
+            f"{plan['name']} does not boot: {answer['error']['detail']}",
+            hint=f"fairlead lab down -n {state.name}",
         )
     return Process(**answer)
 

@@ -5,22 +5,18 @@ Knows: defaults, limits, and what a lab of a given size needs in memory. Must no
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from fairlead.base.units import size
-from fairlead.errors import LabError
+from fairlead.errors import LabError, UsageError
+from fairlead.spec.rules import LAB_NAME, LAB_RESERVED, MAX_LAB_NODES, MAX_LAB_PLANES
 from fairlead.spec.topology import Topology
 
 if TYPE_CHECKING:
     from fairlead.spec.model import Spec
-
-MAX_PLANES = 8
-MAX_HOSTS = 512
-"""A lab beyond this is a simulation's business; the kernel would spend its time on timers."""
 
 HOST_KIB = 5_000
 SWITCH_KIB = 500
@@ -31,12 +27,9 @@ half as much again."""
 SCRATCH_SHARE = 4
 """File space is memory only once it is written to; a quarter of it is counted."""
 
-_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?\Z")
-_RESERVED = {"mgmt", "head"}
-
 
 class LabShape(msgspec.Struct, frozen=True, kw_only=True):
-    """The input of `up`. Raises LabError or UsageError where it cannot be a lab."""
+    """The input of `up`. Raises UsageError where it cannot be a lab."""
 
     name: str = "lab"
     planes: int = 4
@@ -67,19 +60,19 @@ class LabShape(msgspec.Struct, frozen=True, kw_only=True):
     partition: str = "gpu"
 
     def __post_init__(self) -> None:
-        if not _NAME.match(self.name):
-            raise LabError(
+        if not LAB_NAME.match(self.name):
+            raise UsageError(
                 "lab/bad-name", f"`{self.name}` cannot name a lab", hint="use lower-case letters, digits and dashes"
             )
-        if not 1 <= self.planes <= MAX_PLANES or len(self.nodes) > MAX_HOSTS:
-            raise LabError(
+        if not 1 <= self.planes <= MAX_LAB_PLANES or len(self.nodes) > MAX_LAB_NODES:
+            raise UsageError(
                 "lab/too-large",
-                f"{self.planes} planes, {len(self.nodes)} hosts; a lab has up to {MAX_PLANES} and {MAX_HOSTS}",
+                f"{self.planes} planes, {len(self.nodes)} hosts; a lab has up to {MAX_LAB_PLANES} and {MAX_LAB_NODES}",
                 hint="simulate larger fabrics: fairlead fabric sim",
             )
         for i, node in enumerate(self.nodes):
-            if not _NAME.match(node) or node in _RESERVED or node in self.nodes[:i]:
-                raise LabError(
+            if not LAB_NAME.match(node) or node in LAB_RESERVED or node in self.nodes[:i]:
+                raise UsageError(
                     "lab/bad-name",
                     f"`{node}` cannot name a lab host, or names two",
                     hint="use distinct names of lower-case letters, digits and dashes, such as n[0-3]",

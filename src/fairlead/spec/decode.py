@@ -310,7 +310,9 @@ def _plain(kind: inspect.Type) -> inspect.Type:
 
 
 def _says(kind: inspect.Type) -> str:
-    """What Meta(description=...) says of a type: the words for its pattern."""
+    """What Meta(description=...) says of a type, also of one that may be None: the words for its pattern."""
+    if isinstance(kind, inspect.UnionType):
+        return next(filter(None, map(_says, kind.types)), "")
     return str((kind.extra_json_schema or {}).get("description", "")) if isinstance(kind, inspect.Metadata) else ""
 
 

@@ -16,8 +16,8 @@ from fairlead.base.nodeset import NodeSet
 Label = Annotated[
     str,
     Meta(
-        pattern="^[a-z0-9][a-z0-9-]{0,31}$",
-        description="up to 32 lower-case letters, digits and dashes",
+        pattern="^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$",
+        description="up to 32 lower-case letters, digits and dashes, no dash at an end",
         examples=["name"],
     ),
 ]

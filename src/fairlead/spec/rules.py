@@ -25,9 +25,13 @@ from fairlead.spec.vmsize import size, sizes
 SCHEMA = 1
 MAX_LAB_NODES = 256
 """Each lab host is a process and a handful of namespaces; a machine that holds more than this is not a laptop."""
+MAX_LAB_PLANES = 8
+LAB_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?\Z")
+"""What can name a lab, and a host in one: it becomes a host name and a file name."""
+LAB_RESERVED = frozenset({"mgmt", "head"})
+"""Hosts a lab has besides the nodes."""
 
 _VIA: KeyPath = ("access", "via")
-_HOST_LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\Z")
 
 
 def rules(today: dt.date) -> list[Callable[[Spec, Report], None]]:
@@ -186,12 +190,18 @@ def _lab(spec: Spec, report: Report) -> None:
     if total > MAX_LAB_NODES:
         text = f"the lab would need {total} virtual hosts; {MAX_LAB_NODES} is the most"
         report(("pool", 0, "nodes"), "spec/lab-too-large", text, needs=[_VIA, *_of_pools(spec, "nodes")])
+    if spec.fabric.planes > MAX_LAB_PLANES:
+        text = f"the lab would need {spec.fabric.planes} planes; {MAX_LAB_PLANES} is the most"
+        report(("fabric", "planes"), "spec/lab-too-large", text, needs=[_VIA])
     for number, pool in enumerate(spec.pools):
-        real = [n for n in pool.nodes if not _HOST_LABEL.match(n)]
+        real = [n for n in pool.nodes if not LAB_NAME.match(n)]
         if real:
             text = f"`{real[0]}` cannot be a lab host: lower-case letters, digits and dashes only, no address or domain"
             hint = 'for real nodes use via = "ssh" or "slurm"'
             report(("pool", number, "nodes"), "spec/lab-real-nodes", text, hint=hint, needs=[_VIA])
+        for taken in sorted(LAB_RESERVED & set(pool.nodes)):
+            text = f"`{taken}` cannot be a lab host: the lab has one of its own"
+            report(("pool", number, "nodes"), "spec/lab-reserved", text, needs=[_VIA])
 
 
 def _slurm(spec: Spec, report: Report) -> None:

@@ -111,13 +111,17 @@ def test_an_interrupted_script_leaves_no_fault(name, tmp_path):
     ("words", "status", "code"),
     [
         (["status", "-n", "never-built"], 4, "lab/not-up"),
-        (["exec", "n9", "-n", "{name}", "--", "true"], 4, "lab/unknown-node"),
+        (["exec", "n9", "-n", "{name}", "--", "true"], 2, "lab/unknown-node"),
         (["fault", "los", "p0/n0", "-n", "{name}"], 2, "lab/unknown-fault"),
         (["fault", "loss", "p0/n9", "-n", "{name}"], 2, "lab/unknown-target"),
         (["fault", "loss", "p0/n0", "percent=x", "-n", "{name}"], 2, "lab/bad-setting"),
         (["fault", "-n", "{name}"], 2, "lab/bad-fault"),
-        (["fault", "--heal", "9", "-n", "{name}"], 4, "lab/no-such-fault"),
+        (["fault", "--heal", "9", "-n", "{name}"], 2, "lab/no-such-fault"),
         (["fault", "--script", "/nowhere", "-n", "{name}"], 2, "lab/bad-script"),
+        (["fault", "rate", "p0/n0", "mbps=0", "-n", "{name}"], 2, "lab/bad-setting"),
+        (["fault", "file", "n0", "path=/usr/bin/env", "content=x", "-n", "{name}"], 4, "lab/not-its-own"),
+        (["fault", "file", "n0", "path=/etc", "content=x", "-n", "{name}"], 4, "lab/not-its-own"),
+        (["up", "-n", "../x"], 2, "lab/bad-name"),
     ],
 )
 def test_refusals_are_documents_too(name, words, status, code):

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import time
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -341,7 +342,66 @@ def test_a_fault_on_nothing_changes_nothing(lab):
     for kind, target, settings in (("loss", "p0/n9", {}), ("los", "p0/n0", {}), ("loss", "p0/n0", {"percent": "x"})):
         with pytest.raises(UsageError):
             inject(lab.name, kind, target, settings)
-    with pytest.raises(LabError) as caught:
+    with pytest.raises(UsageError) as caught:
         heal(lab.name, "7")
     assert caught.value.code == "lab/no-such-fault"
     assert lab.state.faults == ()
+
+
+@pytest.mark.parametrize("kind", ["loss", "ecn-mark", "duplicate", "reorder"])
+@pytest.mark.parametrize("percent", ["0", "100"])
+def test_a_share_can_be_none_and_all(lab, kind, percent):
+    inject(lab.name, kind, "p0/n0", {"percent": percent})
+    if kind == "loss":
+        with flow(lab) as send:
+            assert len(send(20)[0]) == {"0": 20, "100": 0}[percent]
+
+
+@pytest.mark.parametrize("content", ["x", "none"])
+def test_a_fault_never_reaches_a_file_of_the_machine(lab, content):
+    mine = Path.home() / f"{lab.name}-file"  # hosts share home directories
+    mine.write_text("the machine's")
+    link = f"/etc/{lab.name}-link"
+    lab.sh("n0", f"ln -s {mine} {link}; mkdir -p /etc/{lab.name}; ln -s {mine.parent} /etc/{lab.name}/home")
+    try:
+        assert lab.sh("n0", f"cat {mine}") == "the machine's"
+        for path in (str(mine), f"/etc/../{mine}", f"/etc/{lab.name}/home/{mine.name}", "/proc/uptime", "/dev/null"):
+            with pytest.raises(LabError) as caught:
+                inject(lab.name, "file", "n0", {"path": path, "content": content})
+            assert caught.value.code == "lab/not-its-own", path
+            assert lab.state.faults == ()
+        # the link itself is the host's own: it is replaced, what it names is not touched
+        inject(lab.name, "file", "n0", {"path": link, "content": content})
+        assert mine.read_text() == "the machine's"
+        assert lab.sh("n0", f"cat {link} 2>&1", check=False).startswith("x" if content == "x" else "cat:")
+        heal(lab.name, "all")
+        assert lab.sh("n0", f"readlink {link}") == str(mine)
+        assert mine.read_text() == "the machine's"
+    finally:
+        mine.unlink()
+
+
+@pytest.mark.parametrize("content", ["x", "none"])
+def test_a_healed_file_is_what_it_was(lab, content):
+    before = lab.sh("n0", "stat -c %a /etc/passwd; cat /etc/passwd")
+    for _ in range(2):
+        inject(lab.name, "file", "n0", {"path": "/etc/passwd", "content": content})
+        inject(lab.name, "file", "n0", {"path": "/etc/passwd", "content": "twice"})
+        assert lab.sh("n0", "cat /etc/passwd") == "twice"
+        heal(lab.name, "2")
+        assert lab.sh("n0", "cat /etc/passwd 2>&1", check=False) != before
+        heal(lab.name, "all")
+        assert lab.sh("n0", "stat -c %a /etc/passwd; cat /etc/passwd") == before
+    inject(lab.name, "file", "n0", {"path": "/etc/new/one", "content": "x"})
+    inject(lab.name, "file", "n0", {"path": "/etc/new/one", "content": "y"})
+    heal(lab.name, "all")
+    assert lab.sh("n0", "ls /etc/new/one 2>&1", check=False).endswith("No such file or directory")
+
+
+def test_a_file_that_cannot_be_written_is_a_plain_refusal(lab):
+    inject(lab.name, "disk-full", "n0", {})
+    with pytest.raises(LabError) as caught:
+        inject(lab.name, "file", "n0", {"path": "/tmp/x", "content": "x" * 100_000})
+    assert caught.value.code == "lab/refused"
+    assert "No space left" in caught.value.message
+    assert [f.kind for f in lab.state.faults] == ["disk-full"]

@@ -106,6 +106,40 @@ def test_a_missing_hca_is_missing_whole():
 def test_any_file_can_be_given_content_or_hidden():
     assert effects("file", "n0", path="/etc/x", content="a\\nb").files == {HostFile("n0", "etc/x"): b"a\nb"}
     assert effects("file", "n0", path="/etc/x").files == {HostFile("n0", "etc/x"): None}
+    assert effects("file", "n0", path="/etc//y/../x", content="").files == {HostFile("n0", "etc/x"): b""}
+    said = effects("file", "n0", path="/x", content="\\\\n\\x é").files
+    assert said == {HostFile("n0", "x"): "\\n\\x é".encode()}
+
+
+def test_a_share_of_all_is_no_condition():
+    assert "numgen" not in effects("loss", "p0/n0", percent="100", side="up").filters[Port("p0-t0-0", "d0")][7]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "values"),
+    [
+        ("loss", "percent", ["100.1", "-1", "1e2", "", "nan", "5%"]),
+        ("disk-full", "percent", ["100.5", "101"]),
+        ("rate", "mbps", ["0", "0.0", "-1", "inf"]),
+        ("slow-node", "percent", ["0", "0.00"]),
+        ("flap", "down_s", ["0", "00", "0.0", "0.09", "-1"]),
+        ("loss", "side", ["left", "UP"]),
+        ("file", "path", ["etc/x", ""]),
+    ],
+)
+def test_values_outside_their_range_are_refused(kind, name, values):
+    for value in values:
+        with pytest.raises(UsageError) as caught:
+            catalog.settings_of(catalog.kind_of(kind), {name: value})
+        assert caught.value.code == "lab/bad-setting"
+        assert f"{name} of {kind} cannot be `{value}`" in caught.value.message
+
+
+def test_small_values_inside_their_range_are_taken():
+    for kind, name, value in (("flap", "down_s", "0.1"), ("flap", "up_s", "10.05"), ("rate", "mbps", "0.5")):
+        assert catalog.settings_of(
+            catalog.kind_of(kind), {"mbps": "1", name: value} if kind == "rate" else {name: value}
+        )
 
 
 @pytest.mark.parametrize("name", catalog.KINDS)

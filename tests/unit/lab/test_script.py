@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.errors import SpecError
+from fairlead.errors import LabError, SpecError
 from fairlead.lab.faults import apply, script
 from fairlead.lab.shape import LabShape
 from fairlead.records.labstate import Fault
@@ -39,12 +39,26 @@ x loss p0/n0
 1 heal all
 4 loss
 5 heal
+nan heal all
+inf loss p0/n0
+6 heal loss p0/n1
+6 heal 3
+-1 heal all
 """
     with pytest.raises(SpecError) as caught:
         script.parse(bad, SHAPE, "s.txt")
-    assert [p.line for p in caught.value.problems] == [2, 3, 4, 5, 6, 7, 8]
+    assert [p.line for p in caught.value.problems] == list(range(2, 14))
     assert "s.txt:3" in str(caught.value)
     assert "did you mean `loss`" in str(caught.value)
+
+
+def test_what_is_in_force_already_can_be_healed():
+    there = [Fault(id=3, kind="flap", target="p0/n0")]
+    for which in ("3", "flap", "p0/n0", "flap p0/n0", "all"):
+        (step,) = script.parse(f"0 heal {which}", SHAPE, in_force=there)
+        assert step.which == which
+    with pytest.raises(SpecError):
+        script.parse("0 heal 4", SHAPE, in_force=there)
 
 
 @pytest.fixture
@@ -74,7 +88,8 @@ def test_steps_are_played_at_their_times(played):
     assert len(said) == 4
 
 
-def test_an_interrupted_script_heals_what_it_injected(played, monkeypatch):
+@pytest.mark.parametrize("stop", [KeyboardInterrupt(), LabError("lab/node-dead", "n1 is dead")])
+def test_a_script_that_cannot_go_on_heals_what_it_injected(played, monkeypatch, stop):
     class State:
         faults = (Fault(id=1, kind="silent-drop", target="p2/n3"), Fault(id=9, kind="loss", target="p0/n0"))
 
@@ -82,8 +97,8 @@ def test_an_interrupted_script_heals_what_it_injected(played, monkeypatch):
 
     def sleep(seconds):
         if seconds > 1:
-            raise KeyboardInterrupt
+            raise stop
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(type(stop)):
         script.play("lab", script.parse(GOOD, SHAPE), lambda _: None, sleep=sleep)
     assert played == [("inject", "silent-drop", "p2/n3"), ("heal", "1")]

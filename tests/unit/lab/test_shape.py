@@ -38,7 +38,7 @@ def test_host_names_are_distinct_and_not_reserved(nodes):
 
 def test_more_than_a_machine_is_made_for_is_refused():
     assert code(planes=9) == "lab/too-large"
-    assert code(nodes=tuple(f"n{i}" for i in range(514))) == "lab/too-large"
+    assert code(nodes=tuple(f"n{i}" for i in range(258))) == "lab/too-large"
 
 
 def test_memory_is_refused_with_the_estimate_and_what_would_fit():

@@ -139,6 +139,17 @@ def test_the_good_files_are_good(tmp_path: Path) -> None:
         (LAB, 'nodes = "n[0-3]"', 'nodes = "10.0.0.[1-4]"', "spec/lab-real-nodes", None),
         (LAB, 'nodes = "n[0-3]"', 'nodes = "n1.example.com,a,b,c"', "spec/lab-real-nodes", None),
         (LAB, 'nodes = "n[0-3]"', 'nodes = "N[0-3]"', "spec/lab-real-nodes", None),
+        (
+            LAB,
+            'nodes = "n[0-3]"',
+            'nodes = "n[0-2],mgmt"',
+            "spec/lab-reserved",
+            "`mgmt` cannot be a lab host: the lab has one of its own",
+        ),
+        (LAB, 'nodes = "n[0-3]"', f'nodes = "{"n" * 33},a,b,c"', "spec/lab-real-nodes", None),
+        (LAB, "planes = 2", "planes = 9", "spec/lab-too-large", "the lab would need 9 planes; 8 is the most"),
+        (LAB, 'name = "lab"', 'name = "a_b"', "spec/bad-text", None),
+        (LAB, 'name = "lab"', 'name = "a-"', "spec/bad-text", None),
         (LAB, 'via = "lab"', 'via = "ssh"', "spec/lab-size", None),
     ],
 )
@@ -163,6 +174,12 @@ def test_one_change(tmp_path: Path, case: tuple[str, str, str, str, str | None])
         assert problem.line in (line, line + 1)
     else:
         assert problem.line == line
+
+
+@pytest.mark.parametrize("table", ["[cluster]", "[lab]"])
+def test_a_bad_name_is_refused_in_words_also_where_it_may_be_left_out(tmp_path: Path, table: str) -> None:
+    (problem,) = problems(tmp_path, LAB + f'{table}\nname = "a-"\n')
+    assert problem.message.endswith("it must be up to 32 lower-case letters, digits and dashes, no dash at an end")
 
 
 def test_limits_of_the_lab_are_not_those_of_a_cluster(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from fairlead.errors import FairleadError, LabError
+from fairlead.errors import FairleadError, UsageError
 from fairlead.lab import hosttree, store
 from fairlead.lab.faults import catalog
 from fairlead.lab.faults.effects import Effects, changes, merged
@@ -49,12 +49,12 @@ def inject(name: str, kind: str, target: str, given: Settings) -> Fault:
 
 
 def heal(name: str, which: str) -> list[Fault]:
-    """Take faults out of force: `all`, an id, a kind, a target, or `KIND TARGET`. LabError where there is none."""
+    """Take faults out of force: `all`, an id, a kind, a target, or `KIND TARGET`. UsageError where there is none."""
     with store.locked(name):
         state = store.running(name)
         healed = [f for f in state.faults if which in ("all", str(f.id), f.kind, f.target, f"{f.kind} {f.target}")]
         if not healed and which != "all":
-            raise LabError(
+            raise UsageError(
                 "lab/no-such-fault", f"no fault `{which}` is in force", hint=f"fairlead lab status -n {name}"
             )
         _change(state, view_of(state), tuple(f for f in state.faults if f not in healed))

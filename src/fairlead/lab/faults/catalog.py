@@ -44,11 +44,12 @@ class Kind:
 
 
 _NUMBER = r"\d{1,9}(\.\d{1,9})?"
+_ABOVE_0 = rf"(?=.*[1-9]){_NUMBER}"
 _VERSION = Setting(None, r"[\w.+-]+", "the version it shows")
-_SECONDS = Setting("1", _NUMBER, "seconds")
+_SECONDS = Setting("1", r"(?=.*[1-9])(?!0*\.0)\d{1,6}(\.\d{1,3})?", "seconds, 0.1 or more")
 _HCA = {"hca": Setting("mlx5_0", r"\w+", "the HCA's name")}
-_SIDE = {"side": Setting("both", "both|up|down", "`up` is towards T1, `down` towards the host")}
-_SHARE = {"percent": Setting("1", r"100(\.0+)?|\d{1,2}(\.\d{1,4})?", "percent of packets")}
+_SIDE = {"side": Setting("both", "both|up|down", "`both`, `up` (towards T1) or `down` (towards the host)")}
+_SHARE = {"percent": Setting("1", r"100(\.0+)?|\d{1,2}(\.\d{1,4})?", "percent of packets, up to 100")}
 _IN, _OUT = "nftables, netdev ingress of the receiving end", "nftables, netdev egress of the sending end"
 _FACTS = "files laid over the host's"
 
@@ -96,7 +97,7 @@ _TABLE = (
         effects=kinds.rate,
         how="tc tbf",
         help="The link is slower, both ways.",
-        settings={"mbps": Setting(None, _NUMBER, "megabits per second")},
+        settings={"mbps": Setting(None, _ABOVE_0, "megabits per second, more than 0")},
     ),
     Kind(
         name="loss",
@@ -158,7 +159,7 @@ _TABLE = (
         effects=kinds.slow_node,
         how="cgroup cpu quota",
         help="The host gets a share of one processor.",
-        settings={"percent": Setting("10", _NUMBER, "percent of one processor")},
+        settings={"percent": Setting("10", _ABOVE_0, "percent of one processor, more than 0")},
     ),
     Kind(
         name="disk-full",
@@ -166,7 +167,7 @@ _TABLE = (
         effects=kinds.disk_full,
         how="a file that fills its tmpfs",
         help="The host's own file space fills up.",
-        settings={"percent": Setting("100", r"(100|\d{1,2})(\.\d+)?", "how full")},
+        settings={"percent": Setting("100", r"100|\d{1,2}(\.\d{1,4})?", "how full, up to 100 percent")},
     ),
     Kind(
         name="clock-skew",
@@ -238,7 +239,7 @@ def settings_of(kind: Kind, given: Settings) -> dict[str, str]:
             known = did_you_mean(name, kind.settings) if kind.settings else "it has none"
             raise _bad(f"{kind.name} has no setting `{name}`; {known}")
         if not re.fullmatch(kind.settings[name].pattern, text):
-            raise _bad(f"`{text}` is not {name} of {kind.name}: {kind.settings[name].help}")
+            raise _bad(f"{name} of {kind.name} cannot be `{text}`: {kind.settings[name].help}")
     wanted: dict[str, str | None] = {name: setting.default for name, setting in kind.settings.items()}
     wanted.update(given)
     for name, value in wanted.items():
@@ -264,9 +265,8 @@ def targets_of(kind: Kind, pattern: str, view: View) -> list[str]:
     found = [name for name in names if _matches(name, pattern)]
     if not found:
         near = did_you_mean(pattern, names)
-        raise UsageError(
-            "lab/unknown-target", f"no {kind.on} `{pattern}` in the lab; {near}", hint="fairlead lab status"
-        )
+        hint = f"fairlead lab status -n {shape.name}"
+        raise UsageError("lab/unknown-target", f"no {kind.on} `{pattern}` in the lab; {near}", hint=hint)
     return found
 
 

@@ -10,6 +10,8 @@ nftables at a port's ingress, shaping and reordering are tc queues, hosts are cg
 from __future__ import annotations
 
 import functools
+import posixpath
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 from fairlead.errors import LabError
@@ -64,7 +66,9 @@ def _port(end: wiring.End) -> Port:
 
 
 def _chance(percent: str) -> str:
-    return f"numgen random mod 1000000 < {round(float(percent) * 10_000)}"
+    """A condition that holds for a share of packets; none for all of them, which `numgen` cannot say."""
+    share = round(float(percent) * 10_000)
+    return f"numgen random mod 1000000 < {share}" if share < 1_000_000 else ""
 
 
 def link_down(view: View, fault: int, target: str, _: Settings) -> Effects:
@@ -245,8 +249,16 @@ def missing_hca(view: View, fault: int, target: str, s: Settings) -> Effects:
 
 def file(view: View, fault: int, target: str, s: Settings) -> Effects:
     """One file has another content, or is hidden."""
-    content = None if s["content"] == "none" else s["content"].encode().decode("unicode_escape").encode("latin-1")
-    return Effects(files={HostFile(target, s["path"].lstrip("/")): content})
+    content = None if s["content"] == "none" else _unescaped(s["content"])
+    return Effects(files={HostFile(target, posixpath.normpath(s["path"]).lstrip("/")): content})
+
+
+_ESCAPES = {"n": "\n", "t": "\t", "0": "\0", "\\": "\\"}
+
+
+def _unescaped(text: str) -> bytes:
+    r"""What `\n`, `\t`, `\0` and `\\` stand for; any other backslash is itself."""
+    return re.sub(r"\\([nt0\\])", lambda m: _ESCAPES[m[1]], text).encode()
 
 
 def _text(content: str | bytes) -> str:

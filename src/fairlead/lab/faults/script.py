@@ -9,25 +9,30 @@ Knows: the file's form and the clock. Must not know: what a fault does.
     10          heal all
 
 Times count from the start of the script and may not run backwards. Faults in force at the end stay in force; when the
-script is interrupted, those it injected are healed.
+script is interrupted, or cannot go on, those it injected are healed.
 """
 
 from __future__ import annotations
 
+import contextlib
+import re
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from fairlead.base.suggest import did_you_mean
-from fairlead.errors import LabError, Problem, SpecError, UsageError
+from fairlead.errors import FairleadError, LabError, Problem, SpecError, UsageError
 from fairlead.lab import store
 from fairlead.lab.faults import apply, catalog
 from fairlead.lab.faults.kinds import View
 from fairlead.lab.shape import LabShape
+from fairlead.records.labstate import Fault
+
+_SECONDS = re.compile(r"-?\d{1,7}(\.\d{1,9})?s?\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +48,28 @@ class Step:
     which: str = ""
 
 
-def read(path: Path, shape: LabShape) -> list[Step]:
-    """The steps of a file. Raises SpecError with every line that cannot be played on this shape."""
+def read(path: Path, shape: LabShape, in_force: Sequence[Fault] = ()) -> list[Step]:
+    """The steps of a file. Raises SpecError with every line that cannot be played on this shape.
+
+    `in_force`: faults that are there already and may be healed.
+    """
     try:
         text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError("lab/bad-script", f"cannot read {path}: {error}", hint="fairlead lab fault --kinds") from error
-    return parse(text, shape, str(path))
+    except OSError as error:
+        hint = "a script has lines such as: 2.5 silent-drop p2/n3"
+        raise UsageError("lab/bad-script", f"cannot read {path}: {error.strerror}", hint=hint) from error
+    except UnicodeDecodeError as error:
+        raise UsageError("lab/bad-script", f"{path} is not UTF-8 text", hint="save it as UTF-8 text") from error
+    return parse(text, shape, str(path), in_force)
 
 
-def parse(text: str, shape: LabShape, file: str = "script") -> list[Step]:
+def parse(text: str, shape: LabShape, file: str = "script", in_force: Sequence[Fault] = ()) -> list[Step]:
     """The steps of a text; see `read`."""
     steps: list[Step] = []
     problems: list[Problem] = []
     latest = 0.0
     view = View(shape, lambda _: {})
+    known = {"all"} | {name for f in in_force for name in (str(f.id), *_names(f.kind, f.target))}
     for number, source in enumerate(text.splitlines(), 1):
         try:
             words = shlex.split(source, comments=True)
@@ -65,7 +77,8 @@ def parse(text: str, shape: LabShape, file: str = "script") -> list[Step]:
                 continue
             step = _step(words, number, source.strip())
             before, latest = latest, max(latest, step.at_s)
-            _check(step, view, before)
+            _check(step, view, before, known)
+            known |= set(_names(step.kind, step.target)) if step.kind else set()
             steps.append(step)
         except (UsageError, LabError, ValueError) as error:
             problems.append(
@@ -76,20 +89,26 @@ def parse(text: str, shape: LabShape, file: str = "script") -> list[Step]:
     return steps
 
 
-def _check(step: Step, view: View, before_s: float) -> None:
+def _names(kind: str, target: str) -> tuple[str, str, str]:
+    """What a fault can be healed by, besides its number."""
+    return kind, target, f"{kind} {target}"
+
+
+def _check(step: Step, view: View, before_s: float, known: Collection[str]) -> None:
     if step.at_s < before_s:
         raise UsageError("lab/bad-script", f"{step.at_s:g} s is before {before_s:g} s, the latest line above")
     if step.kind:
         kind = catalog.kind_of(step.kind)
         catalog.targets_of(kind, step.target, view)
         catalog.settings_of(kind, dict(step.settings))
+    elif step.which not in known:
+        raise UsageError("lab/bad-script", f"`{step.which}` is not in force, and no line above injects it")
 
 
 def _step(words: list[str], number: int, text: str) -> Step:
-    try:
-        at_s = float(words[0].removesuffix("s"))
-    except ValueError:
-        raise UsageError("lab/bad-script", f"`{words[0]}` is not a time in seconds") from None
+    if not _SECONDS.match(words[0]):
+        raise UsageError("lab/bad-script", f"`{words[0]}` is not a time in seconds")
+    at_s = float(words[0].removesuffix("s"))
     match words[1:]:
         case ["heal", *which] if which:
             return Step(at_s, number, text, which=" ".join(which))
@@ -128,10 +147,10 @@ def play(
             else:
                 ours.append(apply.inject(name, step.kind, step.target, dict(step.settings)).id)
             said(f"{time.monotonic() - start:8.3f} s  {' '.join(step.text.split()[1:])}")
-    except KeyboardInterrupt:
-        in_force = {f.id for f in store.running(name).faults}
-        for fault in ours:
-            if fault in in_force:
+    except (KeyboardInterrupt, FairleadError):
+        with contextlib.suppress(FairleadError):  # what stopped the script is what is told
+            in_force = {f.id for f in store.running(name).faults}
+            for fault in (f for f in ours if f in in_force):
                 apply.heal(name, str(fault))
         raise
 
@@ -139,4 +158,4 @@ def play(
 def play_file(name: str, path: Path, said: Callable[[str], None]) -> None:
     """Check a file against a running lab, then play it."""
     state = store.running(name)
-    play(name, read(path, msgspec.convert(state.shape, LabShape)), said)
+    play(name, read(path, msgspec.convert(state.shape, LabShape), state.faults), said)

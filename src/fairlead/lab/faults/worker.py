@@ -17,7 +17,8 @@ import msgspec
 
 from fairlead.cluster.enter import into_keeper
 from fairlead.errors import LabError, MissingTool
-from fairlead.lab import cgroups, hosttree, inside, services, store, wiring
+from fairlead.lab import cgroups, inside, services, store, wiring
+from fairlead.lab.faults import hostfiles
 from fairlead.lab.faults.effects import Change, Effects, Flap, HostFile, Port
 from fairlead.lab.faults.kinds import FAKETIME_PLACE, View, table_name
 from fairlead.lab.plan import host_plan
@@ -139,32 +140,14 @@ class Worker:
         host = self._host(file.host)
         if host.anchor is None:
             return
+        own = self._view.tree(file.host).get(file.path)
+        own = own.encode() if isinstance(own, str) else own
         if not is_on:
-            own = self._view.tree(file.host).get(file.path)
-            content = own.encode() if isinstance(own, str) else own
-        place, link = inside.host_path(host, file.path), hosttree.LINK.encode()
-        if content is None:
-            _remove(place, inside.host_path(host, ""))
+            hostfiles.restore(host, file.path, own)
             return
-        place.parent.mkdir(parents=True, exist_ok=True)
-        if content.startswith(link):
-            place.unlink(missing_ok=True)
-            place.symlink_to(content.removeprefix(link).decode())
-        else:
-            # written in place: some files are bound over the kernel's, and a new file would not be seen
-            place.write_bytes(content.replace(FAKETIME_PLACE.encode(), _faketime_or_nothing().encode()))
-
-
-def _remove(place: Path, root: Path) -> None:
-    """Remove a file, and the directories that only it kept, though none of the first two levels."""
-    place.unlink(missing_ok=True)
-    for folder in place.parents:
-        if len(folder.relative_to(root).parts) < 3:
-            return
-        try:
-            folder.rmdir()
-        except OSError:
-            return
+        if content is not None:
+            content = content.replace(FAKETIME_PLACE.encode(), _faketime_or_nothing().encode())
+        hostfiles.change(host, file.path, content, own)
 
 
 def faketime() -> str:
