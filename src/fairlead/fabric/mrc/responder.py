@@ -79,7 +79,7 @@ def _receive(m: Words, rx: int, psn: int, flags: int) -> int:
         m[rx + RX_WIMM] += 1
     bits.put(m, rx + m[p + P_RX_SEEN], i)
     m[rx + RX_MAX] = max(m[rx + RX_MAX], psn)
-    m[rx + RX_LOW] = min(m[rx + RX_LOW], psn)
+    m[rx + RX_LOW] = min(m[rx + RX_LOW], psn) if m[rx + RX_OUT_OF_ORDER] > 0 else psn  # cack tells of all below a gap
     start = m[rx + RX_NEXT]
     if psn != start:
         m[rx + RX_OUT_OF_ORDER] += 1

@@ -127,6 +127,16 @@ def test_quick_adapt_sets_the_window_to_what_arrived() -> None:
     assert row.TX_CWND == 20_000
 
 
+def test_a_nack_counts_as_a_delay_of_a_network_round_trip_and_arms_quick_adapt() -> None:
+    row = make()
+    arrive(row, 1_000_001)  # opens a period
+    congestion.on_nack(row.m, row.at, 1_000_002, PACKET)
+    assert row.TX_AVG_DELAY == (12_000 << congestion.AVG_BITS) // 80
+    assert row.TX_QA_ARMED == 1
+    arrive(row, 1_100_000, arrived=6_000, delay=0)  # little came in that period
+    assert row.TX_CWND == 6_000
+
+
 def test_quick_adapt_waits_for_its_gate_its_period_and_a_reason() -> None:
     enough = make()
     enough.P_ADJUST_BYTES = 1 << 40

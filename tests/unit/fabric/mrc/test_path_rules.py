@@ -90,6 +90,7 @@ def test_reps_freezes_on_loss_reuses_what_it_has_then_explores_sixteen_times() -
     for slot in (1, 2, 3):
         feel(row, slot, at.PATH_IS_GOOD)
     feel(row, 0, at.PATH_IS_LOSSY, now=100)
+    feel(row, 0, at.PATH_IS_LOSSY, now=900)  # no longer for that
     assert row.TX_FROZEN_UNTIL == 1_100
     assert take(row, 7) == [1, 2, 3, 1, 2, 3, 1]
     assert row.TX_RING_FRESH == 0

@@ -7,7 +7,7 @@ import pytest
 from fairlead.fabric.mrc import evs, law, state, window
 from fairlead.fabric.mrc import layout as at
 from fairlead.fabric.mrc.profile import Profile
-from support.mrc_rows import Requestor, sack_block
+from support.mrc_rows import ALL, Requestor, Responder, sack_block
 
 MTU = 4096
 SIZE = MTU + Profile.mrc().overhead
@@ -192,6 +192,16 @@ def test_a_nack_gives_the_bytes_back_once_and_a_late_sack_takes_the_packet_off_t
     row.nack(3)
     row.sack(cack=3)
     assert (row.TX_LOST, row.TX_UNA, row.TX_NUM_SPURIOUS) == (0, 4, 2)
+
+
+def test_a_packet_goes_again_on_an_ev_that_did_not_fail_it() -> None:
+    row = make(planes=1, evs_per_plane=2, evs_active=2)
+    row.post(1 << 20)
+    for psn in range(60):
+        slot = row.send(1)[0][1]
+        row.nack(psn, at.NACK_NO_RESOURCE)
+        assert row.send(1)[0][:2] == (psn, 1 - slot)
+        row.sack(cack=psn)
 
 
 def test_a_lost_packet_waits_for_the_window() -> None:
@@ -397,6 +407,22 @@ def test_a_packet_in_flight_for_a_whole_timeout_is_lost_and_its_ev_assumed_bad()
     assert row.TX_DEADLINE == 2 * RTO  # the retransmission has the base timeout again
 
 
+def test_news_of_others_does_not_put_off_the_timeout_of_a_packet() -> None:
+    row = make()
+    row.post(1 << 20)
+    row.send(2, now=0)
+    row.sack(now=RTO - 1, cack=-1, base=1, bitmap=1)
+    assert row.TX_DEADLINE == RTO
+
+
+def test_packets_that_time_out_together_are_one_round() -> None:
+    row = make()
+    row.post(1 << 20)
+    row.send(5, now=0)
+    row.timer(RTO)
+    assert (row.TX_NUM_TIMEOUTS, row.TX_ROUNDS, row.TX_RETRIES) == (5, 1, 1)
+
+
 def test_timeouts_stay_for_the_linear_phase_then_double() -> None:
     row = make(retry_linear=3)
     row.post(1)
@@ -575,6 +601,19 @@ def test_a_bad_ev_is_probed_and_enough_answers_bring_it_back() -> None:
         law.on_ev_reply(row.m, row.at, now, row.out[at.D_PSN], at.M_NONE)  # doubled: counts once
     assert evs.ev_state(row.m, row.at, slot) == at.STATE_STANDBY
     assert row.TX_DEADLINE == at.FOREVER
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_ids_of_probes_tell_the_two_halves_apart(seed: int) -> None:
+    """One endpoint response serves both: a requestor's ids are even, a responder's odd."""
+    row, other = Requestor(profile(network_rtt_ns=900, ev_probe_ns=1_000), seed=seed), Responder(profile(), seed=seed)
+    lose_ev(row)
+    for now in (1_000, 2_000, 3_000):
+        row.timer(now)
+        row.next(now)
+        other.RX_PROBE_DUE = 1
+        law.next_control(other.m, other.at, now, ALL, other.out, 0)
+        assert (row.out[at.D_PSN] & 1, other.out[at.D_PSN] & 1) == (0, 1)
 
 
 def test_an_unanswered_or_foreign_probe_does_not_count() -> None:

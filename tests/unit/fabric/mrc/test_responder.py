@@ -220,6 +220,14 @@ def test_a_sack_reports_nothing_that_has_not_come() -> None:
                 assert {n for n in row.reported() if n > row.cack} <= come
 
 
+def test_the_bitmap_ends_with_the_highest_psn_received() -> None:
+    row = make()
+    row.data(70, at.F_ASK)
+    assert row.block[at.S_BASE] == 7
+    assert row.block[at.S_HIGH] == 1 << 31
+    assert row.block[at.S_INFO] >> at.INFO_MPR_SHIFT == 0  # dynamic MPR is off
+
+
 def test_a_lost_sack_is_made_good_by_the_next_duplicate() -> None:
     row = make()
     row.data(70)
