@@ -5,8 +5,8 @@ Each class is one header: `pack` gives its bytes, `unpack` reads them at an offs
 implementations write them; where they differ, the reading is a field of `Dialect`. Reserved bits are sent as zero and
 ignored on receipt. Big endian throughout.
 
-    BTH 12   METH 4   TSETH 4   RETH 16   ImmDt 4   AETH 4   SETH 28 + CC_STATE 8   NETH 20   PETH 16   ERTH 16   EETH
-    36
+    BTH 12   METH 4   TSETH 4   RETH 16   ImmDt 4   AETH 4
+    SETH 28 + CC_STATE 8   NETH 20   PETH 16   ERTH 16   EETH 36
 """
 
 # ruff: noqa: D102 - pack and unpack are described once, above

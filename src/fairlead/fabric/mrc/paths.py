@@ -5,9 +5,8 @@ follow the reference simulator (ultraethernet/uet-htsim, htsim/sim/uec_mp.cpp, b
 
     PATH_OBLIVIOUS   every EV in turn, in an order drawn anew each lap
     PATH_BITMAP      the same, but an EV with penalty points is passed over and loses one; ECN 1, trim 4, loss 15
-    PATH_REPS        EVs whose packets came back unmarked are used again first, else a random one; after a timeout
-    only known
-                     good ones for a while (frozen), then exploration begins anew
+    PATH_REPS        EVs whose packets came back unmarked are used again first, else a random one; after a timeout only
+                     known good ones for a while (frozen), then exploration begins anew
     PATH_MIXED       recycled EVs first, else the bitmap rule
 
 With several planes the plane is taken first, in turn among the free ports, and the rule then acts inside it.
