@@ -58,9 +58,9 @@ def run(argv: Sequence[str]) -> int:
         # the reader of a pipe left (`| head`); there is nobody to tell
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except SystemExit as end:  # a verb that has nothing to say
-        return end.code if isinstance(end.code, int) else 0
     except BaseException as error:  # noqa: BLE001 - the one place that turns anything into an exit status
+        if isinstance(error, SystemExit) and error.code == 0:
+            return 0  # a verb whose work another task of the same job step does; a library that exits is a bug
         return session.failed(error)
     finally:
         session.close()

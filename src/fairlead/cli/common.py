@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 
 from cyclopts import Group, Parameter
 
+from fairlead.base.nodeset import NodeSet
+
 _OUTPUT = Group("Output", sort_key=90)
 
 
@@ -38,3 +40,24 @@ class Common:
 SpecFile = Annotated[
     Path | None, Parameter(name=("--spec", "-f"), help="The cluster file; else FAIRLEAD_SPEC, or ./cluster.toml.")
 ]
+
+Nodes = Annotated[
+    str | None,
+    Parameter(name=("--nodes", "-w"), help="The nodes, such as `h200-[000-015]`; else every node of the cluster file."),
+]
+Exclude = Annotated[str, Parameter(name=("--exclude", "-x"), help="Nodes to leave out.")]
+
+
+def chosen(nodes: str | None, exclude: str, known: NodeSet) -> NodeSet:
+    """The nodes that `-w` and `-x` leave of those the cluster has. Raises UsageError where that is none.
+
+    `-w ""` is an empty set, not all nodes: in a script it is a variable that was not set.
+    """
+    from fairlead.cli.output import session
+    from fairlead.cluster import check_nodes
+
+    named = known if nodes is None else check_nodes(nodes, known)
+    out = NodeSet(exclude)
+    if out - known:
+        session().note(f"-x leaves out {out - known}, which the cluster does not have")
+    return check_nodes(named - out, None)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from fairlead.base.nodeset import NodeSet, fold
-from fairlead.cli.common import Common, SpecFile
+from fairlead.cli.common import Common, Exclude, Nodes, SpecFile, chosen
 from fairlead.cli.output import Answer, session
 from fairlead.errors import Exit, UsageError
 from fairlead.records.verdict import Verdict, aggregate
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 def exec_(
     *command: Annotated[str, Parameter(allow_leading_hyphen=True)],
-    nodes: Annotated[str, Parameter(name=("--nodes", "-w"))] = "",
-    exclude: Annotated[str, Parameter(name=("--exclude", "-x"))] = "",
+    nodes: Nodes = None,
+    exclude: Exclude = "",
     timeout: float | None = None,
     fanout: int | None = None,
     live: Annotated[bool, Parameter(negative=())] = False,
@@ -37,10 +37,6 @@ def exec_(
     ----------
     command
         The command and its arguments, after `--`. No shell is involved: write `-- sh -c "..."` for one.
-    nodes
-        The nodes, such as `h200-[000-015]`; else every node of the cluster file.
-    exclude
-        Nodes to leave out.
     timeout
         Seconds a node has, reaching it included; else `access.timeout_s`.
     fanout
@@ -50,7 +46,7 @@ def exec_(
     spec
         The cluster file; else FAIRLEAD_SPEC, ./cluster.toml, or the lab.
     """
-    from fairlead.cluster import Interrupted, check_nodes, connect
+    from fairlead.cluster import Interrupted, connect
     from fairlead.records.codec import builtins
     from fairlead.spec.loader import read
 
@@ -64,8 +60,7 @@ def exec_(
     loaded = read(
         spec, flags={"access.timeout_s": timeout, "access.fanout": fanout, "runs.dir": common.runs}, or_lab=True
     )
-    named = check_nodes(nodes, loaded.spec.nodes) if nodes else loaded.spec.nodes
-    chosen = check_nodes(named - NodeSet(exclude), None)
+    wanted = chosen(nodes, exclude, loaded.spec.nodes)
     folder = here.open_folder(common.runs, from_file=loaded.spec.runs.dir, keep=loaded.spec.runs.keep)
     folder.write("spec.toml", loaded.text)
     with connect(
@@ -78,7 +73,7 @@ def exec_(
         limit_s, on_line = loaded.spec.access.timeout_s, _print_line if live else None
         stop = None
         try:
-            results = cluster.run(chosen, command, limit_s=limit_s, on_line=on_line)
+            results = cluster.run(wanted, command, limit_s=limit_s, on_line=on_line)
         except Interrupted as stopped:  # who ended before still has an answer
             results, stop = list(stopped.results), stopped
     blocks = _blocks(results)
@@ -87,7 +82,7 @@ def exec_(
         schema="fairlead.exec/1",
         verdict=aggregate(_VERDICTS[str(r.state)] for r in results),
         text=lambda: _page(blocks, paint_for(here.stdout), with_output=not live),
-        body={"command": list(command), "nodes": str(chosen), "results": [_row(r) for r in results]},
+        body={"command": list(command), "nodes": str(wanted), "results": [_row(r) for r in results]},
         hints=_hints(blocks, command),
         exit=Exit.INTERRUPTED if stop else None,
     )

@@ -109,13 +109,17 @@ class Session:
         self._end_progress()
         status = answer.exit if answer.exit is not None else self._status(answer.verdict)
         document = self._head(answer.schema, answer.verdict, status) | dict(builtins(answer.body))
-        self._keep_result(document, answer.verdict, status)
+        try:
+            self._keep_result(document, answer.verdict, status)
+        except FairleadError:
+            # what was found out is not lost with the room to keep it; the error follows
+            if not self.json:
+                self._print_text(answer)
+            raise
         if self.json:
             self._print(to_json(document))
         else:
-            text = answer.text if isinstance(answer.text, str) else answer.text()
-            if text:
-                self._print(text)
+            self._print_text(answer)
             if self.folder and not self.quiet:
                 print(f"wrote    {self.folder.path}", file=self.stderr)
             for hint in answer.hints if not self.quiet else ():
@@ -210,6 +214,11 @@ class Session:
         if self.folder:
             self.folder.finish(document, verdict=str(verdict), exit_code=status)
             prune(self.folder.path.parent, self.keep)
+
+    def _print_text(self, answer: Answer) -> None:
+        text = answer.text if isinstance(answer.text, str) else answer.text()
+        if text:
+            self._print(text)
 
     def _print(self, text: str) -> None:
         try:

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from fairlead.base.nodeset import NodeSet, fold
 from fairlead.base.table import table
-from fairlead.cli.common import Common, SpecFile
+from fairlead.cli.common import Common, Exclude, Nodes, SpecFile, chosen
 from fairlead.cli.output import Answer, session
 from fairlead.errors import UsageError
 from fairlead.records.facts import Facts, NodeFacts, Unread
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 def probe(
     *,
-    nodes: Annotated[str, Parameter(name=("--nodes", "-w"))] = "",
-    exclude: Annotated[str, Parameter(name=("--exclude", "-x"))] = "",
+    nodes: Nodes = None,
+    exclude: Exclude = "",
     root: Path | None = None,
     size: str = "",
     capture: Path | None = None,
@@ -43,10 +43,6 @@ def probe(
 
     Parameters
     ----------
-    nodes
-        The nodes, such as `h200-[000-015]`; else every node of the cluster file.
-    exclude
-        Nodes to leave out.
     root
         Read a captured tree, or a folder with one captured tree per node, instead of nodes.
     size
@@ -62,8 +58,9 @@ def probe(
     """
     if size and root is None:
         raise UsageError("cli/usage", "--size goes with --root", hint="fairlead probe --help")
-    if root is not None and capture is not None:
-        raise UsageError("cli/usage", "--root and --capture exclude each other", hint="fairlead probe --help")
+    live = {"--nodes": nodes is not None, "--exclude": bool(exclude), "--capture": capture is not None, "--imds": imds}
+    for flag in (f for f, given in live.items() if given and root is not None):
+        raise UsageError("cli/usage", f"--root and {flag} exclude each other", hint="fairlead probe --help")
     from fairlead.checks import condensed, judge
     from fairlead.records.runs import now_utc
 
@@ -98,9 +95,9 @@ _Read = tuple[list[NodeFacts], list[Finding], "Spec", "RunFolder | None"]
 
 
 def _from_nodes(
-    nodes: str, exclude: str, capture: Path | None, path: Path | None, common: Common, *, imds: bool
+    nodes: str | None, exclude: str, capture: Path | None, path: Path | None, common: Common, *, imds: bool
 ) -> _Read:
-    from fairlead.cluster import Command, check_nodes, connect
+    from fairlead.cluster import Command, connect
     from fairlead.probe import GRACE_S, KEEP_BYTES, LIMIT_S, NodeAnswer, command, program, sort_answers
     from fairlead.records.codec import builtins
     from fairlead.spec.loader import read
@@ -108,8 +105,7 @@ def _from_nodes(
     here = session()
     loaded = read(path, flags={"runs.dir": common.runs}, or_lab=True)
     spec = loaded.spec
-    named = check_nodes(nodes, spec.nodes) if nodes else spec.nodes
-    chosen = check_nodes(named - NodeSet(exclude), None)
+    wanted = chosen(nodes, exclude, spec.nodes)
     folder = here.open_folder(common.runs, from_file=spec.runs.dir, keep=spec.runs.keep)
     folder.write("spec.toml", loaded.text)
     # the probe must end by itself before the node's time is over, or what it has read is lost
@@ -118,7 +114,7 @@ def _from_nodes(
     commands: dict[str, Command] = {}
     for pool in spec.pools:
         argv = command(pool.python, imds=imds, capture=capture is not None, limit_s=limit_s)
-        commands |= {node: Command(argv=tuple(argv), stdin=sent) for node in pool.nodes if node in chosen}
+        commands |= {node: Command(argv=tuple(argv), stdin=sent) for node in pool.nodes if node in wanted}
     with connect(
         spec,
         folder=folder.path,

@@ -99,6 +99,7 @@ def test_a_node_out_of_reach_is_exit_4(place):
         (["-w", "n7", "--", "true"], "nodes/unknown"),
         (["-w", "n[1-", "--", "true"], "nodes/syntax"),
         (["-w", "n1", "-x", "n1", "--", "true"], "nodes/empty"),
+        (["-w", "", "--", "true"], "nodes/empty"),
         (["--fanout", "0", "--", "true"], "spec/out-of-range"),
     ],
 )
@@ -107,6 +108,30 @@ def test_a_wrong_command_line_runs_nothing(place, words, code):
     assert json.loads(done.stdout)["error"]["code"] == code
     assert done.returncode == 2
     assert not (place / "runs").exists()
+
+
+def test_leaving_out_what_is_not_there_is_said(place):
+    done = fairlead(place, "-x", "n[6-8]", "--", "true")
+    assert done.returncode == 0
+    assert done.stdout.startswith("n[1-5] (5)  done")
+    assert "-x leaves out n[7-8], which the cluster does not have" in done.stderr
+
+
+@pytest.mark.requires("root")
+def test_a_disk_that_fills_up_meanwhile_loses_no_answer(place):
+    runs = place / "runs"
+    runs.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(runs)], check=True)
+    try:
+        # the output goes into the run's result, which is then too large
+        done = fairlead(place, "-w", "n1", "--", "sh", "-c", "yes line | head -c 100000")
+        assert done.returncode == 5
+        assert done.stdout.startswith("n1 (1)  done\nline\n")
+        assert "fairlead: no room left to write" in done.stderr
+        told = fairlead(place, "-w", "n1", "--json", "--", "sh", "-c", "yes line | head -c 100000")
+        assert (told.returncode, json.loads(told.stdout)["error"]["code"]) == (5, "disk/full")
+    finally:
+        subprocess.run(["umount", str(runs)], check=True)
 
 
 def test_slurm_absent_is_exit_4_and_says_what_to_type(place, tmp_path):

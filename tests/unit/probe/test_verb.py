@@ -91,7 +91,10 @@ def test_with_a_cluster_file(captured: Path, tmp_path: Path, capsys: pytest.Capt
         (["--root", "EMPTY"], "probe/no-tree", "holds neither sys and proc nor folders that do"),
         (["--root", "TREE", "--size", "Standard_ND96isr_H100"], "probe/no-size", "did you mean"),
         (["--size", SIZE], "cli/usage", "--size goes with --root"),
-        (["--root", "TREE", "--capture", "x"], "cli/usage", "exclude each other"),
+        (["--root", "TREE", "--capture", "x"], "cli/usage", "--root and --capture exclude each other"),
+        (["--root", "TREE", "-w", "h0"], "cli/usage", "--root and --nodes exclude each other"),
+        (["--root", "TREE", "-x", "h0"], "cli/usage", "--root and --exclude exclude each other"),
+        (["--root", "TREE", "--imds"], "cli/usage", "--root and --imds exclude each other"),
     ],
 )
 def test_bad_words(words: list[str], code: str, says: str, captured: Path, capsys: pytest.CaptureFixture[str]) -> None:
