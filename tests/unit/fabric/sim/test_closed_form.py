@@ -111,3 +111,19 @@ def test_a_slow_link_slows_what_has_no_other_way():
     assert fct(UEC_16 + flow(0, 1, 2_000_000) + slow)[0] == pytest.approx(
         4 * fct(UEC_16 + flow(0, 1, 2_000_000))[0], rel=0.05
     )
+
+
+def test_no_part_is_faster_than_its_bound_and_a_lone_flow_nearly_reaches_it():
+    for text in (
+        flow(0, 40, 40_000_000),
+        '[[traffic]]\nkind = "incast"\nnics = "0-15"\nto = 40\nsize_bytes = 1_000_000\n',
+    ):
+        part = play(MRC_64 + text).results.parts[0]
+        assert 1 < part.slowdown < 1.2
+        assert part.arrivals_bytes.sum() == part.payload_bytes
+
+
+def test_a_cut_short_part_has_no_time_of_its_own():
+    part = play(MRC_64 + flow(0, 40, 40_000_000) + "[run]\nuntil_us = 100\n").results.parts[0]
+    assert np.isnan(part.took_us)
+    assert part.bound_us > 800

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from fairlead.fabric.sim.engine import layout as at
-from fairlead.fabric.sim.faults import links, timeline
-from fairlead.fabric.sim.setup import shape_of
+from fairlead.fabric.sim.engine import memory
+from fairlead.fabric.sim.faults import each, links, timeline
+from fairlead.fabric.sim.setup import prepare, shape_of
 from support.sim_runs import MRC_64, Played, play, scenario
 
 LONG = '[[traffic]]\nkind = "flow"\nnics = "0"\nto = 40\nsize_bytes = 1_000_000_000\n[run]\nuntil_us = 400\n'
@@ -114,3 +115,33 @@ def test_routing_around_a_dead_link_is_a_matter_of_time():
     soon = play(text + fault(dead + "reroute_us = 200")).results.parts[0]
     assert never.done < never.messages
     assert soon.done == soon.messages
+
+
+def test_several_parts_fail_one_after_the_other():
+    read = scenario(
+        MRC_64 + LONG + fault('kind = "link"\nplane = 0\nt0 = 1\nt1s = "0-4/2,7"\nat_us = 100\napart_us = 50')
+    )
+    parts = each(read.fault[0])
+    assert [(p.t1, p.at_us) for p in parts] == [(0, 100), (2, 150), (4, 200), (7, 250)]
+    shape = shape_of(read, None)
+    assert all(len(links(shape, part)) == 1 for part in parts)
+    assert [t // 1_000_000 for t, _ in timeline(read, shape)] == [100, 150, 200, 250]
+
+
+def test_ports_of_several_planes_fail_at_once_and_all_come_back():
+    played = play(MRC_64 + LONG + fault('kind = "port"\nplanes = "0-2"\nnic = 40\nat_us = 100\nuntil_us = 200'))
+    assert planes(played, 130, 200) == pytest.approx([0, 0, 0, 1], abs=0.03)
+    assert planes(played, 300, 400) == pytest.approx([1, 1, 1, 1], abs=0.05)
+
+
+@pytest.mark.parametrize(("direction", "counted"), [("down", 1), ("up", 1), ("both", 2)])
+def test_a_link_may_lose_packets_one_way(direction, counted):
+    read = scenario(
+        MRC_64 + LONG + fault(f'kind = "loss"\nnics = "3"\nplane = 1\nloss = 0.5\ndirection = "{direction}"')
+    )
+    shape = shape_of(read, None)
+    setup = prepare(read)
+    world = memory.build(setup.shape, setup.workload, setup.profile, setup.queues, setup.options)
+    for _, change in timeline(read, shape):
+        change(world, 0)
+    assert (world.tables["ports"][:, at.PT_LOSS] == 500_000).sum() == counted
