@@ -112,6 +112,19 @@ def all_to_all(nics: Ints, size_bytes: int, qps: int = 1) -> Collective:
     return Collective(work, nics, _rows(rank, np.arange(num)), _rows(to, np.arange(num), AFTER_PLACED))
 
 
+def _between_steps(one: Collective, steps: int) -> list[Ints]:
+    """Every end of a rank's step is waited for by every beginning of its next step."""
+    first_rank, first_message = one.first.T
+    last = one.last[np.argsort(one.last[:, 0], kind="stable")]
+    bounds = np.searchsorted(last[:, 0], np.arange(len(one.ranks) + 1))
+    begin, counts = bounds[first_rank], np.diff(bounds)[first_rank]
+    after = np.repeat(first_message, counts)
+    within = np.arange(len(after)) - np.repeat(np.cumsum(counts) - counts, counts)
+    before, how = last[np.repeat(begin, counts) + within, 1:].T
+    per_step = one.work.num_messages
+    return [_rows(before + k * per_step, after + (k + 1) * per_step, how) for k in range(steps - 1)]
+
+
 def training(one: Collective, steps: int, compute_ps: Ints) -> Workload:
     """The collective `steps` times on the same queue pairs; before each every rank computes.
 
@@ -123,19 +136,8 @@ def training(one: Collective, steps: int, compute_ps: Ints) -> Workload:
     for step in range(steps):
         start[step, first_message] += compute_ps[step, first_rank]
     edges = [base.edges + np.array([k * per_step, k * per_step, 0]) for k in range(steps)]
-    # every end of a rank's step is waited for by every beginning of its next step
-    by_rank = np.argsort(one.last[:, 0], kind="stable")
-    last = one.last[by_rank]
-    bounds = np.searchsorted(last[:, 0], np.arange(len(one.ranks) + 1))
-    counts = np.diff(bounds)[first_rank]
-    after = np.repeat(first_message, counts)
-    before_at = (
-        np.concatenate([np.arange(bounds[r], bounds[r + 1]) for r in first_rank])
-        if len(first_rank)
-        else np.zeros(0, int)
-    )
-    before, how = last[before_at, 1], last[before_at, 2]
-    edges += [_rows(before + k * per_step, after + (k + 1) * per_step, how) for k in range(steps - 1)]
+    if steps > 1:
+        edges += _between_steps(one, steps)
     order = np.argsort(np.tile(base.flow, steps), kind="stable")
     back = np.empty_like(order)
     back[order] = np.arange(len(order))

@@ -33,7 +33,7 @@ PATH_RULES = {
 }
 ACK_BYTES = 64
 MOST_MESSAGES = 1 << 27
-MESSAGE_BYTES = 256  # flow, message and edges while the load is worked out
+MESSAGE_BYTES = 64  # of a message or a wait, while the load is worked out
 PFC_TIMEOUT_US = 67_108.864  # 4.096 us << 14, the usual one of verbs: nothing is lost, packets only wait
 LARGE_FABRIC = 2048  # NICs from which a second thread pays
 
@@ -84,11 +84,13 @@ def prepare(scenario: Scenario, folder: Path = Path()) -> Setup:
 
 
 def _check_messages(scenario: Scenario, shape: Shape, folder: Path) -> None:
-    num = sum(traffic.count(part, shape.num_nics, folder) for part in scenario.traffic)
-    if num > MOST_MESSAGES:
+    counts = [traffic.count(part, shape.num_nics, folder) for part in scenario.traffic]
+    messages, waits = (sum(column) for column in zip(*counts, strict=True))
+    if messages + waits > MOST_MESSAGES:
         raise FabricError(
             "sim/memory",
-            f"the traffic is {num:,} messages, at least {size(num * MESSAGE_BYTES)}; {MOST_MESSAGES:,} are the most",
+            f"the traffic is {messages:,} messages and {waits:,} waits between them, "
+            f"at least {size((messages + waits) * MESSAGE_BYTES)}; {MOST_MESSAGES:,} are the most",
             hint="use fewer NICs, queue pairs or repetitions",
         )
 

@@ -29,21 +29,21 @@ def build(scenario: Scenario, num_nics: int, folder: Path) -> Workload:
     return together(parts)
 
 
-def count(part: Traffic, num_nics: int, folder: Path) -> int:
-    """How many messages a part of the traffic is, without making them."""
+def count(part: Traffic, num_nics: int, folder: Path) -> tuple[int, int]:
+    """How many messages a part of the traffic is, and how many waits between them, without making them."""
     if part.kind == "file":
-        return len(read_matrix(folder / part.file).connections)
-    n = num_nics if part.nics.is_all else len(part.nics.every)
+        return len(read_matrix(folder / part.file).connections), 0
+    n, q = num_nics if part.nics.is_all else len(part.nics.every), part.qps
     if part.kind not in _COLLECTIVES:
-        return n * part.qps * part.messages
-    kind = part.collective if part.kind == "training" else part.kind
+        return n * q * part.messages, n * q * (part.messages - 1)
+    kind, times = (part.collective, part.steps) if part.kind == "training" else (part.kind, part.messages)
     chunks = -(-part.size_bytes // part.chunk_bytes) if part.chunk_bytes else 16
-    once = {
-        "all-to-all": n * (n - 1) * part.qps,
-        "ring-all-reduce": 2 * n * (n - 1) * part.qps,
-        "tree-all-reduce": 2 * (n - 1) * chunks,
+    once, waits, between = {
+        "all-to-all": (n * (n - 1) * q, 0, n * ((n - 1) * q) ** 2),
+        "ring-all-reduce": (2 * n * (n - 1) * q, 2 * n * (n - 1) * q, n * q * q),
+        "tree-all-reduce": (2 * (n - 1) * chunks, 3 * (n - 1) * chunks, n * chunks),
     }[kind]
-    return once * (part.steps if part.kind == "training" else part.messages)
+    return once * times, waits * times + between * (times - 1)
 
 
 _COLLECTIVES = ("all-to-all", "ring-all-reduce", "tree-all-reduce", "training")
