@@ -66,7 +66,10 @@ def sim(
     from fairlead.fabric.sim.pictures import verdict
     from fairlead.fabric.sim.runner import Ended
 
+    folder = session().open_folder(common.runs)
+    folder.write("scenario.toml", scenario.read_text(encoding="utf-8"))
     results = simulator.simulate(loaded, scenario.parent, compiling=_compiling, progress=_progress)
+    folder.write("summary.txt", summary.text(results) + "\n")
     command = " ".join(["fairlead", *session().argv])
     _draw(results, html, svg, command)
     ended = results.outcome.ended

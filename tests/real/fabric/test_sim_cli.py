@@ -74,12 +74,13 @@ def sim(tmp_path):
     def call(text, *words):
         (tmp_path / "s.toml").write_text(text)
         argv = [sys.executable, "-m", "fairlead", "fabric", "sim", "s.toml", *words]
-        return subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=800, check=False)
+        env = {**os.environ, "FAIRLEAD_RUNS": "runs"}
+        return subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=800, check=False)
 
     return call
 
 
-def test_a_run_answers_on_stdout_and_tells_its_progress_on_stderr(sim):
+def test_a_run_answers_on_stdout_tells_its_progress_on_stderr_and_is_kept(sim, tmp_path):
     done = sim(SMALL)
     assert done.returncode == 0
     assert done.stdout.startswith("small\n\nfabric     4 NICs x 2 planes")
@@ -87,6 +88,11 @@ def test_a_run_answers_on_stdout_and_tells_its_progress_on_stderr(sim):
     assert re.search(r"compiling kernels \(once\) +\d+ of \d+", done.stderr)
     assert re.search(r"messages +4 of 4 .* hops, [\d.]+ M/s", done.stderr)
     assert "next     fairlead fabric sim s.toml --html s.html" in done.stderr
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert f"wrote    {folder.relative_to(tmp_path)}" in done.stderr.replace(f"{tmp_path}/", "")
+    assert (folder / "scenario.toml").read_text() == SMALL
+    assert (folder / "summary.txt").read_text() == done.stdout
+    assert json.loads((folder / "result.json").read_text())["ended"] == "done"
 
 
 def test_json_is_one_document_with_everything(sim):
@@ -171,7 +177,7 @@ def test_an_estimate_takes_nothing(sim):
 def test_ctrl_c_keeps_what_was_played(tmp_path):
     (tmp_path / "s.toml").write_text(ENDLESS)
     argv = [sys.executable, "-m", "fairlead", "fabric", "sim", "s.toml", "--json", "--html", "s.html"]
-    env = {**os.environ, "TERM": "dumb"}
+    env = {**os.environ, "TERM": "dumb", "FAIRLEAD_RUNS": "runs"}
     with subprocess.Popen(
         argv, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
     ) as run:
@@ -187,5 +193,7 @@ def test_ctrl_c_keeps_what_was_played(tmp_path):
     assert document["exit"] == 130
     assert document["packets"]["new"] > 1000
     assert max(map(max, document["goodput"]["planes_bits_per_s"])) > 1e11
+    (kept,) = (tmp_path / "runs").iterdir()
+    assert json.loads((kept / "result.json").read_text()) == document
     assert "interrupted" in (tmp_path / "s.html").read_text()
     assert "Traceback" not in stderr
