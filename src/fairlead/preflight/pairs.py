@@ -30,6 +30,8 @@ from fairlead.preflight.symptoms import blames, wanted
 
 SLOW_SUSPECT = 1.5
 """A node that takes this many times the median while all work is asked again, alone."""
+CROWDED = 4
+"""Where the median node takes this many times its CPU time, it mostly waited: hosts that share processors."""
 ALONE_TIMES = 4
 MAX_ALONE = 3
 
@@ -175,8 +177,10 @@ class _Run:
         answers = yield from self.ask("work", {"blocks": blocks})
         took = {n: Work(r.wall_ns, r.cpu_ns) for n, r in answers.reports.items()}
         self.facts.work = {n: [w] for n, w in took.items()}
-        walls = sorted(w.wall_ns for w in took.values())
-        slow = [n for n, w in took.items() if w.wall_ns > SLOW_SUSPECT * walls[(len(walls) - 1) // 2]]
+        middle = sorted(took.values(), key=lambda w: w.wall_ns)[(len(took) - 1) // 2]
+        # where all waited for a processor nobody stands out, not even one that always has to
+        usual_ns = min(middle.wall_ns, CROWDED * middle.cpu_ns or middle.wall_ns)
+        slow = [n for n, w in took.items() if w.wall_ns > SLOW_SUSPECT * usual_ns]
         if not slow:
             return
         quickest = min(took, key=lambda n: took[n].wall_ns)

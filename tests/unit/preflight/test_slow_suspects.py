@@ -1,0 +1,54 @@
+"""Which nodes are given their work again, alone: those that stand out, and the slowest where all had to wait."""
+
+from __future__ import annotations
+
+import pytest
+
+from fairlead.preflight.pairs import MAX_ALONE, Answers, Plan, Report, pair_phase
+
+MS = 1_000_000
+
+
+def asked_alone(walls_ms: list[float], cpu_ms: float) -> set[int]:
+    """Drive the phase to its first train; the nodes that were asked to work alone."""
+    num = len(walls_ms)
+    phase = pair_phase(
+        Plan(
+            nodes=tuple(f"n{i}" for i in range(num)),
+            paths=("fabric",),
+            addresses=tuple((f"fd00::{i}",) for i in range(num)),
+        )
+    )
+    step, alone = next(phase), set()
+    while step.line["do"] != "train":
+        reports = {}
+        for n in step.expect:
+            wall_ns = int(walls_ms[n] * MS) if step.line["do"] == "work" else 0
+            reports[n] = Report(
+                step=step.line.get("step", 0), ports=[1], tcp=1, wall_ns=wall_ns, cpu_ns=int(cpu_ms * MS)
+            )
+        if step.line["do"] == "work" and "only" in step.line:
+            alone |= step.expect
+        step = phase.send(Answers(reports, 0, dict.fromkeys(reports, 0)))
+    phase.close()
+    return alone
+
+
+def test_on_a_calm_cluster_nobody_works_twice():
+    assert asked_alone([22, 23, 22, 24], 22) == set()
+
+
+def test_one_that_stands_out_and_the_quickest_work_again():
+    assert asked_alone([22, 23, 21, 220], 22) == {2, 3}
+
+
+def test_hosts_that_share_a_machine_wait_for_each_other_and_that_is_no_suspicion():
+    assert asked_alone([44, 48, 61, 50], 22) == set()
+
+
+@pytest.mark.parametrize("walls_ms", [[184, 198, 242, 218], [240, 198, 242, 250, 230, 260, 239, 241]])
+def test_where_all_wait_long_the_slowest_work_alone(walls_ms):
+    """A node that has a tenth of a processor takes 220 ms for 22 ms of work; in a crowd so does everybody."""
+    found = asked_alone(walls_ms, 22)
+    slowest = sorted(range(len(walls_ms)), key=lambda n: -walls_ms[n])[:MAX_ALONE]
+    assert found == {*slowest, walls_ms.index(min(walls_ms))}
