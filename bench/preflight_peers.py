@@ -155,7 +155,7 @@ def run(args: argparse.Namespace) -> None:
                     said, wall_s = ask(peer, int(truth.target.split()[0]) if kind.is_job else num)
                 finally:
                     undo()
-                    world_.sh("head", "scancel --full --signal=KILL -u root; true")
+                    world_.sh("head", "scancel -u root")
                     world_.calm()
                 found = Found(peer=peer, fault=kind.name, target=truth.target, wall_s=round(wall_s, 1))
                 judge(found, truth, said, healthy[peer], world_.nodes)
@@ -169,11 +169,11 @@ def run(args: argparse.Namespace) -> None:
                         file.write(msgspec.json.encode(found) + b"\n")
 
 
-def tables() -> None:
+def tables(own: Path, matrix: Path, page: Path) -> None:
     """Fill the page from both files of results."""
-    lines = [msgspec.json.decode(line, type=Found) for line in OWN_RESULTS.read_bytes().splitlines()]
+    lines = [msgspec.json.decode(line, type=Found) for line in own.read_bytes().splitlines()]
     found = {(f.peer, f.fault): f for f in lines}
-    single = [t for t in scorer.read(RESULTS) if (t.suite, t.hosts, t.rate_mbps) == ("single", 4, 250)]
+    single = [t for t in scorer.read(matrix) if (t.suite, t.hosts, t.rate_mbps) == ("single", 4, 250)]
     ours = {t.name: t for t in single}
     rows = ["| fault | fairlead preflight | validator's method | cmax 0.2.1 |", "|---|---|---|---|"]
     for name in KINDS:
@@ -187,8 +187,9 @@ def tables() -> None:
         hits = f"{sum(t.is_hit if word == 'named' else t.verdict == 'fail' for t in ours.values())} of {len(ours)}"
         rows.append(f"| **{word}** | {hits} | {' | '.join(counts)} |")
     text = "\n".join(rows)
-    page = re.sub(r"(<!-- peers -->\n).*?(<!-- end -->)", rf"\g<1>{text}\n\g<2>", PAGE.read_text(), flags=re.DOTALL)
-    PAGE.write_text(page)
+    page.write_text(
+        re.sub(r"(<!-- peers -->\n).*?(<!-- end -->)", rf"\g<1>{text}\n\g<2>", page.read_text(), flags=re.DOTALL)
+    )
 
 
 def _cell(found: Found | None) -> str:
@@ -207,7 +208,7 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true")
     args = parser.parse_args()
     if args.what == "tables":
-        tables()
+        tables(OWN_RESULTS, RESULTS, PAGE)
     else:
         run(args)
     return 0

@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from fairlead.cluster.enter import folder, into_host, running
-from support.injector import FAIRLEAD, KINDS, Drawn, Kind, Undo, World, are_independent, in_order
+from support.injector import FAIRLEAD, Drawn, Kind, Undo, World, are_independent, in_order
 from support.scorer import Trial, Truth, score
 
 JOB_FILE = "/etc/fairlead-job.toml"
@@ -66,7 +66,7 @@ def trial(world_: World, drawn: Sequence[Drawn], *, suite: str, name: str, seed:
         _write(truth_file, truths)
         undo += [inject() for _, inject in drawn]
         tasks = truths[0].target.split()[0] if truths and truths[0].kind == "count" else ""
-        wall_s, out = _run_inside(world_, tasks) if tasks else _run(world_)
+        wall_s, out = run_inside(world_, tasks) if tasks else _run(world_)
         _write(truth_file, truths)
     finally:
         for step in reversed(undo):
@@ -114,7 +114,7 @@ def _run(world_: World) -> tuple[float, str]:
     return time.monotonic() - started, done.stdout
 
 
-def _run_inside(world_: World, tasks: str) -> tuple[float, str]:
+def run_inside(world_: World, tasks: str) -> tuple[float, str]:
     """`srun fairlead preflight --inside` in a job of a given shape, on the lab's own Slurm.
 
     What a lab host has no room for is waived; hosts see neither the truth nor the lab's record.
@@ -133,12 +133,10 @@ def _run_inside(world_: World, tasks: str) -> tuple[float, str]:
         world_.sh(node, f"cat >{JOB_FILE} <<'END'\n{text}END")
     words = [
         "srun", f"--nodes={len(world_.nodes)}", f"--ntasks={tasks}", f"--gres=gpu:{world_.per_node}",
+        f"--ntasks-per-node={-(-int(tasks) // len(world_.nodes))}",
         f"--partition={state.slurm.partition}", "--mpi=none", "--chdir=/tmp", "--",
         *FAIRLEAD, "preflight", "--inside", "-f", JOB_FILE, "--json", "--runs", "/tmp/runs",
     ]  # fmt: skip
     started = time.monotonic()
     done = subprocess.run(into_host(state, head, words), capture_output=True, text=True, timeout=300)
     return time.monotonic() - started, done.stdout
-
-
-__all__ = ["KINDS", "draw", "trial", "world"]
