@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -45,3 +46,15 @@ def until_marked(mark: str, number: int, limit_s: float = 20) -> dict[int, str]:
             raise TimeoutError(f"{len(found)} of {number} processes marked {mark}: {found}")
         time.sleep(0.02)
     return found
+
+
+def quickest_s(call: Callable[[], object], enough_s: float, tries: int = 3) -> float:
+    """How long a call takes: again where that was too long, as a busy machine is slow now and then, not every time."""
+    best_s = float("inf")
+    for _ in range(tries):
+        started = time.monotonic()
+        call()
+        best_s = min(best_s, time.monotonic() - started)
+        if best_s < enough_s:
+            break
+    return best_s

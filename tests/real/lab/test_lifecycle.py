@@ -64,7 +64,7 @@ def test_what_runs_on_hosts_goes_with_the_lab():
     while len(made.sh("n0", "pidof sleep", check=False).split()) != 2:
         time.sleep(0.01)
     down(made.name)
-    assert runner.wait(5) != 0
+    assert runner.wait(30) != 0
 
 
 def test_labs_stand_side_by_side(lab):
@@ -308,12 +308,12 @@ def test_the_v1_freezer_does_where_there_is_no_v2(monkeypatch):
             time.sleep(0.01)
         inject(made.name, "node-hung", "n0", {})
         state = Path(made.state.host("n0").cgroups[0], "freezer.state")
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 30
         while state.read_text() != "FROZEN\n" and time.monotonic() < deadline:
             time.sleep(0.01)
         assert state.read_text() == "FROZEN\n"
         inject(made.name, "node-dead", "n0", {})  # also while it is frozen
-        assert runner.wait(5) != 0
+        assert runner.wait(30) != 0
         heal(made.name, "node-hung")
         heal(made.name, "node-dead")
         assert made.sh("n0", "hostname") == "n0"
