@@ -45,7 +45,7 @@ END = b"\n"
 """srun passes on whole lines only, so every frame ends one."""
 CHUNK = 1 << 16
 GRACE_S = 0.4
-"""Between SIGTERM and SIGKILL."""
+"""Between SIGTERM and SIGKILL, where the job names no `grace_s` of its own."""
 DRAIN_S = 0.5
 """How long an ended command's output may still trickle in, where something out of reach holds its pipe open."""
 GIVE_UP_S = 2.0
@@ -304,7 +304,7 @@ class Run:
         below = sorted({*descendants(os.getpid()), *self.alive})
         signal_all(below, signal.SIGTERM)
         signal_all(below, signal.SIGCONT)
-        deadline = time.monotonic() + GRACE_S
+        deadline = time.monotonic() + self.job.get("grace_s", GRACE_S)
         while time.monotonic() < deadline and self.alive:
             time.sleep(0.02)
         for pid in list(self.alive):  # what they leave goes when the last of them has ended

@@ -21,6 +21,8 @@ from fairlead.cluster.protocol import Command, Line, Refusal, Result, State
 from fairlead.cluster.talk import UNBOUNDED, Ending, Talk, pieces, run_job
 
 _MAX_SENT = 1_000
+_CANCEL_S = 5.0
+"""How long the scheduler's program has to end its tasks and give the nodes back, should this process be killed."""
 
 
 class _Here(LocalBackend):
@@ -101,7 +103,7 @@ class TaskGroup(Group):
         talk = Talk(_Here(self._env), "", sys.executable, limit_s, self._started_s)
         step = Gathered("", keep_bytes=0, on_line=lambda line: self._line(line.stream, line.text, talk.ending))
         step_command = Command(argv=tuple(self._argv), stdin=self._command.stdin)
-        job = run_job(step_command, "", [{}], UNBOUNDED, is_live=True)
+        job = run_job(step_command, "", [{}], UNBOUNDED, is_live=True) | {"grace_s": _CANCEL_S}
         ending = await talk.hold(job, self._input(), step.on_frame, when_wanted=self._wanted.wait)
         how = step.result(ending)
         # a step that fails without naming a task failed as a whole: refused, cancelled, or its way broke

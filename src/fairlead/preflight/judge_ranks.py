@@ -401,12 +401,14 @@ def _success(facts: RankFacts) -> Iterator[Finding]:
     if wrong or bad:
         return
     num_bytes, (took_s, busbw) = list(found.items())[-1]
+    left_out = sorted({b for s in facts.lines if s["say"] == "left_out" for b in s["bytes"]})
+    beyond = f"; {', '.join(map(size, left_out))} left out: longer than `reduce_s`" if left_out else ""
     yield Finding(
         code="preflight/collective",
         verdict=Verdict.PASS,
         subject=Subject(kind="job"),
         message=f"{facts.wanted} ranks: a DDP step and all-reduces up to {size(num_bytes)}, every value exact; "
-        f"busbw {busbw / 1e9:.3g} GB/s, {duration(took_s)}",
-        data={"busbw_bytes_per_s": busbw, "bytes": num_bytes, "time_s": took_s,
+        f"busbw {busbw / 1e9:.3g} GB/s, {duration(took_s)}{beyond}",
+        data={"busbw_bytes_per_s": busbw, "bytes": num_bytes, "time_s": took_s, "left_out_bytes": left_out,
               "sizes": {str(b): {"time_s": t, "busbw_bytes_per_s": r} for b, (t, r) in found.items()}},
     )  # fmt: skip

@@ -39,6 +39,12 @@ def test_success_is_one_line_with_the_bandwidth():
     assert "8 ranks: a DDP step and all-reduces up to 1 MiB, every value exact" in found.message
 
 
+def test_sizes_that_would_take_too_long_are_said_to_be_left_out():
+    facts = ranks()
+    say(facts, {"rank": 0, "node": "n0"}, "left_out", 5.6, bytes=[1 << 26])
+    assert "64 MiB left out: longer than `reduce_s`" in only(facts).message
+
+
 def test_busbw_is_defined_as_nccl_tests_define_it():
     """Size / time x 2 (n-1) / n: of 1 MiB in 20 ms with 8 ranks."""
     ((num_bytes, (took_s, busbw)),) = bandwidth(ranks()).items()

@@ -181,6 +181,7 @@ class Collectives:
                     break
             me.say("reduced", bytes=num * 4, s=times, **(wrong or {"wrong": 0}))
             if i + 1 < len(steps) and slowest_s * max(1, steps[i + 1] / max(num_bytes, FIRST_STEP)) > left_s:
+                me.say("left_out", bytes=[size for size in sizes if size > num_bytes])
                 break
 
     def tiled(self, pattern: list[int], num: int) -> Any:
