@@ -152,6 +152,8 @@ class Connection:
     sent_trigger: int
     """Fired when the sender knows that all arrived; 0: none."""
     received_trigger: int
+    shares_flow: bool
+    """`msg`: one of several messages of the connection between these two."""
     line: int
 
 
@@ -161,8 +163,6 @@ class Matrix:
 
     nodes: int
     connections: list[Connection]
-    barriers: dict[int, int]
-    """Triggers that need several firings: how many."""
 
 
 def read_matrix(path: Path) -> Matrix:
@@ -193,17 +193,43 @@ def read_matrix(path: Path) -> Matrix:
         reader.refuse(0, "`Nodes` is missing")
     if declared != len(connections) and not reader.problems:
         reader.refuse(0, f"`Connections` says {declared}, the file holds {len(connections)}")
+    _check_triggers(reader, connections, barriers)
     reader.finish()
-    return Matrix(nodes, connections, barriers)
+    return Matrix(nodes, connections)
+
+
+def _check_triggers(reader: _Reader, connections: list[Connection], barriers: dict[int, int]) -> None:
+    """Each wait ends, and the waiting node can know when."""
+    firing: dict[int, list[Connection]] = {}
+    for connection in connections:
+        for trigger in {connection.sent_trigger, connection.received_trigger} - {0}:
+            firing.setdefault(trigger, []).append(connection)
+    for waits in (c for c in connections if c.trigger):
+        by = firing.get(waits.trigger, [])
+        if not by:
+            reader.refuse(waits.line, f"nothing fires trigger {waits.trigger}")
+        elif len(by) != barriers.get(waits.trigger, 1):
+            reader.refuse(
+                waits.line, f"trigger {waits.trigger} is fired by {len(by)} lines; only a barrier waits for several",
+                hint=f"trigger id {waits.trigger} barrier count {len(by)}",
+            )  # fmt: skip
+        for fires in by:
+            known_at = fires.src if fires.sent_trigger == waits.trigger else fires.dst
+            if known_at != waits.src:
+                reader.refuse(waits.line, f"node {waits.src} cannot know when line {fires.line} is done")
 
 
 def _connection(reader: _Reader, line: int, words: list[str], nodes: int) -> Connection | None:
-    known = ("start", "size", "id", "trigger", "send_done_trigger", "recv_done_trigger", "prio", "msg")
+    known = ("start", "size", "id", "trigger", "send_done_trigger", "recv_done_trigger", "prio")
     ends = words[0].split("->")
     if len(ends) != 2 or not (ends[0].isdigit() and ends[1].isdigit()):
         reader.refuse(line, f"`{words[0]}` is not written source->destination")
         return None
     values: dict[str, float] = {}
+    shares_flow = "msg" in words
+    if shares_flow:  # with a number of its own, or without
+        at = words.index("msg")
+        words = words[:at] + words[at + 2 if words[at + 1 : at + 2] and words[at + 1].isdigit() else at + 1 :]
     for key, word in zip(words[1::2], words[2::2], strict=False):
         if key not in known:
             reader.refuse(line, f"unknown word `{key}`", did_you_mean(key, known))
@@ -219,5 +245,5 @@ def _connection(reader: _Reader, line: int, words: list[str], nodes: int) -> Con
         reader.refuse(line, "either `start` or `trigger` must be said")
     return Connection(
         src, dst, int(values.get("size", 0)), values.get("start"), int(values.get("trigger", 0)),
-        int(values.get("send_done_trigger", 0)), int(values.get("recv_done_trigger", 0)), line,
+        int(values.get("send_done_trigger", 0)), int(values.get("recv_done_trigger", 0)), shares_flow, line,
     )  # fmt: skip

@@ -146,8 +146,13 @@ def _file(part: Traffic, num_nics: int, rng: np.random.Generator, folder: Path) 
 
 
 def from_matrix(matrix: Matrix, ps_per_unit: int) -> Workload:
-    """A connection matrix; each line is a flow of one message."""
-    lines = matrix.connections
+    """A connection matrix; each line is a flow of one message, but for those that share a connection."""
+    first: dict[tuple[int, int], int] = {}
+    begins = [first.setdefault((c.src, c.dst), i) if c.shares_flow else i for i, c in enumerate(matrix.connections)]
+    order = sorted(range(len(begins)), key=lambda i: begins[i])
+    lines = [matrix.connections[i] for i in order]
+    flow_begins, flow = np.unique([begins[i] for i in order], return_inverse=True)
+    pairs = [matrix.connections[i] for i in flow_begins]
     fired: dict[int, list[tuple[int, int]]] = {}
     for number, line in enumerate(lines):
         if line.sent_trigger:
@@ -161,13 +166,13 @@ def from_matrix(matrix: Matrix, ps_per_unit: int) -> Workload:
         for before, how in fired.get(line.trigger, ())
     ]
     return Workload(
-        src=np.array([c.src for c in lines], dtype=np.int64),
-        dst=np.array([c.dst for c in lines], dtype=np.int64),
-        flow=np.arange(len(lines), dtype=np.int64),
+        src=np.array([c.src for c in pairs], dtype=np.int64),
+        dst=np.array([c.dst for c in pairs], dtype=np.int64),
+        flow=flow.astype(np.int64),
         size=np.array([c.size for c in lines], dtype=np.int64),
         start=np.array([round((c.start or 0.0) * ps_per_unit) for c in lines], dtype=np.int64),
         edges=np.array(edges, dtype=np.int64).reshape(-1, 3),
-        group=np.zeros(len(lines), dtype=np.int64),
+        group=np.zeros(len(pairs), dtype=np.int64),
     )
 
 

@@ -131,6 +131,9 @@ def test_the_unit_of_start_is_a_choice(tmp_path):
         (("start 0 ", ""), 5, "either `start` or `trigger`"),
         (("size 2000", "sise 2000"), 5, "unknown word `sise`"),
         (("Connections 3", "Connections 4"), 0, "says 4, the file holds 3"),
+        (("trigger 7 size", "trigger 8 size"), 6, "nothing fires trigger 8"),
+        (("0->3 id 3", "2->3 id 3"), 6, "node 2 cannot know when line 4 is done"),
+        (("start 0 size 2000", "start 0 size 2000 recv_done_trigger 7"), 6, "fired by 2 lines; only a barrier"),
     ],
 )
 def test_a_wrong_matrix_is_told_by_line(tmp_path, change, line, message):
@@ -143,3 +146,14 @@ def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(SpecError) as refused:
         read_matrix(tmp_path / "none.cm")
     assert refused.value.code == "sim/file"
+
+
+def test_messages_of_one_connection_share_its_queue_pair(tmp_path):
+    text = (
+        "Nodes 3\nConnections 4\n0->1 id 1 msg start 0 size 10\n2->1 id 2 start 0 size 20\n"
+        "0->1 id 1 msg 2 start 5 size 30\n0->1 id 3 start 0 size 40\n"
+    )
+    work = traffic.from_matrix(read_matrix(write(tmp_path, text)), 1)
+    assert work.src.tolist() == [0, 2, 0]
+    assert work.flow.tolist() == [0, 0, 1, 2]
+    assert work.size.tolist() == [10, 30, 20, 40]
