@@ -89,7 +89,7 @@ def _end(report: Report, paint: Paint) -> str:
 
 def _details(report: Report) -> list[str]:
     """Topology of the ranks, what each node is, the state of its fabric ports, and what the all-reduce reached."""
-    return [t for t in (topology(report), nodes(report.facts), ports(report.facts), speeds(report)) if t]
+    return [t for t in (topology(report), nodes(report), ports(report.facts), speeds(report)) if t]
 
 
 def topology(report: Report) -> str:
@@ -106,10 +106,15 @@ def topology(report: Report) -> str:
     return table(["RANK", "NODE", "LOCAL", "GPU", "UUID", "PCI", "CPUS", "INTERFACE", "PEER"], rows)
 
 
-def nodes(facts: Iterable[NodeFacts]) -> str:
-    """One line a node."""
-    rows = [(record.node, *(_cell(record, read) for read in _NODE_COLUMNS.values())) for record in facts]
-    return table(["NODE", *_NODE_COLUMNS], rows) if rows else ""
+def nodes(report: Report) -> str:
+    """One line a node: what its probe read, and the versions that its ranks found."""
+    torch = {s["node"]: s for s in report.ranks.lines if s["say"] == "torch"} if report.ranks else {}
+    rows = []
+    for record in report.facts:
+        said = torch.get(record.node, {})
+        versions = (said.get("torch") or "-", said.get("cuda") or said.get("hip") or "-", said.get("nccl") or "-")
+        rows.append((record.node, *(_cell(record, read) for read in _NODE_COLUMNS.values()), *versions))
+    return table(["NODE", *_NODE_COLUMNS, "TORCH", "CUDA OR HIP", "NCCL"], rows) if rows else ""
 
 
 def ports(facts: Iterable[NodeFacts]) -> str:
@@ -118,7 +123,7 @@ def ports(facts: Iterable[NodeFacts]) -> str:
     for record in facts:
         read = Facts(record)
         try:
-            devices = read.keys("ib.devices")
+            devices = sorted(read.keys("ib.devices"))
         except Unread:
             continue
         for device in devices:

@@ -142,18 +142,22 @@ def _gpus(starts: Mapping[int, Said], torch: Mapping[int, Said]) -> Iterator[Fin
 
 
 def _affinity(starts: Mapping[int, Said]) -> Iterator[Finding]:
-    """A rank's CPUs must include some near its GPU."""
+    """A rank's CPUs must include some near its GPU, and some near an RDMA port on the GPU's NUMA node."""
     for rank, s in sorted(starts.items()):
-        near, mine = numbers(str((s.get("gpu") or {}).get("cpus") or "")), numbers(s.get("cpus", ""))
-        if near and mine and not near & mine:
-            yield Finding(
-                code="preflight/affinity",
-                verdict=Verdict.WARN,
-                subject=Subject(kind="rank", nodes=(s["node"],), name=f"rank {rank}"),
-                message="none of its CPUs is near its GPU: every copy crosses the socket",
-                evidence=(Evidence("CPUs of the rank", s["cpus"]), Evidence("CPUs near the GPU", s["gpu"]["cpus"])),
-                remedy="srun --gpu-bind=closest --cpu-bind=cores, or leave binding to the launcher",
-            )
+        gpu, mine = s.get("gpu") or {}, numbers(s.get("cpus", ""))
+        beside = [d for d in s.get("rdma", {}).values() if d["numa"] == gpu.get("numa") and d["numa"] not in ("", "-1")]
+        near = {"its GPU": gpu.get("cpus") or "", "the RDMA ports beside its GPU": ",".join(d["cpus"] for d in beside)}
+        for what, cpus in near.items():
+            if mine and numbers(cpus) and not numbers(cpus) & mine:
+                yield Finding(
+                    code="preflight/affinity",
+                    verdict=Verdict.WARN,
+                    subject=Subject(kind="rank", nodes=(s["node"],), name=f"rank {rank}"),
+                    message=f"none of its CPUs is near {what}: every copy crosses the socket",
+                    evidence=(Evidence("CPUs of the rank", s["cpus"]), Evidence(f"CPUs near {what}", cpus)),
+                    remedy="srun --gpu-bind=closest --cpu-bind=cores, or leave binding to the launcher",
+                )
+                break
 
 
 def numbers(text: str) -> set[int]:

@@ -169,5 +169,5 @@ def _pairs(report: Report) -> Section:
 
 
 def _topology(report: Report) -> Section:
-    text = "\n\n".join(t for t in (faces.topology(report), faces.nodes(report.facts), faces.ports(report.facts)) if t)
+    text = "\n\n".join(t for t in (faces.topology(report), faces.nodes(report), faces.ports(report.facts)) if t)
     return Section("Ranks, nodes and ports", [Code(text)] if text else [])

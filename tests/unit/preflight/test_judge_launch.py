@@ -94,6 +94,17 @@ def test_cpus_far_from_the_gpu_are_a_warning():
     assert (found.code, found.verdict) == ("preflight/affinity", Verdict.WARN)
 
 
+@pytest.mark.parametrize(
+    ("numa", "code"), [("1", "preflight/affinity"), ("0", "preflight/launch"), ("-1", "preflight/launch")]
+)
+def test_cpus_far_from_the_rdma_port_beside_the_gpu_are_a_warning(numa, code):
+    facts = ranks()
+    start = of(facts, 1, "start")
+    start["gpu"] |= {"numa": numa, "cpus": ""}
+    start["rdma"] = {"mlx5_0": {"numa": "0", "cpus": "0-47"}, "mlx5_4": {"numa": "1", "cpus": "48-95"}}
+    assert only(facts).code == code
+
+
 def test_settings_differ_on_one_node():
     facts = ranks()
     for rank in (2, 3):

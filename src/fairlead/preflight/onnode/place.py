@@ -106,6 +106,7 @@ def tell_start(me: Me) -> str:
         interface_facts=found.get(name.lstrip("=^").split(",")[0], {}),
         gpus=len(gpus),
         gpu=gpu_of_rank(gpus, me.local),
+        rdma=rdma_devices(),
     )
     return name
 
@@ -142,6 +143,18 @@ def gpus_of_node() -> list[dict[str, Any]]:
             "index": len(out), "uuid": said.get("GPU UUID", ""), "pci": bdf, "name": said.get("Model", ""),
             "numa": read(device + "/numa_node"), "cpus": read(device + "/local_cpulist"),
         })  # fmt: skip
+    return out
+
+
+def rdma_devices() -> dict[str, dict[str, str]]:
+    """RDMA device -> its NUMA node, and the CPUs near it."""
+    out = {}
+    for place in sorted(glob.glob("/sys/class/infiniband/*")):
+        device = place + "/device"
+        out[os.path.basename(place)] = {
+            "numa": read(device + "/numa_node"),
+            "cpus": read(device + "/local_cpulist"),
+        }
     return out
 
 
