@@ -64,6 +64,11 @@ class Group(abc.ABC):
             self._wanted.set()
         return line
 
+    @property
+    def has_unread(self) -> bool:
+        """See Live."""
+        return not self._lines.empty()
+
     @abc.abstractmethod
     def send(self, text: str) -> None:
         """One line to every process that still runs; never waits."""
@@ -220,6 +225,11 @@ class Live:
     def ended(self) -> Mapping[Key, Result]:
         """Those that ended so far, and how."""
         return self._group.ended
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether something that was said has not been read yet: an end is known before the last words are read."""
+        return self._group.has_unread
 
     def send(self, text: str) -> None:
         """One line to every process that still runs; never waits."""

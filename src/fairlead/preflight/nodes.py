@@ -54,7 +54,7 @@ def _probe(cluster: Cluster, python: str, nodes: NodeSet, limit_s: float, progre
     argv = (python, *boot(source, "fairlead-probe"), "--limit", f"{max(2.0, limit_s - _START_S):g}")
     started, text, took_s = time.monotonic(), dict.fromkeys(nodes, ""), dict[str, float]()
     with cluster.live(nodes, Command(argv=argv, stdin=source), limit_s=limit_s) as group:
-        while len(took_s) < len(nodes):
+        while len(took_s) < len(nodes) or group.has_unread:
             line = group.read(0.25)
             now = time.monotonic() - started
             if line is not None and line.stream == "stdout":

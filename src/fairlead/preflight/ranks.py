@@ -146,17 +146,18 @@ def run_ranks(cluster: Cluster, launch: Launch, note: Callable[[str], object] = 
     else:
         group = cluster.live(nodes, command, **limits)  # type: ignore[arg-type]
     with group:
-        _listen(group, facts, Watch(launch.wanted, launch.import_s), note)
+        listen(group, facts, Watch(launch.wanted, launch.import_s), note)
     return facts
 
 
-def _listen(group: Live, facts: RankFacts, watch: Watch, note: Callable[[str], object]) -> None:
+def listen(group: Live, facts: RankFacts, watch: Watch, note: Callable[[str], object]) -> None:
+    """Hear everything until all have ended and their last words are read, or until `watch` says it is over."""
     started = time.monotonic()
     num_lines: dict[int, int] = {}
     known: set[int] = set()
     pieces = _Pieces()
     phase = ""
-    while len(known) < facts.wanted:
+    while len(known) < facts.wanted or group.has_unread:
         line = group.read(0.25)
         now = time.monotonic() - started
         if line is not None and line.rank is not None:
