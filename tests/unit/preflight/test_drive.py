@@ -1,0 +1,85 @@
+"""Steps on nodes: who answered, who is lost, and that one slow or dead peer holds nobody up for long."""
+
+from __future__ import annotations
+
+import json
+import time
+
+from fairlead.cluster.protocol import Line, Result, State
+from fairlead.preflight.drive import Driver
+from fairlead.preflight.pairs import Step
+
+NODES = ("n0", "n1", "n2")
+
+
+class Talk:
+    """Agents in memory: for each order, what each of them writes."""
+
+    def __init__(self, answers):
+        self.answers, self.lines, self.ended, self.orders = answers, [], {}, []
+
+    def send(self, text):
+        order = json.loads(text)
+        self.orders.append(order)
+        for node, said in self.answers(order):
+            if isinstance(said, Result):
+                self.ended[node] = said
+                self.lines.append(None)
+            else:
+                self.lines.append(Line(node, None, "stdout", said if isinstance(said, str) else json.dumps(said)))
+
+    def read(self, timeout_s):
+        if self.lines:
+            return self.lines.pop(0)
+        time.sleep(min(timeout_s, 0.02))
+        return None
+
+
+def perform(answers, *, collect=None, limit_s=1.0, lost_s=0.1):
+    talk = Talk(answers)
+    step = Step(line={"do": "train", "step": 7}, expect=frozenset({0, 1, 2}), collect=collect, limit_s=limit_s)
+    return talk, Driver(talk, NODES, lost_s=lost_s).perform(step)
+
+
+def test_everybody_answers():
+    talk, answers = perform(lambda _: [(n, {"step": 7, "ok": i}) for i, n in enumerate(NODES)])
+    assert {n: r.ok for n, r in answers.reports.items()} == {0: 0, 1: 1, 2: 2}
+    assert not answers.lost
+    assert talk.orders == [{"do": "train", "step": 7}]
+
+
+def test_a_node_that_is_later_than_the_others_is_lost():
+    started = time.monotonic()
+    _, answers = perform(lambda _: [("n0", {"step": 7}), ("n2", {"step": 7})], limit_s=30)
+    assert set(answers.lost) == {1}
+    assert "no answer to `train`" in answers.lost[1]
+    assert time.monotonic() - started < 3
+
+
+def test_while_nobody_has_answered_the_step_may_simply_take_long():
+    _, answers = perform(lambda _: [], limit_s=0.4, lost_s=0.05)
+    assert set(answers.lost) == {0, 1, 2}
+
+
+def test_an_agent_that_ended_is_lost_at_once_with_its_reason():
+    ended = Result(node="n1", state=State.FAILED, rc=1, error="exit status 1")
+    _, answers = perform(lambda _: [("n0", {"step": 7}), ("n1", ended), ("n2", {"step": 7})], lost_s=30)
+    assert answers.lost == {1: "exit status 1"}
+
+
+def test_late_packets_are_collected_once_everybody_has_sent():
+    def answers(order):
+        if order["do"] == "train":
+            return [("n0", {"step": 7}), ("n1", {"step": 7, "sent": True}), ("n2", {"step": 7, "sent": True})]
+        return [("n1", {"step": 7, "ok": 1}), ("n2", {"step": 7, "bad": [[0, 1, 9, 9, 9, 9, 9]]})]
+
+    talk, found = perform(answers, collect={"do": "collect", "step": 7})
+    assert [o["do"] for o in talk.orders] == ["train", "collect"]
+    assert found.reports[2].bad == [(0, 1, 9, 9, 9, 9, 9)]
+
+
+def test_what_belongs_to_another_step_and_what_is_no_answer_count_for_nothing():
+    noise = [("n0", {"step": 6, "ok": 9}), ("n0", "Traceback"), ("n9", {"step": 7}), ("n0", {"step": 7, "ok": 1})]
+    _, answers = perform(lambda _: [*noise, ("n1", {"step": 7}), ("n2", {"step": 7})])
+    assert answers.reports[0].ok == 1
+    assert set(answers.reports) == {0, 1, 2}
