@@ -36,7 +36,7 @@ from support.trials import draw, world
 
 OWN_RESULTS = ROOT / "docs/benchmarks/preflight-peers.jsonl"
 PAGE = OWN_RESULTS.with_suffix(".md")
-LIMIT_S = 60
+LIMIT_S = 120
 VALIDATOR = """
 import datetime, os, socket
 rank, world = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"])
