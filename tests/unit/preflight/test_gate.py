@@ -1,0 +1,101 @@
+"""Who takes part in the next stage, and an earlier run judged again by today's rules."""
+
+from __future__ import annotations
+
+import pytest
+
+from fairlead.base.nodeset import NodeSet
+from fairlead.preflight import judge_all, read_evidence
+from fairlead.preflight.facts import PairFacts, Train
+from fairlead.preflight.gate import Evidence
+from fairlead.preflight.nodes import patience_s
+from fairlead.preflight.scheduler import SlurmNode
+from fairlead.records.codec import from_json, to_json
+from fairlead.records.facts import NodeFacts
+from fairlead.records.finding import Finding, node
+from fairlead.records.verdict import Verdict
+from fairlead.spec.model import Access, Pool, Spec
+from support.rank_facts import ranks, stop_at
+
+NODES = NodeSet("n[0-3]")
+SPEC = Spec(schema=1, access=Access(via="ssh"), pools=(Pool(name="p", size="other", nodes=NODES, gpus=2),))
+
+
+def facts(*names):
+    return [NodeFacts(node=name, facts={}) for name in names]
+
+
+def evidence(**more):
+    return Evidence(SPEC, NODES, **({"facts": facts(*NODES)} | more))
+
+
+def fail(name, verdict=Verdict.FAIL):
+    return Finding(code="gpu/count", verdict=verdict, subject=node(name), message="")
+
+
+def test_a_bad_node_and_a_silent_one_take_no_further_part():
+    seen = evidence(facts=facts("n0", "n1", "n3"))
+    assert str(seen.usable([fail("n1")])) == "n[0,3]"
+    assert str(seen.usable([fail("n1", Verdict.WARN)])) == "n[0-1,3]"
+
+
+def test_where_too_few_are_well_the_bad_ones_take_part_so_that_something_can_be_told():
+    assert str(evidence().usable([fail(n) for n in ("n0", "n1", "n2")])) == "n[0-3]"
+
+
+def test_tasks_of_slurm_go_where_slurm_gives_work():
+    slurm = {n: SlurmNode(name=n, states=("IDLE",)) for n in ("n0", "n1", "n2")}
+    slurm["n2"] = SlurmNode(name="n2", states=("IDLE", "DRAIN"))
+    seen = evidence(slurm=slurm)
+    assert str(seen.usable([], for_ranks=True)) == "n[0-1]"
+    assert str(seen.usable([])) == "n[0-3]"
+
+
+def bad_pairs():
+    blocked = [(a, b) for a in range(4) for b in range(4) if a != b and 2 in (a, b)]
+    return PairFacts(
+        nodes=tuple(NODES),
+        paths=("default route",),
+        members=(0, 1, 2, 3),
+        small=200,
+        full=8,
+        num_flows=8,
+        again_small=400,
+        trains=[Train(a, b, 0, 0, 0, 0, 8) for a, b in blocked],
+        again=[Train(a, b, 0, 0, 0, 0, 8) for a, b in ((2, 0), (1, 2))],
+    )
+
+
+def test_what_explains_the_others_comes_first():
+    late = ranks()
+    stop_at(late, 5, "reduce", rc=-9, error="killed by SIGKILL")
+    found = judge_all(evidence(pairs=bad_pairs(), ranks=late))
+    fails = [f for f in found if f.verdict is Verdict.FAIL]
+    assert [f.code for f in fails] == ["preflight/unreachable", "preflight/rank-died"]
+
+
+def test_an_earlier_run_is_judged_again_from_its_files():
+    pairs, said = bad_pairs(), ranks()
+    files = {"pairs.json": to_json(pairs), "ranks.json": to_json(said), "silent.json": to_json([fail("n3")])}
+
+    def read(name, kind):
+        return from_json(files[name], kind) if name in files else None
+
+    again = judge_all(read_evidence(read, SPEC, NODES, facts("n0", "n1", "n2")))
+    codes = [f.code for f in again if f.verdict is Verdict.FAIL]
+    assert codes == ["gpu/count", "preflight/unreachable"]
+
+
+@pytest.mark.parametrize(
+    ("answered_s", "num", "limit_s", "want_s"),
+    [
+        ([], 4, 60, 60),
+        ([1.0], 4, 60, 60),
+        ([1.0, 1.2], 4, 60, 5.0),
+        ([0.1, 0.1, 0.1], 4, 60, 4.1),
+        ([9.0, 10.0, 11.0], 4, 60, 30.0),
+        ([30.0, 40.0], 4, 60, 60),
+    ],
+)
+def test_the_fleet_sets_the_pace(answered_s, num, limit_s, want_s):
+    assert patience_s(answered_s, num, limit_s) == pytest.approx(want_s)
