@@ -49,6 +49,7 @@ docs: $(VENV)/ready
 	$(BIN)/python -m fairlead.spec.reference
 	$(BIN)/python -m fairlead.checks.reference
 	$(BIN)/python -m fairlead.lab.reference
+	$(BIN)/python -m fairlead.fabric.sim.reference
 
 packages:
 	@scripts/debian-packages $(DEBIAN)

@@ -11,9 +11,9 @@ from msgspec import Meta, Struct
 
 from fairlead.fabric.sim.nicset import NicSet
 
-Count = Annotated[int, Meta(ge=1, le=1 << 24)]
-Natural = Annotated[int, Meta(ge=0, le=1 << 24)]
-Bytes = Annotated[int, Meta(ge=1, le=1 << 46)]
+Count = Annotated[int, Meta(ge=1, le=10_000_000)]
+Natural = Annotated[int, Meta(ge=0, le=10_000_000)]
+Bytes = Annotated[int, Meta(ge=1, le=10_000_000_000_000)]
 Positive = Annotated[float, Meta(gt=0)]
 NotNegative = Annotated[float, Meta(ge=0)]
 Rate = Annotated[float, Meta(ge=1, le=100_000)]
@@ -27,6 +27,7 @@ class Topology(Struct, frozen=True, kw_only=True):
     """The fabric: planes of two tiers, a three-tier fat tree, or a topology file of htsim."""
 
     kind: Literal["planes", "fat-tree", "file"] = "planes"
+    """`planes`: two tiers, several planes. `fat-tree`: three tiers. `file`: a topology file of htsim."""
     planes: Annotated[int, Meta(ge=1, le=32)] = 1
     """Planes; a NIC has one port in each."""
     t0: Count = 2
@@ -38,6 +39,7 @@ class Topology(Struct, frozen=True, kw_only=True):
     nics: Natural = 0
     """NICs in all; with it `hosts_per_t0` follows from `t0`. 0: not said."""
     pods: Count = 1
+    """Pods of a fat tree."""
     cores: Natural = 0
     """Core switches of a fat tree."""
     links_per_pair: Count = 1
@@ -50,13 +52,19 @@ class Links(Struct, frozen=True, kw_only=True):
     """Rates and lengths. A topology file says its own."""
 
     host_gbps: Rate = 100.0
+    """Each port of a NIC, Gb/s."""
     fabric_gbps: Rate | None = None
     """Between T0 and T1; as hosts, unless said."""
     core_gbps: Rate | None = None
+    """Between aggregation and core switches; as hosts, unless said."""
     host_latency_ns: Latency = 1000.0
+    """Between a NIC and its T0. The shortest latency is the simulator's window: short links play more slowly."""
     fabric_latency_ns: Latency = 1000.0
+    """Between T0 and T1."""
     core_latency_ns: Latency = 1000.0
+    """Between aggregation and core switches."""
     switch_latency_ns: Annotated[float, Meta(ge=0, le=1_000_000)] = 0.0
+    """Added by each switch."""
 
 
 class Queues(Struct, frozen=True, kw_only=True):
@@ -67,11 +75,15 @@ class Queues(Struct, frozen=True, kw_only=True):
     size_bytes: Natural = 0
     """Data queue in bytes, instead of `size_bdp`."""
     ecn_low_bdp: Share = 0.2
+    """Above this a packet that leaves is marked (ECN), with a probability that rises to the next threshold."""
     ecn_high_bdp: Share = 0.8
+    """Above this every packet is marked."""
     ecn_last_hop: bool | None = None
     """Mark also on the way to the NIC. Unless said: not for mrc, whose marks mean a busy path, not a busy receiver."""
     trim: bool = True
+    """Cut packets that do not fit to their header, which then goes ahead of data; otherwise drop them."""
     trim_bytes: Annotated[int, Meta(ge=64, le=512)] = 64
+    """Size of a trimmed packet."""
     pfc: bool = False
     """Pause instead of drop; no trimming then."""
     xoff_bytes: Natural = 0
@@ -86,11 +98,13 @@ class Transport(Struct, frozen=True, kw_only=True):
     paths: Literal["", "mrc", "oblivious", "bitmap", "reps", "mixed"] = ""
     """Path choice; empty: `mrc` for mrc, `mixed` for uec."""
     congestion: Literal["nscc", "constant"] = "nscc"
+    """Congestion control: NSCC, or a window that stays as it is."""
     routing: Literal["", "source", "hash"] = ""
     """Who chooses the uplink: the packet (SRv6), or a hash in the switch; empty: source for mrc on planes."""
     evs: Annotated[int, Meta(ge=0, le=256)] = 0
     """Entropy values of a queue pair, all planes together; 0: 128 active and as many in reserve (mrc), 64 (uec)."""
     payload_bytes: Annotated[int, Meta(ge=0, le=9000)] = 0
+    """Payload of a full packet; 0: 4096 (mrc, roce), 4086 (uec)."""
     header_bytes: Annotated[int, Meta(ge=0, le=512)] = 0
     """Bytes on the wire beyond the payload; 0: 96 (mrc), 64 (uec, roce)."""
     window_packets: Natural = 0
@@ -123,7 +137,9 @@ class Traffic(Struct, frozen=True, kw_only=True):
         "file",
         "training",
     ]
+    """What is sent; the how-to page has them in a table."""
     name: str = ""
+    """A word for results; the kind, unless said."""
     nics: NicSet = NicSet("")
     """Who takes part; empty: every NIC."""
     to: Index = -1
@@ -131,15 +147,17 @@ class Traffic(Struct, frozen=True, kw_only=True):
     size_bytes: Bytes = 1_000_000
     """Of each message; of the buffer that a collective reduces."""
     start_us: Time = 0.0
+    """When the first messages may go."""
     qps: Annotated[int, Meta(ge=1, le=256)] = 1
     """Queue pairs that share each transfer."""
     messages: Count = 1
-    """One after the other on each pair (`permutation`, `send-recv`, `flow`)."""
+    """One after the other on each pair; of a collective: repetitions."""
     depth: Count = 2
-    """Messages under way at once on each pair (`send-recv`)."""
+    """Messages under way at once on each pair."""
     chunk_bytes: Natural = 0
     """Pipelining unit of a tree; 0: a sixteenth of the buffer."""
     collective: Literal["ring-all-reduce", "tree-all-reduce", "all-to-all"] = "ring-all-reduce"
+    """What ends a training step."""
     steps: Count = 1
     """Training steps."""
     compute_us: Time = 0.0
@@ -158,23 +176,29 @@ class Fault(Struct, frozen=True, kw_only=True):
     kind: Literal["link", "port", "t0", "t1", "loss", "slow", "paths"]
     """link: T0-T1. port: NIC-T0. loss, slow: a link, a port, or a plane. paths: some paths of NICs lose packets."""
     at_us: Time = 0.0
+    """When it begins."""
     until_us: Time = 0.0
     """Repaired then; 0: never."""
     plane: Index = -1
     """-1: every plane."""
     t0: Index = -1
+    """A T0, or the lower end of a link."""
     t1: Index = -1
+    """A T1, or the upper end of a link."""
     nic: Index = -1
+    """A NIC: its links to the T0s."""
     core: Index = -1
     """With `t1`: the link between that aggregation switch and this core (slow, loss)."""
     planes: NicSet = NicSet("")
-    """Several planes, NICs or T1 switches: it happens to each (`paths`: to packets of these NICs over these T1s)."""
+    """Several planes: it happens in each."""
     nics: NicSet = NicSet("")
+    """Several NICs: it happens to each (`paths`: those whose packets are lost)."""
     t1s: NicSet = NicSet("")
+    """Several T1 switches: it happens to each (`paths`: those over which packets are lost)."""
     apart_us: Time = 0.0
     """Of several, each so much later than the one before; 0: all at once."""
     loss: Share = 0.0
-    """Packets lost (`loss`, `paths`)."""
+    """Share of the packets that is lost."""
     rate: Annotated[float, Meta(ge=0.01, le=1)] = 1.0
     """Share of its rate that a `slow` link keeps."""
     direction: Literal["both", "up", "down"] = "both"
@@ -190,7 +214,8 @@ class Run(Struct, frozen=True, kw_only=True):
 
     until_us: Annotated[float, Meta(gt=0, le=1e9)] = 100_000.0
     """The run ends then, whether or not every message is complete."""
-    seed: Natural = 1
+    seed: Annotated[int, Meta(ge=0, le=4_294_967_295)] = 1
+    """Of everything random: pairs, paths, marks, losses, computation times."""
     threads: Annotated[int, Meta(ge=0, le=64)] = 0
     """0: two where the fabric is large enough to gain."""
     memory_gib: NotNegative = 0.0
@@ -205,6 +230,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
     """A simulation."""
 
     title: str = ""
+    """A headline for the answer and the page."""
     topology: Topology
     links: Links = Links()
     queues: Queues = Queues()

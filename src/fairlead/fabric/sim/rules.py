@@ -75,7 +75,7 @@ def _refuse_idle(
                 report(path, "sim/choice", f"`{kind}` does not take `{path[-1]}`", hint=hint, on="key")
 
 
-_TOPOLOGY_KEYS = {
+TOPOLOGY_KEYS = {
     "planes": ("planes", "t0", "t1", "hosts_per_t0", "nics", "links_per_pair"),
     "fat-tree": ("planes", "t0", "t1", "hosts_per_t0", "pods", "cores", "links_per_pair"),
     "file": ("file",),
@@ -87,7 +87,7 @@ def check_topology(s: Scenario, report: Report) -> None:
     t, path = s.topology, ("topology",)
     if report.is_refused_itself((*path, "kind")):
         return
-    _refuse_idle(report, path, t.kind, ("kind", *_TOPOLOGY_KEYS[t.kind]), _TOPOLOGY_KEYS)
+    _refuse_idle(report, path, t.kind, ("kind", *TOPOLOGY_KEYS[t.kind]), TOPOLOGY_KEYS)
     if t.kind == "file":
         if not t.file:
             report((*path, "kind"), "sim/missing", "a topology of kind `file` needs `file`", hint="name a .topo file")
@@ -115,15 +115,15 @@ def _nearest(whole: int, part: int) -> str:
 
 
 _CORE_KEYS = ("paths", "congestion", "evs", "cwnd_bdp", "cwnd_packets", "sack_bytes", "announce_ports")
-_TRANSPORT_KEYS = {"mrc": _CORE_KEYS, "uec": _CORE_KEYS, "roce": ("dcqcn",)}
-_COMMON_TRANSPORT = ("kind", "routing", "payload_bytes", "header_bytes", "window_packets", "timeout_us")
+TRANSPORT_KEYS = {"mrc": _CORE_KEYS, "uec": _CORE_KEYS, "roce": ("dcqcn",)}
+COMMON_TRANSPORT = ("routing", "payload_bytes", "header_bytes", "window_packets", "timeout_us")
 
 
 def check_transport(s: Scenario, report: Report) -> None:
     """Choices that exclude each other."""
     t, path = s.transport, ("transport",)
     if not report.is_refused_itself((*path, "kind")):
-        _refuse_idle(report, path, t.kind, _COMMON_TRANSPORT + _TRANSPORT_KEYS[t.kind], _TRANSPORT_KEYS)
+        _refuse_idle(report, path, t.kind, ("kind", *COMMON_TRANSPORT, *TRANSPORT_KEYS[t.kind]), TRANSPORT_KEYS)
     if t.routing == "source" and s.topology.kind == "fat-tree":
         report(
             (*path, "routing"), "sim/choice", "packets name their uplink only on planes of two tiers",
@@ -140,7 +140,7 @@ def check_transport(s: Scenario, report: Report) -> None:
 
 _PAIRS = ("nics", "size_bytes", "start_us", "qps", "messages")
 _COLLECTIVE = ("nics", "size_bytes", "start_us", "qps")
-_TRAFFIC_KEYS = {
+TRAFFIC_KEYS = {
     "permutation": (*_PAIRS, "depth"),
     "send-recv": (*_PAIRS, "depth"),
     "incast": (*_PAIRS, "depth", "to"),
@@ -164,7 +164,7 @@ def check_traffic(s: Scenario, report: Report, folder: Path) -> None:
         path: Where = ("traffic", i)
         if report.is_refused_itself((*path, "kind")):
             continue
-        _refuse_idle(report, path, part.kind, ("kind", "name", *_TRAFFIC_KEYS[part.kind]), _TRAFFIC_KEYS)
+        _refuse_idle(report, path, part.kind, ("kind", "name", *TRAFFIC_KEYS[part.kind]), TRAFFIC_KEYS)
         if part.kind == "file":
             _check_matrix(part, total, path, report, folder)
         else:
@@ -203,7 +203,7 @@ def _check_part(part: Traffic, total: int, path: Where, report: Report) -> None:
 _SPAN = ("kind", "at_us", "until_us", "planes", "plane", "apart_us")
 _BROKEN = (*_SPAN, "flap_us", "reroute_us")
 _WEAK = (*_SPAN, "t0", "t1", "t1s", "nic", "nics", "core", "direction")
-_FAULT_KEYS = {
+FAULT_KEYS = {
     "link": (*_BROKEN, "t0", "t1", "t1s"),
     "port": (*_BROKEN, "nic", "nics"),
     "t0": (*_BROKEN, "t0"),
@@ -224,7 +224,7 @@ def check_faults(s: Scenario, report: Report, folder: Path) -> None:
         path: Where = ("fault", i)
         if report.is_refused_itself((*path, "kind")):
             continue
-        _refuse_idle(report, path, fault.kind, _FAULT_KEYS[fault.kind], _FAULT_KEYS)
+        _refuse_idle(report, path, fault.kind, FAULT_KEYS[fault.kind], FAULT_KEYS)
         _check_fault(s, fault, path, report)
         if size:
             _check_place(size, fault, path, report)
@@ -238,6 +238,8 @@ def _check_fault(s: Scenario, fault: Fault, path: Where, report: Report) -> None
     for key, several in _SEVERAL.items():
         if fault.kind != "paths" and getattr(fault, key) >= 0 and not getattr(fault, several).is_all:
             report((*path, several), "sim/choice", f"either `{key}` or `{several}`, not both", on="key")
+    if fault.apart_us and all(getattr(fault, several).is_all for several in _SEVERAL.values()):
+        report((*path, "apart_us"), "sim/choice", "`apart_us` needs several", hint='t1s = "0-3"', on="key")
     if fault.until_us and fault.until_us <= fault.at_us:
         report((*path, "until_us"), "sim/fault-time", "the repair comes before the fault")
     if fault.flap_us and ((fault.until_us or s.run.until_us) - fault.at_us) / fault.flap_us > _MOST_FLAPS:

@@ -101,6 +101,7 @@ def test_an_unknown_key_names_the_nearest_known_one():
         (MRC_64 + FLOW + '[[fault]]\nkind = "t1"\nt1 = 1\nt0 = 1\n', "sim/choice"),
         (MRC_64 + FLOW + '[[fault]]\nkind = "port"\nnic = 1\nnics = "2-3"\n', "sim/choice"),
         (MRC_64 + FLOW + '[[fault]]\nkind = "link"\nt0 = 1\nt1s = "6-8"\n', "sim/no-such-part"),
+        (MRC_64 + FLOW + '[[fault]]\nkind = "port"\nnic = 1\napart_us = 5\n', "sim/choice"),
         (MRC_64 + FLOW + '[[fault]]\nkind = "port"\nnic = 1\nflap_us = 0.001\n', "sim/fault-time"),
         (FAT_16 + FLOW + '[[fault]]\nkind = "link"\nt0 = 0\nt1 = 2\n', "sim/no-such-part"),
         (FAT_16 + FLOW + '[[fault]]\nkind = "slow"\nt1 = 0\ncore = 1\nrate = 0.5\n', "sim/no-such-part"),
