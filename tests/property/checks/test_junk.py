@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import re
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.checks import judge
@@ -65,7 +65,7 @@ def damaged(machine: object, what: dict[str, bytes]) -> object:
 
 
 @given(damage)
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50)
 def test_junk_is_a_hole_and_never_a_crash(what: dict[str, bytes]) -> None:
     record = facts_of(damaged(MACHINE, what))  # type: ignore[arg-type]
     assert [why for _, why in Facts(record).holes() if "the reader failed" in why] == []
@@ -90,7 +90,7 @@ WORDS = [
 
 
 @given(st.dictionaries(st.sampled_from(range(len(LEAVES))), st.sampled_from(WORDS), min_size=1, max_size=8))
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50)
 def test_a_gpu_that_answers_nonsense(words: dict[int, str]) -> None:
     text = MACHINE.text(SMI)
     for index in sorted(words, reverse=True):
@@ -107,7 +107,7 @@ values = st.one_of(
 
 
 @given(st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_facts_that_no_probe_would_print(data: st.DataObject) -> None:
     """Facts of an old run, edited by hand or by another version: judged as far as they go, never a traceback."""
     records = [copy.deepcopy(WHOLE), copy.deepcopy(WHOLE)]
@@ -124,7 +124,7 @@ def test_facts_that_no_probe_would_print(data: st.DataObject) -> None:
 
 
 @given(damage)
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50)
 def test_junk_never_turns_a_fail_into_a_pass(what: dict[str, bytes]) -> None:
     findings = judge([facts_of(damaged(FAULTY, what))], SPEC)  # type: ignore[arg-type]
     assert {"gpu/count", "gpu/row-remap", "gpu/xid", "ib/count", "ib/port-state"} <= FAILED

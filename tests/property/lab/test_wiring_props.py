@@ -57,7 +57,7 @@ class Fabric:
                 return crossed, address
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(shapes(), st.data())
 def test_every_path_leads_over_its_switches_to_its_host(shape, data):
     topo, fabric = shape.topology, Fabric(shape)
@@ -71,7 +71,7 @@ def test_every_path_leads_over_its_switches_to_its_host(shape, data):
         assert arrived == usid.port_address(path.plane, *dst)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(shapes())
 def test_every_segment_list_of_an_encapsulating_route_is_a_path(shape):
     topo = shape.topology

@@ -18,6 +18,7 @@ import pytest
 from fairlead.cluster import Cluster, State
 from fairlead.cluster.engine import Engine
 from fairlead.cluster.local import LocalBackend
+from fairlead.cluster.protocol import Refusal
 from fairlead.errors import DiskFull, MissingTool, NotPermitted, UsageError
 from support.backends import LOCAL, Prefixed
 from support.processes import left_after, marked, parent, quickest_s, until_marked
@@ -312,3 +313,24 @@ async def test_two_calls_on_one_cluster_at_once():
         engine.run("n[1-2]", ["echo", "2"], limit_s=20),
     )
     assert [r.stdout.text for r in (*first, *second)] == ["1\n", "1\n", "2\n", "2\n"]
+
+
+def test_a_node_that_waits_for_its_turn_loses_none_of_its_time():
+    with LOCAL.cluster(fanout=1) as cluster:
+        results = cluster.run("n[1-3]", ["sleep", "1.5"], limit_s=4)  # the third begins after 3 s
+    assert states(results) == ["done"] * 3
+
+
+def test_a_group_is_not_begun_without_a_member(tmp_path):
+    class OneShort(LocalBackend):
+        async def ready(self, nodes):
+            return {"n2": Refusal(State.UNREACHABLE, "it does not answer")}
+
+    with Cluster(Engine(OneShort())) as cluster:
+        script = f"touch {tmp_path}/$RANK"
+        results = cluster.run_ranks("n[1-3]", ["sh", "-c", script], per_node=2, limit_s=20)
+        assert states(results) == ["cancelled"] * 2 + ["unreachable"] * 2 + ["cancelled"] * 2
+        assert list(tmp_path.iterdir()) == []
+        # a group that may be incomplete is
+        results = cluster.run_ranks("n[1-3]", ["sh", "-c", script], per_node=2, limit_s=20, stop_on_failure=False)
+        assert states(results) == ["done"] * 2 + ["unreachable"] * 2 + ["done"] * 2

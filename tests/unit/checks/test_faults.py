@@ -191,6 +191,7 @@ FAULTS = [
           expected=expect("Standard_ND96isr_H100_v5", hcas=("mlx5_ib0", "mlx5_ib1"))),
     Fault("ib/port-state", both(put(f"{PORT}/state", "1: DOWN\n"), put(f"{PORT}/phys_state", "2: Polling\n")), "DOWN, Polling", about="mlx5_ib0/1"),
     Fault("ib/port-state", put(f"{PORT}/state", "2: INIT\n"), "INIT, LinkUp", about="mlx5_ib0/1"),
+    Fault("ib/port-state", put(f"{PORT}/phys_state", "6: LinkErrorRecovery\n"), "ACTIVE, LinkErrorRecovery", about="mlx5_ib0/1"),
     Fault("ib/port-rate", put(f"{PORT}/rate", "200 Gb/sec (2X NDR)\n"), "200 Gb/sec (2X NDR), expected 400", about="mlx5_ib0/1"),
     Fault("ib/pkey", both(put(f"{PORT}/pkeys/0", "0x7fff\n"), put(f"{PORT}/pkeys/1", "0x0000\n")), "limited member only: 0x7fff", about="mlx5_ib0/1"),
     Fault("ib/pkey", both(put(f"{PORT}/pkeys/0", "0x0000\n"), put(f"{PORT}/pkeys/1", "0x0000\n")), "P_Key table is empty", about="mlx5_ib0/1"),

@@ -11,10 +11,11 @@ import pytest
 
 from fairlead.base.nodeset import NodeSet
 from fairlead.checks import CATALOG, DEFAULTS, SKEWS, Check, Expect, expect_of, judge, judge_node
-from fairlead.checks.node import Node, Outcome
+from fairlead.checks.node import Node, Outcome, bad, skip
+from fairlead.checks.waive import apply_waivers
 from fairlead.records.codes import explanations
 from fairlead.records.facts import Facts, NodeFacts
-from fairlead.records.finding import verdict_of
+from fairlead.records.finding import Finding, Subject, verdict_of
 from fairlead.records.verdict import Verdict
 from fairlead.spec.model import Expect as ExpectLine
 from fairlead.spec.model import Waiver
@@ -89,6 +90,13 @@ def test_one_clock_that_jumped_does_not_expire_a_waiver() -> None:
     assert of(judge(records, spec(waiver(nodes="all", expires=DAY))), "waiver/expired") == []  # type: ignore[arg-type]
 
 
+def test_a_waiver_for_all_nodes_covers_what_is_about_none_of_them() -> None:
+    about_all = Finding(code="host/clock-skew", verdict=Verdict.FAIL, subject=Subject(kind="cluster"), message="x")
+    for nodes, expected in (("all", Verdict.SKIP), ("n0", Verdict.FAIL)):
+        (found,) = apply_waivers([about_all], [waiver("host/clock-skew", nodes)], DAY)
+        assert found.verdict is expected
+
+
 def test_a_waiver_of_a_code_that_does_not_exist() -> None:
     found = of(judge(fleet("n0"), spec(waiver(code="ib/port-rates"))), "waiver/unknown-code")  # type: ignore[arg-type]
     assert "did you mean `ib/port-rate`?" in found[0].message
@@ -116,6 +124,15 @@ def test_unknown_can_be_waived_and_pass_is_left_alone() -> None:
 def _broken(n: Node, part: str) -> Outcome:
     n.get("host.os.kernel")
     raise KeyError("no such thing")
+
+
+def test_parts_that_were_not_asked_are_not_told_beside_one_that_is_bad() -> None:
+    def rule(n: Node, part: str) -> Outcome:
+        return bad("broken") if part == "mlx5_ib0/1" else skip("not asked")
+
+    check = Check("ib/port-state", rule, ("ib",), "", scope="RDMA port")
+    found = judge_node(Node(Facts(facts_of(small())), SMALL), [check])
+    assert [(f.verdict, f.subject.name) for f in found] == [(Verdict.FAIL, "mlx5_ib0/1")]
 
 
 def test_a_rule_with_a_bug_is_unknown_and_named() -> None:

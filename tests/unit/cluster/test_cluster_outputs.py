@@ -127,3 +127,14 @@ def test_an_interrupt_says_how_many_and_where():
     assert (
         interrupt_text(results, "interrupted") == "interrupted; stopped on n[1-12] (12); not started on n[13-64] (52)"
     )
+
+
+@pytest.mark.parametrize(
+    ("frame", "has_failed"),
+    [(told(rc=1), True), (told(rc=-9), True), (told(), False), (told(rc=-15, stopped="disconnected"), False)],
+)
+def test_a_rank_that_was_stopped_did_not_fail_by_itself(frame, has_failed):
+    rank = Gathered("n1")
+    assert not rank.has_failed
+    rank.on_frame(b"x", 0, json.dumps(frame).encode())
+    assert rank.has_failed is has_failed

@@ -53,6 +53,11 @@ def test_a_drop_is_at_the_ends_where_packets_arrive(side, ports):
     assert all("drop" in text for tables in asked.filters.values() for text in tables.values())
 
 
+@pytest.mark.parametrize(("side", "port"), [("up", Port("n3", "eth3")), ("down", Port("p2-t0-1", "d1"))])
+def test_a_packet_is_doubled_by_the_end_that_sends_it(side, port):
+    assert set(effects("duplicate", "p2/n3", side=side).filters) == {port}
+
+
 def test_one_way_means_one_senders_addresses_at_the_others_ports():
     asked = effects("one-way-drop", "n0:n3")
     assert set(asked.filters) == {Port("n3", f"eth{p + 1}") for p in range(4)}

@@ -88,3 +88,10 @@ def test_without_a_cpu_controller_a_quota_is_refused_and_its_end_is_not(tmp_path
         cgroups.set_cpu_quota([str(tmp_path)], 10)
     assert caught.value.code == "lab/no-cpu-cgroup"
     cgroups.set_cpu_quota([str(tmp_path)], None)
+
+
+@pytest.mark.parametrize(("percent", "written"), [(10, "10000 100000"), (0.1, "1000 100000"), (None, "max 100000")])
+def test_a_quota_is_never_less_than_the_kernel_takes(tmp_path, percent, written):
+    (tmp_path / "cpu.max").write_text("")
+    cgroups.set_cpu_quota([str(tmp_path)], percent)
+    assert (tmp_path / "cpu.max").read_text() == written

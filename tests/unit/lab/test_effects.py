@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.lab.faults.effects import Change, Effects, Port, changes, merged
+from fairlead.lab.faults.effects import Change, Effects, Flap, Port, changes, merged
 
 A, B = Port("s", "d0"), Port("s", "d1")
 
@@ -34,3 +34,19 @@ def test_a_file_hidden_and_a_file_left_alone_are_not_the_same():
     hidden = Effects(files={("n0", "etc/x"): None})
     assert changes(Effects(), hidden) == [Change("files", ("n0", "etc/x"), is_on=True, value=None)]
     assert changes(hidden, Effects()) == [Change("files", ("n0", "etc/x"), is_on=False, value=None)]
+
+
+def test_a_port_that_somebody_wants_down_does_not_flap_until_that_is_healed():
+    flap, down = Effects(flaps={A: Flap(1, 1)}), Effects(down={A: 2})
+    assert merged([flap, down]).flaps == merged([down, flap]).flaps == {}
+    assert [c.what for c in changes(merged([flap, down]), flap)] == ["down", "flaps"]
+
+
+def test_a_loop_ends_before_its_port_goes_down_and_begins_after():
+    before = Effects(flaps={A: Flap(1, 1)})
+    after = Effects(down={A: 1}, flaps={B: Flap(1, 1)})
+    assert [(c.what, c.key, c.is_on) for c in changes(before, after)] == [
+        ("flaps", A, False),
+        ("down", A, True),
+        ("flaps", B, True),
+    ]

@@ -17,6 +17,7 @@ def test_the_largest_fabric_has_the_published_counts():
     assert LARGEST.num_queues == 4_194_304
     assert LARGEST.t0_radix == LARGEST.t1_radix == 512
     assert LARGEST.oversubscription == 1.0
+    assert Topology(planes=1, t0=2, t1=4, hosts_per_t0=8).oversubscription == 2.0
 
 
 def test_paths_between_groups_and_inside_one():
