@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from fairlead.fabric.sim import faults, rules, runner
 from fairlead.fabric.sim.engine import memory
 from fairlead.fabric.sim.model import Scenario
 from fairlead.fabric.sim.results import Results, collect
-from fairlead.fabric.sim.setup import Setup, prepare, with_threads
+from fairlead.fabric.sim.setup import Setup, prepare
 from fairlead.spec.decode import decode_text
 
 UEC_16 = """
@@ -53,7 +55,7 @@ def scenario(text: str, folder: Path = Path()) -> Scenario:
 def play(text: str, *, threads: int = 1, folder: Path = Path()) -> Played:
     """Run a scenario."""
     read = scenario(text, folder)
-    setup = with_threads(prepare(read, folder), threads)
+    setup = prepare(replace(read, run=replace(read.run, threads=threads)), folder)
     world = memory.build(setup.shape, setup.workload, setup.profile, setup.queues, setup.options)
     runner.prepare(world, setup.options.seed * 7919)
     outcome = runner.run(world, until_ps=round(read.run.until_us * 1e6), events=faults.timeline(read, setup.shape))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fairlead.fabric.sim.workload import AFTER_PLACED, AFTER_SENT, Workload
+from fairlead.fabric.sim.workload import AFTER_PLACED, Workload
 
 Ints = NDArray[np.int64]
 
@@ -147,6 +147,3 @@ def training(one: Collective, steps: int, compute_ps: Ints) -> Workload:
         src=base.src, dst=base.dst, flow=np.tile(base.flow, steps)[order], size=np.tile(base.size, steps)[order],
         start=start.ravel()[order], edges=joined, group=base.group, step=np.repeat(np.arange(steps), per_step)[order],
     )  # fmt: skip
-
-
-__all__ = ["AFTER_SENT", "Collective", "all_to_all", "ring_all_reduce", "training", "tree_all_reduce"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -200,8 +200,3 @@ def options_of(scenario: Scenario, shape: Shape, workload: Workload, header: int
         packet_room=run.packet_room,
         roce=roce,
     )
-
-
-def with_threads(setup: Setup, threads: int) -> Setup:
-    """The same run, played by so many threads."""
-    return replace(setup, options=replace(setup.options, threads=threads))
