@@ -20,6 +20,7 @@ from fairlead.cluster.live import LiveGroup
 from fairlead.cluster.outputs import Gathered, record
 from fairlead.cluster.protocol import (
     DEFAULT_KEEP_BYTES,
+    AsyncCluster,
     Command,
     OnLine,
     Recorder,
@@ -33,7 +34,7 @@ from fairlead.errors import UsageError
 from fairlead.records.runs import now_utc
 
 
-class Engine:
+class Engine(AsyncCluster):
     """An AsyncCluster over any backend."""
 
     def __init__(
@@ -50,19 +51,6 @@ class Engine:
         self.last: list[Result] = []
         self._backend, self._fanout, self._python_of = backend, fanout, python_of
         self._known, self._recorder, self._watch = known, recorder, watch
-
-    async def run(
-        self,
-        nodes: NodeSet | str,
-        command: Command | Sequence[str],
-        *,
-        limit_s: float,
-        on_line: OnLine | None = None,
-        keep_bytes: int = DEFAULT_KEEP_BYTES,
-    ) -> list[Result]:
-        """The same command on every node."""
-        commands = dict.fromkeys(check_nodes(nodes, self._known), _command(command))
-        return await self.run_each(commands, limit_s=limit_s, on_line=on_line, keep_bytes=keep_bytes)
 
     async def run_each(
         self,
@@ -97,7 +85,7 @@ class Engine:
         stop_on_failure: bool = True,
     ) -> list[Result]:
         """`per_node` copies on every node; one result a rank, in rank order."""
-        found, one = check_nodes(nodes, self._known), _command(command)
+        found, one = check_nodes(nodes, self._known), Command.of(command)
         group_of = {node: group for group, node in enumerate(found)}
         stop = asyncio.Event() if stop_on_failure else None
 
@@ -133,7 +121,7 @@ class Engine:
         self, nodes: NodeSet | str, command: Command | Sequence[str], *, limit_s: float, per_node: int | None = None
     ) -> LiveGroup:
         """A process on every node, or `per_node` ranks, to talk to while they run. Close the group, always."""
-        found, one = check_nodes(nodes, self._known), _command(command)
+        found, one = check_nodes(nodes, self._known), Command.of(command)
         envs = per_node and {
             node: [_rank_env(group, local, per_node, len(found)) for local in range(per_node)]
             for group, node in enumerate(found)
@@ -154,7 +142,7 @@ class Engine:
         options: Sequence[str] = (),
     ) -> TaskGroup | None:
         """The same as real tasks of a scheduler, with more options of its own; None where there is no scheduler."""
-        found, one = check_nodes(nodes, self._known), _command(command)
+        found, one = check_nodes(nodes, self._known), Command.of(command)
         await self._backend.ready(found)
         argv = self._backend.wrap_tasks(found, per_node, one, options)
         if argv is None:
@@ -265,10 +253,6 @@ def check_nodes(nodes: NodeSet | str, known: NodeSet | None) -> NodeSet:
         there = guess if guess.startswith("did you mean") else f"it has {known}"
         raise UsageError("nodes/unknown", f"the cluster has no {unknown}; {there}", hint="fairlead check")
     return found
-
-
-def _command(command: Command | Sequence[str]) -> Command:
-    return command if isinstance(command, Command) else Command(argv=tuple(command))
 
 
 def _rank_env(group: int, local: int, per_node: int, num_nodes: int) -> dict[str, str]:

@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import signal
 import threading
-from collections.abc import Coroutine, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from fairlead.base.nodeset import NodeSet
 from fairlead.cluster.child import Captured
 from fairlead.cluster.engine import Engine
 from fairlead.cluster.live import Live
 from fairlead.cluster.protocol import (
-    DEFAULT_KEEP_BYTES,
     AsyncCluster,
     Command,
     Interrupted,
-    OnLine,
-    Result,
     interrupt_text,
 )
 
+P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def _waited(call: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Cluster, P], T]:
+    """A call of AsyncCluster as one that waits for its end: the same words, the same promise."""
+    name = call.__name__
+
+    @functools.wraps(call)
+    def waits(self: Cluster, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        done: T = self._wait(getattr(self.aio, name)(*args, **kwargs))
+        return done
+
+    return waits
 
 
 class Cluster:
@@ -51,62 +61,11 @@ class Cluster:
         finally:
             self._runner.close()
 
-    def run(
-        self,
-        nodes: NodeSet | str,
-        command: Command | Sequence[str],
-        *,
-        limit_s: float,
-        on_line: OnLine | None = None,
-        keep_bytes: int = DEFAULT_KEEP_BYTES,
-    ) -> list[Result]:
-        """The same command on every node."""
-        return self._wait(self.aio.run(nodes, command, limit_s=limit_s, on_line=on_line, keep_bytes=keep_bytes))
-
-    def run_each(
-        self,
-        commands: Mapping[str, Command],
-        *,
-        limit_s: float,
-        on_line: OnLine | None = None,
-        keep_bytes: int = DEFAULT_KEEP_BYTES,
-    ) -> list[Result]:
-        """Each node its own command, at the same time."""
-        return self._wait(self.aio.run_each(commands, limit_s=limit_s, on_line=on_line, keep_bytes=keep_bytes))
-
-    def run_ranks(
-        self,
-        nodes: NodeSet | str,
-        command: Command | Sequence[str],
-        *,
-        per_node: int,
-        limit_s: float,
-        on_line: OnLine | None = None,
-        keep_bytes: int = DEFAULT_KEEP_BYTES,
-        stop_on_failure: bool = True,
-    ) -> list[Result]:
-        """`per_node` copies on every node; one result a rank, in rank order."""
-        return self._wait(
-            self.aio.run_ranks(
-                nodes,
-                command,
-                per_node=per_node,
-                limit_s=limit_s,
-                on_line=on_line,
-                keep_bytes=keep_bytes,
-                stop_on_failure=stop_on_failure,
-            )
-        )
-
-    def push(
-        self, nodes: NodeSet | str, source: Path, target: str, *, limit_s: float, mode: int = 0o644
-    ) -> list[Result]:
-        """Copy one local file to the same path on every node."""
-        return self._wait(self.aio.push(nodes, source, target, limit_s=limit_s, mode=mode))
-
-    def fetch(self, nodes: NodeSet | str, source: str, into: Path, *, limit_s: float, max_bytes: int) -> list[Result]:
-        """Copy one file from every node to `into/<node>/<name>`."""
-        return self._wait(self.aio.fetch(nodes, source, into, limit_s=limit_s, max_bytes=max_bytes))
+    run = _waited(AsyncCluster.run)
+    run_each = _waited(AsyncCluster.run_each)
+    run_ranks = _waited(AsyncCluster.run_ranks)
+    push = _waited(AsyncCluster.push)
+    fetch = _waited(AsyncCluster.fetch)
 
     def live(
         self, nodes: NodeSet | str, command: Command | Sequence[str], *, limit_s: float, per_node: int | None = None

@@ -18,7 +18,7 @@ from pathlib import Path
 from fairlead.base.nodeset import NodeSet
 from fairlead.base.units import duration
 from fairlead.cluster.outputs import exit_text
-from fairlead.cluster.protocol import DEFAULT_KEEP_BYTES, Command, Line, OnLine, Output, Result, State
+from fairlead.cluster.protocol import DEFAULT_KEEP_BYTES, AsyncCluster, Command, Line, OnLine, Output, Result, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Answer:
 Script = Callable[[str, Command], Answer]
 
 
-class FakeCluster:
+class FakeCluster(AsyncCluster):
     """An AsyncCluster that asks `script` instead of nodes, and never waits."""
 
     def __init__(self, script: Script = lambda _node, _command: Answer()) -> None:
@@ -49,19 +49,6 @@ class FakeCluster:
         self.files: dict[tuple[str, str], bytes] = {}
         """What was pushed, and what can be fetched: (node, path) to content."""
         self.last: list[Result] = []
-
-    async def run(
-        self,
-        nodes: NodeSet | str,
-        command: Command | Sequence[str],
-        *,
-        limit_s: float,
-        on_line: OnLine | None = None,
-        keep_bytes: int = DEFAULT_KEEP_BYTES,
-    ) -> list[Result]:
-        """The same command on every node."""
-        one = command if isinstance(command, Command) else Command(argv=tuple(command))
-        return await self.run_each(dict.fromkeys(NodeSet(nodes), one), limit_s=limit_s, on_line=on_line)
 
     async def run_each(
         self,
@@ -87,7 +74,7 @@ class FakeCluster:
         stop_on_failure: bool = True,
     ) -> list[Result]:
         """`per_node` copies on every node; the script sees RANK and LOCAL_RANK in the command's environment."""
-        one = command if isinstance(command, Command) else Command(argv=tuple(command))
+        one = Command.of(command)
         results = []
         for rank, (node, local) in enumerate((n, i) for n in NodeSet(nodes) for i in range(per_node)):
             env = {**one.env, "RANK": str(rank), "LOCAL_RANK": str(local)}

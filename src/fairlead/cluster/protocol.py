@@ -6,11 +6,12 @@ limit, a number the caller chose. What a call started on a node ends with the ca
 
 from __future__ import annotations
 
+import abc
 import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 
@@ -86,6 +87,11 @@ class Command:
         assert self.argv, "a command needs at least a program name"
         assert len(self.stdin) <= MAX_STDIN_BYTES, "push a file instead of a standard input this large"
 
+    @classmethod
+    def of(cls, command: Command | Sequence[str]) -> Command:
+        """A command, or the words of one."""
+        return command if isinstance(command, Command) else cls(argv=tuple(command))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
@@ -150,7 +156,7 @@ OnLine = Callable[[Line], None]
 Recorder = Callable[[CommandRecord], None]
 
 
-class AsyncCluster(Protocol):
+class AsyncCluster(abc.ABC):
     """What every backend offers. `limit_s` bounds each node's part, reaching it included.
 
     At most `fanout` nodes are being worked on at once; a group of ranks lives on all its nodes at once, and there
@@ -171,8 +177,10 @@ class AsyncCluster(Protocol):
         keep_bytes: int = DEFAULT_KEEP_BYTES,
     ) -> list[Result]:
         """The same command on every node."""
-        ...
+        commands = dict.fromkeys(NodeSet(nodes), Command.of(command))
+        return await self.run_each(commands, limit_s=limit_s, on_line=on_line, keep_bytes=keep_bytes)
 
+    @abc.abstractmethod
     async def run_each(
         self,
         commands: Mapping[str, Command],
@@ -182,8 +190,8 @@ class AsyncCluster(Protocol):
         keep_bytes: int = DEFAULT_KEEP_BYTES,
     ) -> list[Result]:
         """Each node its own command, at the same time: both ends of a pair, for example."""
-        ...
 
+    @abc.abstractmethod
     async def run_ranks(
         self,
         nodes: NodeSet | str,
@@ -200,23 +208,22 @@ class AsyncCluster(Protocol):
         One result a rank, in rank order. With `stop_on_failure`, the first rank that does not end well stops the
         others, which are then `cancelled`.
         """
-        ...
 
+    @abc.abstractmethod
     async def push(
         self, nodes: NodeSet | str, source: Path, target: str, *, limit_s: float, mode: int = 0o644
     ) -> list[Result]:
         """Copy one local file to the same path on every node: whole, checked and renamed into place, or not at all."""
-        ...
 
+    @abc.abstractmethod
     async def fetch(
         self, nodes: NodeSet | str, source: str, into: Path, *, limit_s: float, max_bytes: int
     ) -> list[Result]:
         """Copy one file from every node to `into/<node>/<name>`; a larger file than `max_bytes` is a failed result."""
-        ...
 
+    @abc.abstractmethod
     async def close(self) -> None:
         """Give back what the backend holds: an allocation, connections."""
-        ...
 
 
 class Interrupted(KeyboardInterrupt):
