@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterator
 
@@ -10,7 +9,7 @@ import pytest
 
 from support.injector import KINDS, World
 from support.scorer import Trial
-from support.trials import draw, run_inside, trial, world
+from support.trials import draw, trial, world
 
 pytestmark = [pytest.mark.real, pytest.mark.requires("root", "netns", "srv6", "tbf", "nft", "slurm")]
 
@@ -70,11 +69,3 @@ def test_every_kind_of_fault(whole, name):
 def test_a_healthy_lab_passes(whole):
     found = run(whole)
     assert (found.verdict, found.first) == ("pass", "")
-
-
-@pytest.mark.slow
-def test_inside_a_job_of_the_right_shape_a_healthy_lab_passes(whole):
-    """`srun fairlead preflight --inside`, one task a GPU: the first task does the work, the others say nothing."""
-    _, out = run_inside(whole, str(len(whole.nodes) * whole.per_node))
-    said = json.loads(out)
-    assert (said["verdict"], said["ranks"], said["success"]) == ("pass", 8, True)
