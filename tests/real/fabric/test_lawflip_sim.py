@@ -13,7 +13,7 @@ from support.sim_talks import GOLDEN, TALKS, hold
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 TEST = "real/fabric/test_lawflip_sim.py::test_each_run_goes_as_it_did_when_it_was_last_judged"
 FLIPS = [
-    f for f in lawflip.FLIPS if str(f) in ("congestion.GAMMA_DEN=9", "layout.NACK_TRIMMED=0x02", "timers.BACKOFF_MAX=0")
+    f for f in lawflip.FLIPS if str(f) in ("congestion.GAMMA_DEN=9", "layout.NACK_TRIMMED=0x02", "window.MAX_TRIES=0")
 ]
 
 
