@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from fairlead.base.nodeset import NodeSet, fold
-from fairlead.base.table import table
 from fairlead.cli.common import Common, Exclude, Nodes, SpecFile, chosen
 from fairlead.cli.output import Answer, session
 from fairlead.errors import UsageError
-from fairlead.records.facts import Facts, NodeFacts, Unread
+from fairlead.records.facts import NodeFacts
 from fairlead.records.finding import Finding, verdict_of
+from fairlead.report.inventory import inventory
 from fairlead.report.text import counts_line, findings_text, paint_for
 
 if TYPE_CHECKING:
@@ -200,54 +200,13 @@ def _spec_for(nodes: NodeSet, size: str) -> Spec:
 # ---- the page ------------------------------------------------------------------------------------------------------
 
 
+_COLUMNS = ("OS", "KERNEL", "CPUS", "MEMORY", "GPUS", "DRIVER", "RDMA PORTS")
+
+
 def _page(facts: Sequence[NodeFacts], findings: Sequence[Finding], shown: Sequence[Finding], *, show_all: bool) -> str:
     paint = paint_for(session().stdout)
-    parts = [_inventory(facts), findings_text(shown, paint, passes=show_all), counts_line(findings)]
+    parts = [inventory(facts, _COLUMNS), findings_text(shown, paint, passes=show_all), counts_line(findings)]
     return "\n\n".join(p for p in parts if p) + f"\nverdict  {verdict_of(findings)}"
-
-
-def _inventory(facts: Sequence[NodeFacts]) -> str:
-    """What the nodes are, nodes that are alike in one line: printed before any verdict."""
-    rows: dict[tuple[str, ...], list[str]] = {}
-    for record in facts:
-        rows.setdefault(tuple(_cell(read, record) for read in _COLUMNS.values()), []).append(record.node)
-    lines = [(f"{fold(names)} ({len(names)})", *row) for row, names in rows.items()]
-    return table(["NODES", *_COLUMNS], lines) if lines else ""
-
-
-def _cell(read: Any, record: NodeFacts) -> str:
-    try:
-        return str(read(Facts(record)))
-    except Unread:
-        return "?"
-
-
-def _gpus(f: Facts) -> str:
-    held = f.get("nvidia.driver.gpus")
-    if held:
-        return f"{len(held)} x {f.get('nvidia.driver.gpus', next(iter(held)), 'model').removeprefix('NVIDIA ')}"
-    return f"{len(f.get('amd.kfd'))} x AMD" if f.get("amd.loaded") else "-"
-
-
-def _ports(f: Facts) -> str:
-    """`8 x 400 Gb/sec (4X NDR), 1 x 40 Gb/sec (4X QDR)`."""
-    counts: dict[str, int] = {}
-    for device in f.get("ib.devices"):
-        for port in f.get("ib.devices", device, "ports"):
-            rate = f.get("ib.devices", device, "ports", port, "rate")
-            counts[rate] = counts.get(rate, 0) + 1
-    return ", ".join(f"{num} x {rate}" for rate, num in sorted(counts.items(), key=lambda item: -item[1])) or "-"
-
-
-_COLUMNS: Mapping[str, Any] = {
-    "OS": lambda f: f"{f.get('host.os.id')} {f.get('host.os.version_id')}",
-    "KERNEL": lambda f: f.get("host.os.kernel"),
-    "CPUS": lambda f: f.get("host.cpu.online"),
-    "MEMORY": lambda f: f"{f.get('host.memory.MemTotal') / (1 << 20):.0f} GiB",
-    "GPUS": _gpus,
-    "DRIVER": lambda f: f.get("nvidia.driver.version") if f.get("nvidia.driver.gpus") else "-",
-    "RDMA PORTS": _ports,
-}
 
 
 def _hints(findings: Sequence[Finding]) -> list[str]:

@@ -88,7 +88,11 @@ def preset_names() -> list[str]:
 def preset_text(name: str) -> str:
     """A preset as TOML; its first line is a comment that says what it is for."""
     if name not in preset_names():
-        raise UsageError("spec/unknown-preset", f"no preset `{name}`; {did_you_mean(name, preset_names())}", hint=_NEXT)
+        raise UsageError(
+            "spec/unknown-preset",
+            f"no preset `{name}`; {did_you_mean(name, preset_names())}",
+            hint="fairlead init --list",
+        )
     return _PRESETS.joinpath(f"{name}.toml").read_text("utf-8")
 
 
