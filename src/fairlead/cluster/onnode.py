@@ -185,6 +185,7 @@ class Run:
         self.is_live = bool(job["live"])
         self.lock = threading.Lock()
         self.alive: dict[int, Rank] = {}
+        self.spared_until = 0.0
 
     def main(self) -> None:
         """Start everything, wait for everything."""
@@ -207,6 +208,8 @@ class Run:
             pid = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT).si_pid  # type: ignore[union-attr]
             ended = self.alive.get(pid)
             if ended:
+                while time.monotonic() < self.spared_until and descendants(os.getpid()):
+                    time.sleep(0.02)
                 with contextlib.suppress(OSError):
                     os.killpg(pid, signal.SIGKILL)
                 del self.alive[pid]
@@ -302,6 +305,8 @@ class Run:
                 return
             self.stopped = why
         below = sorted({*descendants(os.getpid()), *self.alive})
+        if "grace_s" in self.job:  # what runs below a wrapper that ends at once has its time, too
+            self.spared_until = time.monotonic() + self.job["grace_s"]
         signal_all(below, signal.SIGTERM)
         signal_all(below, signal.SIGCONT)
         deadline = time.monotonic() + self.job.get("grace_s", GRACE_S)
