@@ -36,6 +36,16 @@ def rate(bits_per_second: float) -> str:
     return _prefixed(bits_per_second, 1000, ("b/s", "kb/s", "Mb/s", "Gb/s", "Tb/s"))
 
 
+def counted(num: int, what: str) -> str:
+    """How many of something.
+
+    >>> counted(1, "plane"), counted(2, "switch")
+    ('1 plane', '2 switches')
+    """
+    ending = "" if num == 1 else "es" if what.endswith(("ch", "s", "x")) else "s"
+    return f"{num} {what}{ending}"
+
+
 def _prefixed(value: float, step: int, units: tuple[str, ...]) -> str:
     """Four figures and the largest unit of which there is at least one."""
     if not math.isfinite(value):

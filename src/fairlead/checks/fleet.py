@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from fairlead.base.nodeset import NodeSet, fold
+from fairlead.base.units import counted
 from fairlead.checks.holes import broken, unread
 from fairlead.checks.node import Node
 from fairlead.checks.rules import gpu
@@ -61,7 +62,7 @@ def _judge(skew: Skew, nodes: Sequence[Node]) -> list[Finding]:
         findings += _odd(skew, label, by_value)
     if asked and not findings:
         shown = f"{len(labels)} compared" if len(labels) > 1 else next(iter(by_value)) if labels else "none"
-        message = f"{skew.what}: {shown} on {_nodes(len(asked))}"
+        message = f"{skew.what}: {shown} on {counted(len(asked), 'node')}"
         findings = [Finding(code=skew.code, verdict=Verdict.PASS, subject=Subject(kind="cluster"), message=message)]
     return findings + open_
 
@@ -88,7 +89,7 @@ def _odd(skew: Skew, label: str, groups: Mapping[str, list[str]]) -> list[Findin
             skew,
             skew.severity,
             names,
-            f"{what} is {value}, but {most} on {_nodes(len(leaders))}",
+            f"{what} is {value}, but {most} on {counted(len(leaders), 'node')}",
             [proof[0], Evidence(fold(names), value)],
         )
         for value, names in ordered[1:]
@@ -104,10 +105,6 @@ def _about(skew: Skew, verdict: Verdict, names: Sequence[str], message: str, pro
         evidence=tuple(proof),
         remedy=skew.remedy.replace("{nodes}", fold(names)).replace("{what}", skew.what),
     )
-
-
-def _nodes(num: int) -> str:
-    return f"{num} node{'s' if num != 1 else ''}"
 
 
 def _same_gpu(nodes: Sequence[Node]) -> list[Finding]:
@@ -139,7 +136,7 @@ def _same_gpu(nodes: Sequence[Node]) -> list[Finding]:
             code="gpu/shared",
             verdict=FAIL,
             subject=Subject(kind="node", nodes=names),
-            message=f"the same {len(uuids)} GPUs answer under {_nodes(len(names))}: the names lead to one machine",
+            message=f"the same {len(uuids)} GPUs answer under {len(names)} nodes: the names lead to one machine",
             evidence=(Evidence("nvidia-smi -q -x", ", ".join(uuids[:8])),),
             remedy=f"getent hosts {' '.join(names)}; correct the name service or the cluster file",
         )
@@ -171,7 +168,7 @@ def _clocks(nodes: Sequence[Node]) -> list[Finding]:
                     verdict=FAIL,
                     subject=Subject(kind="node", nodes=(name,)),
                     message=f"the clock is {abs(off):.0f} s {'ahead of' if off > 0 else 'behind'} the other nodes'",
-                    evidence=(Evidence("clock", f"{off:+.0f} s from the median of {_nodes(len(times))}"),),
+                    evidence=(Evidence("clock", f"{off:+.0f} s from the median of {counted(len(times), 'node')}"),),
                     remedy=f"on {name}: chronyc makestep; chronyc tracking",
                     data={"value": round(off), "unit": "s", "limit": CLOCK_LIMIT_S},
                 )

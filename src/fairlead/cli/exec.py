@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from fairlead.base.nodeset import NodeSet, fold
+from fairlead.base.units import counted
 from fairlead.cli.common import Common, Exclude, Nodes, SpecFile, chosen
 from fairlead.cli.output import Answer, session
 from fairlead.errors import Exit, UsageError
@@ -136,7 +137,7 @@ def _page(blocks: Iterable[Sequence[Result]], paint: Paint, *, with_output: bool
 def _counts(results: Sequence[Result]) -> str:
     states = [str(r.state) for r in results]
     said = ", ".join(f"{states.count(s)} {s}" for s in _VERDICTS if s in states)
-    return f"{len(results)} node{'s' if len(results) > 1 else ''}: {said}"
+    return f"{counted(len(results), 'node')}: {said}"
 
 
 def _hints(blocks: Iterable[Sequence[Result]], command: Sequence[str]) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from fairlead.base.table import table
-from fairlead.base.units import duration, size
+from fairlead.base.units import counted, duration, size
 from fairlead.cli.common import Common, SpecFile
 from fairlead.cli.output import Answer, session
 from fairlead.errors import FairleadError, UsageError
@@ -44,13 +44,21 @@ def up(*, name: Name = None, spec: SpecFile = None, common: Common = Common()) -
     from fairlead.spec import read
 
     shape = LabShape.from_spec(read(spec, or_lab=True).spec)
-    if name:
+    if name is not None:
         shape = msgspec.structs.replace(shape, name=name)
     began = time.monotonic()
     state = build(shape)
     took_s = time.monotonic() - began
     topo = shape.topology
-    parts = f"{topo.num_hosts} hosts, {topo.planes} planes, {topo.num_switches} switches, {len(state.links)} links"
+    parts = ", ".join(
+        counted(num, what)
+        for num, what in (
+            (topo.num_hosts, "host"),
+            (topo.planes, "plane"),
+            (topo.num_switches, "switch"),
+            (len(state.links), "link"),
+        )
+    )
     lines = [f"the lab `{state.name}` is up: {parts}   {duration(took_s)}"]
     if state.ssh:
         lines.append(f"ssh      ssh -F {state.ssh.config} {shape.nodes[0]}")
@@ -195,7 +203,7 @@ def fault(
         from fairlead.cluster.enter import running
 
         left = running(lab).faults
-        text = f"played {script}; {len(left)} fault{'' if len(left) == 1 else 's'} in force"
+        text = f"played {script}; {counted(len(left), 'fault')} in force"
         return Answer(schema="fairlead.lab-fault/1", text=text, body={"faults": left})
     if len(words) < 2:
         raise UsageError("lab/bad-fault", f"`{words[0]}` needs a target", hint="fairlead lab fault --kinds")
@@ -235,15 +243,15 @@ def _kinds() -> Answer:
 
 def _name(name: str | None, spec: Path | None) -> str:
     """The lab a command is about: the flag, the cluster file, or the only lab there is."""
-    from fairlead.cluster.enter import is_up, names, read
-    from fairlead.spec import read as read_spec
+    from fairlead.cluster.enter import standing
+    from fairlead.spec import read
 
-    if name:
+    if name is not None:  # also an empty one: in a script it is a variable that was not set, not the default lab
         return name
-    described = read_spec(spec, or_lab=True).spec
+    described = read(spec, or_lab=True).spec
     wanted = described.lab.name or described.cluster.name
-    standing = [each for each in names() if is_up(read(each))]
-    return standing[0] if spec is None and wanted not in standing and len(standing) == 1 else wanted
+    up = standing()
+    return up[0] if spec is None and wanted not in up and len(up) == 1 else wanted
 
 
 def _again(verb: str, name: str) -> str:

@@ -21,6 +21,7 @@ from typing import Any, TextIO
 from fairlead import __version__
 from fairlead.base.files import disk_errors
 from fairlead.base.table import printable
+from fairlead.base.units import counted
 from fairlead.cli import verbs
 from fairlead.errors import ClusterError, Exit, FairleadError, SpecError
 from fairlead.records.codec import builtins, to_json
@@ -169,9 +170,10 @@ class Session:
         """The same for people, on stderr."""
         lines = [f"fairlead: {problem['message']}"]
         if isinstance(error, SpecError):
-            num = len(error.problems)
-            counted = f"{num} problem{'s' if num > 1 else ''}"
-            lines = [problem["message"], "; ".join(p for p in (counted, problem["hint"]) if p)]
+            lines = [
+                problem["message"],
+                "; ".join(filter(None, (counted(len(error.problems), "problem"), problem["hint"]))),
+            ]
         elif problem["hint"]:
             lines.append(f"next     {problem['hint']}")
         if problem["code"].partition("/")[0] not in {"cli", "spec"}:

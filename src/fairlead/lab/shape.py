@@ -128,5 +128,6 @@ def check_memory(shape: LabShape, available_kib: int) -> None:
         raise LabError(
             "lab/memory",
             f"{len(shape.nodes)} hosts need about {size(need * 1024)} of memory; {size(available_kib * 1024)} is free",
-            hint=f"use up to {fits} hosts, or a smaller `scratch_mib` (now {shape.scratch_mib})",
+            hint=(f"use up to {fits} hosts, or " if fits else "use ")
+            + f"a smaller `scratch_mib` (now {shape.scratch_mib})",
         )

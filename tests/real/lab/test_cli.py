@@ -111,6 +111,7 @@ def test_an_interrupted_script_leaves_no_fault(name, tmp_path):
     ("words", "status", "code"),
     [
         (["status", "-n", "never-built"], 4, "lab/not-up"),
+        (["status", "-n", ""], 4, "lab/not-up"),
         (["exec", "n9", "-n", "{name}", "--", "true"], 2, "lab/unknown-node"),
         (["fault", "los", "p0/n0", "-n", "{name}"], 2, "lab/unknown-fault"),
         (["fault", "loss", "p0/n9", "-n", "{name}"], 2, "lab/unknown-target"),

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from fairlead.base.units import duration, rate, size
+from fairlead.base.units import counted, duration, rate, size
 
 
 @pytest.mark.parametrize(
@@ -64,3 +64,17 @@ def test_sizes(num_bytes, text):
 )
 def test_rates(bits, text):
     assert rate(bits) == text
+
+
+@pytest.mark.parametrize(
+    ("num", "what", "said"),
+    [
+        (0, "node", "0 nodes"),
+        (1, "node", "1 node"),
+        (2, "node", "2 nodes"),
+        (1, "switch", "1 switch"),
+        (9, "switch", "9 switches"),
+    ],
+)
+def test_what_is_counted_is_one_or_many(num, what, said):
+    assert counted(num, what) == said

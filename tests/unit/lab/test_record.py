@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from fairlead.base.process import start_ticks
 from fairlead.cluster import enter
 from fairlead.errors import LabError, MissingTool, NotPermitted
 from fairlead.lab import store
@@ -29,7 +31,7 @@ STATE = describe(LabShape(), [Path("/cg/fairlead/lab")], is_rootless=False)
 
 def standing(state=STATE, **changes):
     hosts = tuple(msgspec.structs.replace(h, anchor=Process(100 + h.number, 1)) for h in state.hosts)
-    return msgspec.structs.replace(state, phase="up", keeper=Process(99, 1), hosts=hosts, **changes)
+    return msgspec.structs.replace(state, **{"phase": "up", "keeper": Process(99, 1), "hosts": hosts} | changes)
 
 
 def test_the_journal_names_what_will_exist_before_it_does():
@@ -72,13 +74,17 @@ def test_a_record_that_cannot_be_read_says_so(labs):
     with pytest.raises(LabError) as caught:
         store.read("lab")
     assert caught.value.code == "lab/bad-record"
+    # and it is in nobody else's way
+    mine = Process(os.getpid(), start_ticks(os.getpid()))
+    store.write(msgspec.structs.replace(standing(name="other"), keeper=mine))
+    assert enter.standing() == ["other"]
+    with pytest.raises(LabError) as caught:
+        enter.running("othr")
+    assert caught.value.code == "lab/not-up"
+    assert "did you mean `other`" in caught.value.message
 
 
 def test_a_pid_that_came_to_mean_another_process_is_not_alive():
-    import os
-
-    from fairlead.base.process import start_ticks
-
     mine = Process(os.getpid(), start_ticks(os.getpid()))
     assert store.is_alive(mine)
     assert not store.is_alive(Process(mine.pid, mine.start + 1))

@@ -49,6 +49,9 @@ def test_memory_is_refused_with_the_estimate_and_what_would_fit():
     assert caught.value.code == "lab/memory"
     assert "64 hosts need about" in caught.value.message
     assert "up to 32 hosts" in caught.value.hint
+    with pytest.raises(LabError) as caught:
+        check_memory(shape, 1000)
+    assert caught.value.hint == "use a smaller `scratch_mib` (now 4096)"
 
 
 def test_a_shape_survives_its_record():
