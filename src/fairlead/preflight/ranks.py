@@ -156,7 +156,7 @@ def listen(group: Live, facts: RankFacts, watch: Watch, note: Callable[[str], ob
     num_lines: dict[int, int] = {}
     known: set[int] = set()
     pieces = _Pieces()
-    phase = ""
+    phase, caught_up = "", 0.0
     while len(known) < facts.wanted or group.has_unread:
         line = group.read(0.25)
         now = time.monotonic() - started
@@ -181,6 +181,9 @@ def listen(group: Live, facts: RankFacts, watch: Watch, note: Callable[[str], ob
                 known.add(rank)
                 watch.end(rank, is_well=result.ok, now=now)
                 facts.ends.append(_end(result, facts, now))
+        if group.has_unread and now - caught_up < STALL_S:
+            continue  # on a busy machine one may hear of an end long before the words that explain it
+        caught_up = now
         facts.broken = watch.over(now)
         if facts.broken:
             break
