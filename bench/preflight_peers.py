@@ -132,7 +132,7 @@ def judge(found: Found, truth: Truth, said: str, healthy: set[str], nodes: list[
 
 def run(args: argparse.Namespace) -> None:
     """Every fault under each peer."""
-    peers = ["validator", *(["cmax"] if args.cmax else [])]
+    peers = [p for p in ("validator", "cmax") if p in args.peer and (p != "cmax" or args.cmax)]
     with world() as world_:
         num = len(world_.nodes) * world_.per_node
 
@@ -145,7 +145,7 @@ def run(args: argparse.Namespace) -> None:
                 said, wall_s = ask(peer)
                 healthy[peer] |= lines_of(said)
             print(f"{peer:10} healthy  {wall_s:.1f} s  {len(healthy[peer])} lines", flush=True)
-        for kind in (k for k in KINDS.values() if args.only in k.name):
+        for kind in (k for k in KINDS.values() if any(word in k.name for word in args.only.split(","))):
             for peer in peers:
                 if peer == "cmax" and (kind.is_job or kind.name.startswith("rank")):
                     continue  # it starts no ranks
@@ -203,7 +203,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["run", "tables"], nargs="?", default="run")
     parser.add_argument("--cmax", type=Path)
-    parser.add_argument("--only", default="")
+    parser.add_argument("--peer", default="validator,cmax")
+    parser.add_argument("--only", default="", help="kinds with one of these words, divided by commas, in their name")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", action="store_true")
     args = parser.parse_args()
