@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
+from fairlead.base.files import disk_errors, write_atomic
 from fairlead.errors import ClusterError, UsageError
 from fairlead.probe.join import program
 from fairlead.probe.readers.tree import Tree
@@ -24,6 +25,9 @@ GRACE_S = 15.0
 
 KEEP_BYTES = 64 << 20
 """The largest answer that is taken whole: a captured tree, mostly."""
+
+Kept = dict[str, str | list[str] | dict[str, str]]
+"""The files a probe kept, as they came: text, bytes as {"hex": ...}, the names in a directory."""
 
 
 def command(
@@ -80,21 +84,31 @@ def local(root: Path | None = None, *, node: str = "", capture: bool = False, im
 # ---- captured trees --------------------------------------------------------------------------------------------------
 
 
-def split_capture(text: str | bytes) -> tuple[bytes, dict[str, Any]]:
+def split_capture(text: str | bytes) -> tuple[bytes, Kept]:
     """An answer that carries a tree, as the answer without it and the tree."""
     try:
         document = json.loads(text)
-        tree = document.pop("tree")
-    except (ValueError, KeyError, AttributeError, TypeError):
+        tree = msgspec.convert(document.pop("tree"), Kept)
+        for path, data in tree.items():
+            for name in (path, *data) if isinstance(data, list) else (path,):
+                os.fsencode(name)
+            _bytes(data)
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         raise ClusterError("probe/bad-answer", "the answer carries no captured tree") from None
     return json.dumps(document).encode(), tree
 
 
-def write_tree(kept: dict[str, Any], root: Path) -> int:
+def write_tree(kept: Kept, root: Path) -> int:
     """Write what a probe kept as a captured tree below `root`; returns the number of files. Never writes outside of it.
 
     Keys: a path is a file, `path/` a directory with its names, `path@` a link with its target, `!name` an absence.
+    Raises DiskFull or NotPermitted.
     """
+    with disk_errors(root):
+        return _write_tree(kept, root)
+
+
+def _write_tree(kept: Kept, root: Path) -> int:
     root.mkdir(parents=True, exist_ok=True)
     place = Tree(str(root))
     links = {k[:-1]: str(v) for k, v in kept.items() if k.endswith("@")}
@@ -102,13 +116,16 @@ def write_tree(kept: dict[str, Any], root: Path) -> int:
     listed = [(k, v) for k, v in kept.items() if k.startswith("/") and k.endswith("/")]
     for path, target in sorted(links.items()):
         here = _inside(place, root, path)
-        if here is not None and not here.is_symlink() and not here.exists():
+        if here is not None and not here.is_symlink() and not here.exists() and "\0" not in target:
             here.symlink_to(target)
     place = Tree(str(root))
     num = 0
     for path, data in files.items():
         here = _inside(place, root, path)
-        if here is not None and not here.is_dir():
+        if here is not None and here.is_symlink():
+            # the node read this file through a link; here the link may lead out of the tree
+            here = _inside(place, root, _real(place, path))
+        if here is not None and not here.is_symlink() and not here.is_dir():
             here.write_bytes(_bytes(data))
             num += 1
     # deepest first: a name in a listing may itself be a listed directory
@@ -119,8 +136,16 @@ def write_tree(kept: dict[str, Any], root: Path) -> int:
             if here is not None and not here.exists() and not here.is_symlink():
                 here.touch()
     absences = sorted(k[1:] for k in kept if k.startswith("!"))
-    (root / "absent").write_text("\n".join(absences) + "\n")
+    write_atomic(root / "absent", "\n".join(absences) + "\n")  # a link of this name is replaced, not followed
     return num
+
+
+def _real(place: Tree, path: str) -> str:
+    """A path with every link followed inside the tree; nothing where they go in circles."""
+    try:
+        return place.real_path(path)
+    except OSError:
+        return ""
 
 
 def _inside(place: Tree, root: Path, path: str) -> Path | None:
@@ -128,7 +153,10 @@ def _inside(place: Tree, root: Path, path: str) -> Path | None:
     folder, _, name = path.rpartition("/")
     if not name or name in (".", "..") or "\0" in path:
         return None
-    here = Path(place.root + place.real_path(folder)) if folder else root
+    real = _real(place, folder) if folder else "/"
+    if not real:
+        return None
+    here = Path(place.root + real)
     try:
         here.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
@@ -136,5 +164,5 @@ def _inside(place: Tree, root: Path, path: str) -> Path | None:
     return here / name
 
 
-def _bytes(data: Any) -> bytes:
-    return bytes.fromhex(str(data["hex"])) if isinstance(data, dict) else str(data).encode()
+def _bytes(data: str | list[str] | dict[str, str]) -> bytes:
+    return bytes.fromhex(data["hex"]) if isinstance(data, dict) else str(data).encode()

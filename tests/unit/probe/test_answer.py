@@ -84,13 +84,55 @@ def test_a_capture_writes_nothing_outside_its_folder(tmp_path: Path) -> None:
         "": "x",
         "/": [],
         "/bin": {"hex": "ff00"},
+        "/both@": str(tmp_path / "victim"),
+        "/both": "x",
+        "/up@": "../../../victim",
+        "/up": "x",
+        "/ring@": "/ring",
+        "/ring": "x",
+        "/ring/below": "x",
+        "/odd@": "a\0b",
     }
     root = tmp_path / "deep" / "er" / "tree"
-    write_tree(evil, root)
+    root.mkdir(parents=True)
+    (tmp_path / "deep/victim").write_text("untouched")
+    (root / "mine").symlink_to(tmp_path / "deep/victim")  # what stands there already is followed no more
+    (root / "absent").symlink_to(tmp_path / "deep/victim")
+    write_tree(evil | {"/mine": "x"}, root)
+    assert (tmp_path / "deep/victim").read_text() == "untouched"
+    (tmp_path / "deep/victim").unlink()
     outside = [p for p in tmp_path.rglob("*") if root not in (p, *p.parents) and p not in root.parents]
     assert outside == []
     assert (root / "bin").read_bytes() == b"\xff\x00"
     assert (root / "absent").read_text() == "/gone\n"
+
+
+def test_a_file_read_through_a_link_is_kept_where_the_link_leads(tmp_path: Path) -> None:
+    write_tree(
+        {"/etc/os-release@": "../usr/lib/os-release", "/etc/os-release": "ID=x", "/abs@": "/usr/y", "/abs": "z"},
+        tmp_path,
+    )
+    assert (tmp_path / "usr/lib/os-release").read_text() == (tmp_path / "etc/os-release").read_text() == "ID=x"
+    assert (tmp_path / "usr/y").read_text() == "z"
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        None,
+        [],
+        {"/x": 1},
+        {"/x": {"hex": "zz"}},
+        {"/x": {"no": "00"}},
+        {"/x/": [1]},
+        {"/\ud800": ""},
+        {"/d/": ["\ud800"]},
+    ],
+)
+def test_half_a_tree_is_no_tree(tree: object) -> None:
+    with pytest.raises(ClusterError) as caught:
+        split_capture(json.dumps({"schema": "x", "tree": tree}))
+    assert caught.value.code == "probe/bad-answer"
 
 
 def test_facts_of_a_record_survive_json() -> None:
