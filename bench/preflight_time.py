@@ -1,6 +1,6 @@
 """How long a healthy preflight takes, stage by stage, on a lab that stands, through the command itself.
 
-    sudo python bench/preflight_time.py [ROUNDS]
+    sudo python bench/preflight_time.py [ROUNDS [WAY]]
 
 Three worlds: 8 ranks, 8 ranks as tasks of the lab's own Slurm, 16 ranks. Two ways, taking turns: one import of torch a
 node, shared by its ranks (what preflight does where ranks use CPUs), and one import a rank. Medians; torch is in the
@@ -79,15 +79,16 @@ def once(words: list[str], file: Path, runs: Path) -> dict[str, float]:
 
 def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
+    ways = {way: words for way, words in WAYS.items() if way.endswith(tuple(sys.argv[2:3]) or "")}
     day, machine = time.strftime("%Y-%m-%d", time.gmtime()), f"{os.cpu_count()} cores, Linux {platform.release()}"
     print(f"{day}, {machine}, Python {platform.python_version()}, medians of {rounds}, load {os.getloadavg()[0]:.1f}\n")
     print(f"| what | {' | '.join(COLUMNS)} | worst wall | aim |\n|---|{'---:|' * (len(COLUMNS) + 2)}")
     for name, (gpus, slurm, aim) in WORLDS.items():
-        taken: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
+        taken: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
         with lab(gpus, slurm=slurm) as file, tempfile.TemporaryDirectory() as runs:
             once([FAIRLEAD], file, Path(runs))
             for _ in range(rounds):
-                for way, words in WAYS.items():
+                for way, words in ways.items():
                     taken[way].append(once(words, file, Path(runs)))
         for way, found in taken.items():
             shown = " | ".join(f"{statistics.median(f[c] for f in found):.1f}" for c in COLUMNS)
