@@ -71,8 +71,8 @@ def test_without_a_file_a_lab_with_slurm_is_built_judged_and_taken_down(tmp_path
     assert found["headline"] == "4 of 4 nodes are ready"
     page = (tmp_path / "page.html").read_text()
     assert "Total Execution Ranks: 8\nSUCCESS: DDP Multi-Node AllReduce Ring Complete!" in page
-    run = tmp_path / "runs" / found["run"]["id"]
-    assert (run / "good.nodes").read_text().split() == ["n[0-3]"]
+    run = tmp_path / "runs" / found["run"]
+    assert (run / "good.nodes").read_text().split() == ["n0", "n1", "n2", "n3"]
     assert (run / "report.html").read_text() == page
     assert not enter.is_up(enter.read("lab"))
 
