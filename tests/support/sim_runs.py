@@ -8,6 +8,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from fairlead.fabric.sim import faults, rules, runner
+from fairlead.fabric.sim.engine import layout as at
 from fairlead.fabric.sim.engine import memory
 from fairlead.fabric.sim.model import Scenario
 from fairlead.fabric.sim.results import Results, collect
@@ -60,3 +61,31 @@ def play(text: str, *, threads: int = 1, folder: Path = Path()) -> Played:
     runner.prepare(world, setup.options.seed * 7919)
     outcome = runner.run(world, until_ps=round(read.run.until_us * 1e6), events=faults.timeline(read, setup.shape))
     return Played(setup, world, collect(setup, world, outcome))
+
+
+def under_way(played: Played) -> int:
+    """Packets on the wire, in queues, and being sent."""
+    tables = played.world.tables
+    on_wire = int(tables["threads"][:, at.TH_IN_FLIGHT].sum())
+    ports = tables["ports"][: played.setup.shape.nic_port0]
+    links = tables["links"]
+    waiting = int((ports[:, at.PT_SERVING] >= 0).sum())
+    for head in (at.PT_DATA_HEAD, at.PT_CONTROL_HEAD):
+        for first in ports[ports[:, head] >= 0, head]:
+            place = first
+            while place >= 0:
+                waiting += 1
+                place = links[place, at.LINK_NEXT]
+    return on_wire + waiting
+
+
+def fingerprint(played: Played) -> tuple[bytes, ...]:
+    """Everything that a run decides: message times, port counters, and the state of every queue pair."""
+    tables = played.world.tables
+    return (
+        tables["messages"].tobytes(),
+        tables["counts"].tobytes(),
+        tables["ports"][:, at.PT_SENT].tobytes(),
+        tables["memory"].tobytes(),
+        tables["roce_tx"].tobytes(),
+    )

@@ -197,6 +197,7 @@ def options_of(scenario: Scenario, shape: Shape, workload: Workload, header: int
         ack_bytes=ACK_BYTES,
         bin_ps=round(run.bin_us * 1e6) or window_ps(shape),
         announce_ports=t.announce_ports,
+        slowest=min((fault.rate for fault in scenario.fault), default=1.0),
         packet_room=run.packet_room,
         roce=roce,
     )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fairlead.fabric.sim.engine import layout as at
-from support.sim_runs import MRC_64, UEC_16, Played, play
+from support.sim_runs import MRC_64, UEC_16, play, under_way
 
 PERMUTATION = '[[traffic]]\nkind = "permutation"\nsize_bytes = 1_000_000\n'
 INCAST = '[[traffic]]\nkind = "incast"\nto = 5\nsize_bytes = 200_000\n'
@@ -27,22 +27,6 @@ RUNS = {
     "go-back-N": ROCE + INCAST,
     "PFC": ROCE + INCAST + "[queues]\npfc = true\n",
 }
-
-
-def under_way(played: Played) -> int:
-    """Packets on the wire, in queues, and being sent."""
-    tables = played.world.tables
-    on_wire = int(tables["threads"][:, at.TH_IN_FLIGHT].sum())
-    ports = tables["ports"][: played.setup.shape.nic_port0]
-    links = tables["links"]
-    waiting = int((ports[:, at.PT_SERVING] >= 0).sum())
-    for head in (at.PT_DATA_HEAD, at.PT_CONTROL_HEAD):
-        for first in ports[ports[:, head] >= 0, head]:
-            place = first
-            while place >= 0:
-                waiting += 1
-                place = links[place, at.LINK_NEXT]
-    return on_wire + waiting
 
 
 @pytest.mark.parametrize("text", RUNS.values(), ids=RUNS)

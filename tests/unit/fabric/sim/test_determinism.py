@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fairlead.fabric.sim import runner
-from fairlead.fabric.sim.engine import layout as at
-from support.sim_runs import MRC_64, UEC_16, Played, play
+from support.sim_runs import MRC_64, UEC_16, fingerprint, play
 
 PERMUTATION = '[[traffic]]\nkind = "permutation"\nsize_bytes = 1_000_000\n'
 FAULTS = (
@@ -21,18 +20,6 @@ RUNS = {
     "roce": ROCE + PERMUTATION,
     "roce with pfc": ROCE + PERMUTATION + "[queues]\npfc = true\n",
 }
-
-
-def fingerprint(played: Played) -> tuple[bytes, ...]:
-    """Everything that a run decides: message times, port counters, and the state of every queue pair."""
-    tables = played.world.tables
-    return (
-        tables["messages"].tobytes(),
-        tables["counts"].tobytes(),
-        tables["ports"][:, at.PT_SENT].tobytes(),
-        tables["memory"].tobytes(),
-        tables["roce_tx"].tobytes(),
-    )
 
 
 @pytest.mark.parametrize("text", RUNS.values(), ids=RUNS)

@@ -92,6 +92,8 @@ def _cut(address: int, number: int, down: int) -> int:
         lost += 1
     port[at.PT_DATA_BYTES] = 0
     port[at.PT_CONTROL_BYTES] = 0
+    if number >= row_of(w, at.T_NICS, at.NIC_COLUMNS, 0)[at.NC_PORT0]:
+        return 0  # what waits at a NIC was never sent
     row32_of(w, at.T_COUNTS, at.COUNT_COLUMNS, number)[at.CN_DROPS] += lost
     return lost
 

@@ -76,6 +76,8 @@ class Options:
     bin_ps: int = 1_000_000
     num_bins: int = 4096
     announce_ports: bool = True
+    slowest: float = 1.0
+    """Share of its rate that the slowest port of a NIC will ever have."""
     packet_room: float = 1.0
     """Room for packets under way, relative to the estimate."""
     roce: Roce | None = None
@@ -159,8 +161,8 @@ class Sizes:
 
 def _slow_windows(shape: Shape, profile: Profile, options: Options) -> int:
     """Windows that a full packet takes to leave a NIC: it is put on the wire when it begins to leave."""
-    packet = (profile.mtu + options.wire_overhead) * shape.tiers[0].fs_per_byte // 1000
-    return -(-packet // window_ps(shape))
+    packet = (profile.mtu + options.wire_overhead) * shape.tiers[0].fs_per_byte / 1000 / options.slowest
+    return -(-int(packet) // window_ps(shape))
 
 
 def estimate_bytes(
