@@ -1,7 +1,7 @@
 """Each published MRC experiment beside the simulator's run of its example, and the closed-form bound.
 
-    python bench/fabric_paper.py            every example but the largest, scaled down: about two minutes
-    python bench/fabric_paper.py --full     send and receive between 41,984 NICs too: ten minutes more, 10 GB
+    python bench/fabric_paper.py            every example; the largest with 4,096 NICs: about two minutes
+    python bench/fabric_paper.py --full     send and receive between 41,984 NICs instead, ten times the work
     python bench/fabric_paper.py --only incast
 
 Published: arXiv 2605.04333, section 5. The scenarios are in examples/fabric; what is changed of them stands here.
