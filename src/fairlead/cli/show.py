@@ -61,16 +61,8 @@ def rejudge(run: str, *, common: Common = Common()) -> Answer:
     run
         A run's name, its last four digits, `last`, or a path.
     """
-    from fairlead.checks import judge
-    from fairlead.spec import load
-
     found = find_run(run, Session.runs_place(common.runs))
-    facts = found.facts()
-    if not facts:
-        raise RunError(
-            "run/no-facts", f"{found.path.name} holds no facts to judge", hint="choose a run of: fairlead probe"
-        )
-    now = judge(facts, load(found.path / "spec.toml"))
+    now = _judged(found)
     before = [f for f in found.findings() if f.code in {n.code for n in now}]
     changes = _changes(before, now)
     verdict = verdict_of(now)
@@ -104,6 +96,30 @@ def diff(old: str, new: str, *, common: Common = Common()) -> Answer:
     head = f"{first.info.id} ({first.info.verdict}) -> {second.info.id} ({second.info.verdict})"
     body = {"old": first.info, "new": second.info, "changes": changes}
     return Answer(schema="fairlead.diff/1", text=f"{head}\n{_changes_text(changes) or 'no finding changed'}", body=body)
+
+
+def _judged(run: Run) -> list[Finding]:
+    """Today's findings over everything an earlier run read."""
+    from fairlead.spec import load
+
+    facts = run.facts()
+    if run.info.verb in {"preflight", "bringup"} and (run.path / "silent.json").exists():
+        from fairlead.base.nodeset import NodeSet
+        from fairlead.preflight import judge_all, read_evidence
+
+        def read(name: str, kind: type[Any]) -> Any:
+            return run.read(name, kind) if (run.path / name).exists() else None
+
+        spec = load(run.path / "spec.toml")
+        nodes = NodeSet(run.result().get("nodes", str(spec.nodes)))
+        return list(judge_all(read_evidence(read, spec, nodes, facts)))
+    if not facts:
+        raise RunError(
+            "run/no-facts", f"{run.path.name} holds no facts to judge", hint="choose a run of: fairlead probe"
+        )
+    from fairlead.checks import judge
+
+    return judge(facts, load(run.path / "spec.toml"))
 
 
 def _listing(place: Path) -> Answer:

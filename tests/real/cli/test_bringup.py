@@ -61,6 +61,11 @@ def bringup(folder, *words, status):
     return json.loads(done.stdout)
 
 
+def rejudged(folder):
+    words = [sys.executable, "-m", "fairlead", "rejudge", "last", "--json"]
+    return json.loads(subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=60).stdout)
+
+
 @pytest.mark.requires("slurm", "munge")
 def test_without_a_file_a_lab_with_slurm_is_built_judged_and_taken_down(tmp_path):
     found = bringup(tmp_path, "--html", "page.html", status=0)
@@ -83,6 +88,9 @@ def test_a_fault_is_named_first_and_gone_afterwards(tmp_path, name):
     first = found["findings"][0]
     assert (first["verdict"], first["code"]) == ("fail", "preflight/unreachable")
     assert (first["subject"]["nodes"], first["subject"]["name"]) == (["n2"], "plane 1")
+    again = rejudged(tmp_path)
+    assert (again["verdict"], again["changes"]) == ("fail", [])
+    assert again["findings"][0] == first
     state = enter.running(name)  # --keep: the lab stands, healed
     assert state.faults == ()
     down(name)
