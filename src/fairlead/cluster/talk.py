@@ -22,7 +22,10 @@ from fairlead.cluster.protocol import Command, Refusal, State
 from fairlead.errors import ClusterError, MissingTool
 
 STOP_S = GRACE_S + 0.4
-"""From asking a node to stop until the connection itself is cut."""
+"""From asking a node at its limit to stop until the connection itself is cut."""
+CANCEL_S = 3.0
+"""The same after an interrupt, where no limit has to be kept: a far or busy node is heard out, so that what was stopped
+is known to be. A second interrupt waits for nobody."""
 _LAST_WORDS_S = 0.5
 _NOISE_BYTES = 1 << 14
 _MAX_FRAME = 1 << 20
@@ -156,7 +159,7 @@ class Talk:
                 _stay()
                 ending.cut = "cancelled"
             if ending.cut:
-                await listener.stop()
+                await listener.stop(STOP_S if ending.cut == "limit" else CANCEL_S)
         except asyncio.CancelledError:
             _stay()
         finally:
@@ -222,13 +225,13 @@ class _Listener:
                 else:
                     self.on_frame(kind, rank, payload)
 
-    async def stop(self) -> None:
+    async def stop(self, within_s: float) -> None:
         """End the program's input, which tells it to stop everything, and hear what it has to say about it."""
         self.child.end_input()
         self.when_wanted = None
         if self.ending.here:
             with contextlib.suppress(TimeoutError, Garbled):
-                async with asyncio.timeout(STOP_S):
+                async with asyncio.timeout(within_s):
                     await self.listen()
 
 

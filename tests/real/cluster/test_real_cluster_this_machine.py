@@ -334,3 +334,27 @@ def test_a_group_is_not_begun_without_a_member(tmp_path):
         # a group that may be incomplete is
         results = cluster.run_ranks("n[1-3]", ["sh", "-c", script], per_node=2, limit_s=20, stop_on_failure=False)
         assert states(results) == ["done"] * 2 + ["unreachable"] * 2 + ["done"] * 2
+
+
+SLOW_LINE = """
+import os, queue, threading, time
+late = queue.SimpleQueue()
+def write():
+    while (item := late.get())[1]:
+        time.sleep(max(0.0, item[0] - time.monotonic()))
+        os.write(1, item[1])
+threading.Thread(target=write).start()
+while data := os.read(0, 65536):
+    late.put((time.monotonic() + 1.2, data))
+late.put((0, b""))
+"""
+
+
+def test_a_far_node_is_heard_out_when_it_is_told_to_stop(mark):
+    """Every byte takes 1.2 s to come back."""
+    far = Prefixed("sh", "-c", f"\"$@\" | python3 -c '{SLOW_LINE}'", "sh")
+    with Cluster(Engine(far)) as cluster:
+        script = f"[ $RANK = 1 ] && exit 7; sleep {mark}"
+        results = cluster.run_ranks("n[1-2]", ["sh", "-c", script], per_node=1, limit_s=30)
+    assert [(str(r.state), r.error) for r in results] == [("cancelled", "stopped"), ("failed", "exit status 7")]
+    assert left_after(mark, 1) == {}
