@@ -15,8 +15,10 @@ holds the name of every guilty node and of no other; for a dead plane or a wrong
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -36,7 +38,7 @@ from support.trials import draw, world
 
 OWN_RESULTS = ROOT / "docs/benchmarks/preflight-peers.jsonl"
 PAGE = OWN_RESULTS.with_suffix(".md")
-LIMIT_S = 120
+LIMIT_S = 90
 VALIDATOR = """
 import datetime, os, socket
 rank, world = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"])
@@ -96,12 +98,13 @@ def cmax(world_: World, program: Path) -> tuple[str, float]:
 
 def _run(argv: list[str]) -> tuple[str, float]:
     started = time.monotonic()
-    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(argv, stdout=pipe, stderr=subprocess.STDOUT, text=True, start_new_session=True)
     try:
         said, _ = process.communicate(timeout=LIMIT_S)
         said += f"\nexit {process.returncode}"
     except subprocess.TimeoutExpired:
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)
         said = process.communicate()[0] + f"\nkilled after {LIMIT_S} s"
     return said, time.monotonic() - started
 

@@ -58,7 +58,7 @@ class World:
             states = self.sh("head", "sinfo -h -N -o %T").split()
             if set(states) == {"idle"} and not any(True for _ in ranks_of(self)):
                 return
-            if "down" in "".join(states):
+            if any(word in "".join(states) for word in ("down", "drain")):
                 names = ",".join(self.nodes)
                 self.sh("head", f"scontrol update nodename={names} state=resume 2>/dev/null || true")
             time.sleep(0.3)
