@@ -170,15 +170,15 @@ class _Change:
         if self.fault.kind == "loss":
             rows[ports, at.PT_LOSS] = round(self.fault.loss * PER_MILLION) if self.begins else 0
             return
-        percent = round(self.fault.rate * 100)
+        # of several that touch a port the last to begin counts, as with losses
+        state = rows[ports, at.PT_STATE]
+        was = state >> at.PORT_SCALE_SHIFT
         full = rows[ports, at.PT_FS_PER_BYTE].astype(np.int64)
-        state = rows[ports, at.PT_STATE] & ((1 << at.PORT_SCALE_SHIFT) - 1)
-        if self.begins:
-            rows[ports, at.PT_FS_PER_BYTE] = full * 100 // percent
-            rows[ports, at.PT_STATE] = state | percent << at.PORT_SCALE_SHIFT
-        else:
-            rows[ports, at.PT_FS_PER_BYTE] = np.round(full * percent / 100)
-            rows[ports, at.PT_STATE] = state
+        full = np.where(was > 0, np.round(full * was / 100).astype(np.int64), full)
+        percent = round(self.fault.rate * 100)
+        rows[ports, at.PT_FS_PER_BYTE] = full * 100 // percent if self.begins else full
+        scale = percent << at.PORT_SCALE_SHIFT if self.begins else 0
+        rows[ports, at.PT_STATE] = state & ((1 << at.PORT_SCALE_SHIFT) - 1) | scale
 
     def _corrupt(self, world: World) -> None:
         """Mark the paths over these T1 switches, and the NICs that lose packets there."""
