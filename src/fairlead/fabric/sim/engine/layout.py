@@ -65,9 +65,8 @@ TRANSPORT_MRC, TRANSPORT_ROCE = range(2)
     # faults
     W_DOWN,  # ports that are down
     W_REROUTED,  # 1: hashing switches avoid dead links
-    W_EV_LOSS,  # 1: at least one NIC has corrupted paths
     NUM_SCALARS,
-) = range(44)
+) = range(43)
 
 # --- world: tables ----------------------------------------------------------------------------------------------------
 TABLES: Final = (
@@ -172,8 +171,8 @@ BODY_WORDS: Final = 4
 ) = range(15)
 
 # --- streams ----------------------------------------------------------------------------------------------------------
-STREAM_HEAD, STREAM_TAIL, STREAM_COUNT, STREAM_SPARE = range(4)
-STREAM_COLUMNS: Final = 4
+STREAM_HEAD, STREAM_TAIL, STREAM_COUNT = range(3)
+STREAM_COLUMNS: Final = 4  # half a cache line
 CHUNK: Final = 32  # records in a chunk
 
 # --- threads: where each finds free memory, and what it counted -------------------------------------------------------
@@ -240,8 +239,8 @@ KEY_PORT_MASK: Final = (1 << KEY_TIME_SHIFT) - 1
 HOST_SHIFT: Final = 5  # of FAR_PORT at a NIC group
 PLANE_MASK: Final = 31
 
-LINK_NEXT, LINK_PREVIOUS, LINK_SIZE, LINK_SPARE = range(4)
-LINK_COLUMNS: Final = 4
+LINK_NEXT, LINK_PREVIOUS, LINK_SIZE = range(3)
+LINK_COLUMNS: Final = 4  # a quarter of a cache line
 
 # --- NICs -------------------------------------------------------------------------------------------------------------
 (
@@ -276,15 +275,12 @@ NIC_COLUMNS: Final = 24  # three cache lines
     FL_POSTED,  # messages handed to the law
     FL_SENT,  # messages known to be complete
     FL_MESSAGES,
-    FL_SPARE1,
-    FL_SPARE2,
-    FL_SPARE3,
-) = range(12)
-FLOW_COLUMNS: Final = 12
+) = range(9)
+FLOW_COLUMNS: Final = 9
 
 # --- receivers: the driver's side of a responder; written by the thread of the receiving NIC only ---------------------
-RC_ROUTE, RC_FLOW, RC_STRIDE, RC_MESSAGE0, RC_DONE, RC_BYTES, RC_SPARE1, RC_SPARE2 = range(8)
-RECEIVER_COLUMNS: Final = 8
+RC_ROUTE, RC_FLOW, RC_STRIDE, RC_MESSAGE0, RC_DONE, RC_BYTES = range(6)
+RECEIVER_COLUMNS: Final = 8  # a cache line
 
 # --- messages ---------------------------------------------------------------------------------------------------------
 (
@@ -302,7 +298,5 @@ RECEIVER_COLUMNS: Final = 8
     MS_AFTER_PLACED,  # ... once it is placed
     MS_NUM_AFTER_PLACED,
     MS_END_PSN,  # first PSN after it (RoCE)
-    MS_SPARE2,
-    MS_SPARE3,
-) = range(16)
-MESSAGE_COLUMNS: Final = 16
+) = range(14)
+MESSAGE_COLUMNS: Final = 16  # two cache lines

@@ -54,8 +54,8 @@ from fairlead.fabric.sim.engine.jit import engine, row_of
 ) = range(24)
 RT_COLUMNS: Final = 24
 
-RR_NEXT, RR_NAK_SENT, RR_SINCE_ACK, RR_CNP_AT, RR_DONE, RR_NUM_DUPLICATES, RR_NUM_GAPS, RR_SPARE = range(8)
-RR_COLUMNS: Final = 8
+RR_NEXT, RR_NAK_SENT, RR_SINCE_ACK, RR_CNP_AT, RR_DONE, RR_NUM_DUPLICATES, RR_NUM_GAPS = range(7)
+RR_COLUMNS: Final = 8  # a cache line
 
 # parameters, one vector: T_ROCE
 (
