@@ -25,7 +25,7 @@ MAX_NODES = 1_000_000
 _MOST_DIGITS = 18
 """Of a number at the end of a range; longer ones are names, not numbers."""
 
-_NAME = re.compile(r"(?![-.])[A-Za-z0-9._:@-]+\Z")  # no option of a command, no `..` in a path
+_NAME = re.compile(r"[A-Za-z0-9._:@-]+\Z")
 _NUMBER = re.compile(r"([0-9]+)")
 _LAST_NUMBER = re.compile(r"(.*?)([0-9]+)([^0-9]*)\Z", re.DOTALL)
 

@@ -368,8 +368,8 @@ def test_a_fault_never_reaches_a_file_of_the_machine(lab, content):
     mine = Path.home() / f"{lab.name}-file"  # hosts share home directories
     mine.write_text("the machine's")
     link = f"/etc/{lab.name}-link"
-    lab.sh("n0", f"ln -sfn {mine} {link}; mkdir -p /etc/{lab.name}; ln -sfn {mine.parent} /etc/{lab.name}/home")
     try:
+        lab.sh("n0", f"ln -sfn {mine} {link}; mkdir -p /etc/{lab.name}; ln -sfn {mine.parent} /etc/{lab.name}/home")
         assert lab.sh("n0", f"cat {mine}") == "the machine's"
         for path in (str(mine), f"/etc/../{mine}", f"/etc/{lab.name}/home/{mine.name}", "/proc/uptime", "/dev/null"):
             with pytest.raises(LabError) as caught:

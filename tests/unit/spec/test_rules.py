@@ -88,6 +88,7 @@ def test_the_good_files_are_good(tmp_path: Path) -> None:
         (GOOD, 'name = "login"', 'name = "h100"', "spec/duplicate-pool", "a second pool is called `h100`"),
         (GOOD, 'nodes = "login1"', 'nodes = ""', "spec/no-nodes", "pool `login` names no nodes"),
         (GOOD, 'nodes = "login1"', 'nodes = "-v"', "spec/node-name", None),
+        (GOOD, 'nodes = "login1"', 'nodes = ".."', "spec/node-name", None),
         (
             GOOD,
             'nodes = "login1"',
