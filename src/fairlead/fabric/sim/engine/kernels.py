@@ -103,6 +103,7 @@ def _change_ports(address: int, number: int, planes: int, now: int, up: int) -> 
     w = words(address)
     nic = row_of(w, at.T_NICS, at.NIC_COLUMNS, number)
     nic[at.NC_PORTS] = nic[at.NC_PORTS] | planes if up else nic[at.NC_PORTS] & ~planes
+    nic[at.NC_PAUSED] &= ~planes  # a link that comes up begins unpaused
     nic[at.NC_CONTROL] = 0
     for plane in range(w[at.W_PLANES]):
         place = row32_of(w, at.T_PORTS, at.PORT_COLUMNS, nic[at.NC_PORT0] + plane)[at.PT_CONTROL_HEAD]

@@ -71,6 +71,8 @@ def _play_nic(w: Any, thread: int, nic: Any, i: int, last: int, start: int, end:
         if arrives == now:
             if nic[at.NC_PORTS] >> (keys[i] & at.PLANE_MASK) & 1:
                 endpoints.receive(w, thread, nic, values[i], now)
+            elif (words(w[at.T_STORE])[values[i] + at.META] >> at.KIND_SHIFT) & at.KIND_MASK >= at.KIND_PAUSE:
+                row_of(w, at.T_THREADS, at.THREAD_COLUMNS, thread)[at.TH_DELIVERED] -= 1  # no NIC sent it
             else:
                 row_of(w, at.T_THREADS, at.THREAD_COLUMNS, thread)[at.TH_REFUSED] += 1
             i += 1
