@@ -6,6 +6,7 @@ FAIRLEAD_REQUIRE names the capabilities a full run must have (see `fairlead doct
 from __future__ import annotations
 
 import os
+import signal
 from collections import Counter
 
 import pytest
@@ -16,6 +17,8 @@ REQUIRED = set(os.environ.get("FAIRLEAD_REQUIRE", "").split())
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # a shell starts background commands with Ctrl-C ignored, and children would inherit that: many tests interrupt them
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line(
         "markers", "requires(*names): capabilities of the machine, by their names in `fairlead doctor`"
     )

@@ -70,7 +70,7 @@ def test_every_verb_the_docs_name_is_there(page):
     code = "\n".join(re.findall(r"```.*?```", text, re.DOTALL) + re.findall(r"`fairlead [^`]+`", text))
     names = {" ".join(path) for path in reference.command_paths()}
     families = {n.split()[0] for n in names if " " in n}
-    for words in re.findall(r"(?:^|[`$(] ?)fairlead ((?:[a-z]+ ?){1,2})", code, re.MULTILINE):
+    for words in re.findall(r"(?:^|[`$(] ?)fairlead ((?:[a-z]+ ?){1,2})(?![\w:])", code, re.MULTILINE):
         first, *rest = words.split()
         assert first in names, f"fairlead {first}"
         if first in families and rest:
