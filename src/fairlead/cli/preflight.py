@@ -13,8 +13,7 @@ from cyclopts import Group, Parameter
 
 from fairlead import __version__
 from fairlead.base.files import write_atomic
-from fairlead.base.nodeset import NodeSet
-from fairlead.cli.common import Common, SpecFile
+from fairlead.cli.common import Common, Exclude, Nodes, SpecFile, chosen
 from fairlead.cli.output import Answer, session
 from fairlead.errors import UsageError
 from fairlead.records.finding import Finding, worst_first
@@ -34,8 +33,8 @@ _Flag = Parameter(negative=())
 
 def preflight(
     *,
-    nodes: Annotated[str, Parameter(name=("--nodes", "-w"))] = "",
-    exclude: Annotated[str, Parameter(name=("--exclude", "-x"))] = "",
+    nodes: Nodes = None,
+    exclude: Exclude = "",
     details: Annotated[bool, _Flag] = False,
     inside: Annotated[bool, Parameter(group=_SLURM, negative=())] = False,
     drain: Annotated[bool, Parameter(group=_SLURM, negative=())] = False,
@@ -61,10 +60,6 @@ def preflight(
 
     Parameters
     ----------
-    nodes
-        The nodes, such as `h200-[000-015]`; else every node of the cluster file.
-    exclude
-        Nodes to leave out.
     details
         Show ranks, nodes, ports and message sizes in tables, too.
     inside
@@ -102,21 +97,20 @@ def preflight(
         raise UsageError("cli/usage", "--every and --jitter go with --here", hint="fairlead preflight --help")
     if inside and os.environ.get("SLURM_PROCID", "0") != "0":
         raise SystemExit(0)  # the first task does the work, and its exit status is the step's
-    from fairlead.cluster import check_nodes, connect
+    from fairlead.cluster import connect
     from fairlead.preflight import lists, run
     from fairlead.records.codec import builtins
 
     session_ = session()
     text, spec_ = _spec(spec, common, inside=inside)
-    named = check_nodes(nodes, spec_.nodes) if nodes else spec_.nodes
-    chosen = check_nodes(named - NodeSet(exclude), None)
+    wanted = chosen(nodes, exclude, spec_.nodes)
     folder = session_.open_folder(common.runs, from_file=spec_.runs.dir, keep=spec_.runs.keep)
     folder.write("spec.toml", text)
     with connect(
         spec_, folder=folder.path, recorder=lambda r: folder.append("commands.jsonl", builtins(r)), note=session_.note
     ) as cluster:
         report = run(
-            cluster, spec_, folder, nodes=chosen, inside=inside, note=session_.note, progress=session_.progress
+            cluster, spec_, folder, nodes=wanted, inside=inside, note=session_.note, progress=session_.progress
         )
         rules = _rules(drain_on, drain_share, drain=drain, undrain=undrain)
         drained = _drained(report, folder, lambda argv: cluster.control(argv, limit_s=20.0), rules, yes=yes)

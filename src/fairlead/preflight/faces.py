@@ -17,10 +17,12 @@ from fairlead.preflight.judge_ranks import bandwidth
 from fairlead.preflight.report import Report
 from fairlead.records.facts import Facts, NodeFacts, Unread
 from fairlead.records.verdict import Verdict
+from fairlead.report.inventory import cells
 from fairlead.report.text import Paint, findings_text
 
 RANKS_LINE = "Total Execution Ranks: {}"
 SUCCESS_LINE = "SUCCESS: DDP Multi-Node AllReduce Ring Complete!"
+_NODE_COLUMNS = ("OS", "KERNEL", "CPU", "MEMORY", "GPUS", "DRIVER")
 
 
 def text_of(report: Report, paint: Paint | None = None, *, details: bool = False) -> str:
@@ -113,7 +115,7 @@ def nodes(report: Report) -> str:
     for record in report.facts:
         said = torch.get(record.node, {})
         versions = (said.get("torch") or "-", said.get("cuda") or said.get("hip") or "-", said.get("nccl") or "-")
-        rows.append((record.node, *(_cell(record, read) for read in _NODE_COLUMNS.values()), *versions))
+        rows.append((record.node, *cells(record, _NODE_COLUMNS), *versions))
     return table(["NODE", *_NODE_COLUMNS, "TORCH", "CUDA OR HIP", "NCCL"], rows) if rows else ""
 
 
@@ -147,29 +149,6 @@ def speeds(report: Report) -> str:
     found = bandwidth(report.ranks) if report.ranks else {}
     rows = [(size(b), duration(t), rate(busbw * 8), f"{busbw / 1e9:.3f}") for b, (t, busbw) in found.items()]
     return table(["ALL-REDUCE", "TIME", "BUSBW", "BUSBW GB/S"], rows) if rows else ""
-
-
-def _cell(record: NodeFacts, read: object) -> str:
-    assert callable(read)
-    try:
-        return str(read(Facts(record)))
-    except Unread:
-        return "?"
-
-
-def _gpus(f: Facts) -> str:
-    held = f.get("nvidia.driver.gpus")
-    return f"{len(held)} x {f.get('nvidia.driver.gpus', next(iter(held)), 'model')}" if held else "-"
-
-
-_NODE_COLUMNS = {
-    "OS": lambda f: f"{f.get('host.os.id')} {f.get('host.os.version_id')}",
-    "KERNEL": lambda f: f.get("host.os.kernel"),
-    "CPU": lambda f: f.get("host.cpu.model"),
-    "MEMORY": lambda f: f"{f.get('host.memory.MemTotal') / (1 << 20):.0f} GiB",
-    "GPUS": _gpus,
-    "DRIVER": lambda f: f.get("nvidia.driver.version") if f.get("nvidia.driver.gpus") else "-",
-}
 
 
 def lists(report: Report) -> dict[str, str]:

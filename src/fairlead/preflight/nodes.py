@@ -61,7 +61,8 @@ def _probe(cluster: Cluster, python: str, nodes: NodeSet, limit_s: float, progre
                 text[line.node] += line.text + "\n"
             for node, _ in list(group.ended):
                 took_s.setdefault(node, now)
-            progress("nodes", len(took_s), len(nodes), f"waiting for {NodeSet(set(nodes) - took_s.keys())}")
+            out = NodeSet(set(nodes) - took_s.keys())
+            progress("nodes", len(took_s), len(nodes), f"waiting for {out}" if out else "")
             if line is None and now > patience_s(took_s.values(), len(nodes), limit_s):
                 break
         waited_s = time.monotonic() - started

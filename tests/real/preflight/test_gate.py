@@ -192,6 +192,7 @@ def test_two_at_once_do_not_take_each_other_for_a_fault(lab):
     [
         (["-w", "n9"], 2, "n9"),
         (["-x", "n[0-3]"], 2, "empty"),
+        (["-w", ""], 2, "empty"),
         (["--every", "60"], 2, "--here"),
         (["--drain-share", "7"], 2, "share"),
         (["--inside"], 2, "Slurm job"),
