@@ -98,7 +98,8 @@ def _keep(plan: dict[str, Any], holder: int) -> NoReturn:
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
-    os.write(holder, b"!")
+    with contextlib.suppress(BrokenPipeError):  # the launcher may have gone with a killed `up`; the lab stays
+        os.write(holder, b"!")
     os.close(holder)
     anchor.reap_forever()
 
