@@ -226,6 +226,10 @@ def base(
     m.put("/usr/lib/x86_64-linux-gnu/libnccl.so.2.27.7", "")
     m.put("/usr/local/cuda/version.json", '{"cuda": {"name": "CUDA SDK", "version": "13.0.1"}}\n')
     m.cmd("ofed_info -s", "MLNX_OFED_LINUX-24.10-1.1.4.0:\n")
+    m.put("/usr/lib/x86_64-linux-gnu/libibverbs.so.1.14.50.0", "")
+    for module in ("ib_core", "mlx5_core", "mlx5_ib"):
+        m.put(f"/sys/module/{module}/version", "24.10-1.1.4\n")
+    m.absent |= {f"/sys/module/{module}/version" for module in ("mana_ib", "bnxt_re", "irdma")}
     mounts(m)
     netdev(m, "lo", mac="00:00:00:00:00:00", mtu=65536, operstate="unknown", kind="772", address="127.0.0.1/8")
     netdev(

@@ -58,6 +58,10 @@ def _firmware(n: Node) -> Values:
     return {board: ", ".join(sorted(versions)) for board, versions in found.items()}
 
 
+def _rdma_modules(n: Node) -> Values:
+    return dict(n.get("versions.rdma_modules"))
+
+
 def _per_port(fact: str) -> Callable[[Node], Values]:
     return lambda n: {port: n.get("ib.devices", *keys_of(port), fact) for port in ports_of(n)}
 
@@ -145,6 +149,8 @@ SKEWS: tuple[Skew, ...] = (
         when="RDMA",
     ),
     Skew("skew/ofed", "OFED", _fact("versions.ofed"), _SAME, WARN, when="RDMA"),
+    Skew("skew/rdma-driver", "RDMA driver", _rdma_modules, _SAME, WARN, when="RDMA", fill=True),
+    Skew("skew/rdma-core", "RDMA library (rdma-core)", _fact("versions.rdma_core"), _SAME, WARN, when="RDMA"),
     Skew(
         "skew/environment",
         "environment variable",

@@ -95,6 +95,17 @@ def test_a_fault_names_its_host(fault: str, spec: Path, capsys: pytest.CaptureFi
     assert hits[0]["verdict"] == "fail"
 
 
+def test_another_rdma_driver_is_a_warning_that_names_its_host(spec: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        assert run(["lab", "fault", "library-version", "n2", "version=24.04-0.7.0", "-f", str(spec), "--quiet"]) == 0
+        status, found = probed(spec, capsys)
+    finally:
+        run(["lab", "fault", "--heal", "all", "-f", str(spec), "--quiet"])
+    assert status == 0
+    assert {(f["code"], f["verdict"], *f["subject"]["nodes"]) for f in found} == {("skew/rdma-driver", "warn", "n2")}
+    assert "RDMA driver mlx5_core is 24.04-0.7.0, but 25.01-0.6.0 on 3 nodes" in [f["message"] for f in found]
+
+
 def test_a_dead_host_gives_no_answer_and_the_others_do(spec: Path, capsys: pytest.CaptureFixture[str]) -> None:
     try:
         assert run(["lab", "fault", "node-dead", "n1", "-f", str(spec), "--quiet"]) == 0

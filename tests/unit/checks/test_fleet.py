@@ -63,6 +63,8 @@ ODD: dict[str, Callable[[NodeFacts], None]] = {
     "skew/vbios": lambda r: put(r, [*GPU, "vbios_version"], "96.00.30.00.01"),
     "skew/hca-firmware": lambda r: put(r, ["ib", "devices", "mlx5_ib1", "fw_ver"], "28.39.1002"),
     "skew/ofed": lambda r: put(r, ["versions", "ofed"], "MLNX_OFED_LINUX-23.10-0.5.5.0"),
+    "skew/rdma-driver": lambda r: put(r, ["versions", "rdma_modules", "mlx5_core"], "23.10-0.5.5"),
+    "skew/rdma-core": lambda r: put(r, ["versions", "rdma_core"], "39.0"),
     "skew/environment": lambda r: put(r, ["host", "environment", "NCCL_DEBUG"], "INFO"),
     "skew/nccl-conf": lambda r: r.facts["host"]["nccl_conf"].pop("NCCL_IGNORE_CPU_AFFINITY"),
     "skew/mtu": lambda r: put(r, ["net", "links", "eth0", "mtu"], 9000),

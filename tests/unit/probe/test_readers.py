@@ -62,6 +62,8 @@ def test_h100() -> None:
     assert f.get("versions.nccl_system") == "2.27.7"
     assert f.get("versions.cuda") == "13.0.1"
     assert f.get("versions.ofed") == "MLNX_OFED_LINUX-24.10-1.1.4.0"
+    assert f.get("versions.rdma_core") == "50.0"
+    assert f.get("versions.rdma_modules") == dict.fromkeys(("ib_core", "mlx5_core", "mlx5_ib"), "24.10-1.1.4")
     assert f.get("clock.chrony")["leap"] == "Normal"
     assert f.get("services.units")["nvidia-fabricmanager"]["active"] == "active"
     assert f.get("slurm.files") == ["slurm.conf"]

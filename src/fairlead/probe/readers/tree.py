@@ -139,7 +139,9 @@ class Tree:
         except OSError as error:
             raise self._hole(error, path) from None
         if self.kept is not None:
-            self.kept[safe_name(path) + "/"] = [safe_name(name) for name in found]
+            # two readers may want different parts of one directory
+            before = self.kept.get(safe_name(path) + "/", [])
+            self.kept[safe_name(path) + "/"] = sorted({*before, *(safe_name(name) for name in found)})
         return found
 
     def link(self, path: str) -> str:

@@ -15,11 +15,13 @@ LIBRARY_DIRS = (
     "/usr/local/lib",
     "/opt/rocm/lib",
 )
+RDMA_MODULES = ("ib_core", "mlx5_core", "mlx5_ib", "mana_ib", "bnxt_re", "irdma")
+"""Modules of the RDMA stack. Those built by OFED carry a version; the kernel's own have none but the kernel's."""
 PACKAGES = {"torch": "torch", "nccl": "nvidia_nccl_cu", "rccl": "nvidia_rccl", "numpy": "numpy"}
 
 
 def read_versions(tree: Tree) -> dict[str, Any]:
-    """Python, its torch and NCCL, the system's NCCL, CUDA, OFED. What is not installed is an empty text."""
+    """Python, its torch and NCCL; NCCL, CUDA, OFED and rdma-core of the system. Not installed: an empty text."""
     myself = tree.myself()
     tree.source(("python",), "/self.json")
     tree.source(("cuda",), "/usr/local/cuda/version.json")
@@ -30,6 +32,8 @@ def read_versions(tree: Tree) -> dict[str, Any]:
         "nccl_system": read_or_hole(_nccl, tree),
         "cuda": read_or_hole(_cuda, tree),
         "ofed": read_or_hole(_ofed, tree),
+        "rdma_core": read_or_hole(_rdma_core, tree),
+        "rdma_modules": read_or_hole(_rdma_modules, tree),
     }
 
 
@@ -74,3 +78,24 @@ def _ofed(tree: Tree) -> str:
         return tree.run(["ofed_info", "-s"], 3.0).strip().rstrip(":")
     except Absent:
         return ""
+
+
+def _rdma_core(tree: Tree) -> str:
+    """rdma-core's version, from the file libibverbs' link points to: libibverbs.so.1.14.50.0 is of rdma-core 50.0."""
+    for place in LIBRARY_DIRS:
+        for name in tree.optional_names(place, "libibverbs.so."):
+            match = re.match(r"libibverbs\.so\.\d+\.\d+\.(\d+\.\d+)\Z", name)
+            if match:
+                tree.source(("rdma_core",), place + "/" + name)
+                return match.group(1)
+    return ""
+
+
+def _rdma_modules(tree: Tree) -> dict[str, str]:
+    """Versions by module; a module that is not loaded, or has no version of its own, is left out."""
+    found = {}
+    for name in RDMA_MODULES:
+        text = tree.optional("/sys/module/" + name + "/version")
+        if text is not None:
+            found[name] = text.strip()
+    return found
