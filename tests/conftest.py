@@ -1,6 +1,7 @@
-"""What the whole suite shares: skipping by capability, and the census of what was skipped.
+"""What the whole suite shares: skipping by capability, the census of what was skipped, and where chance comes from.
 
-FAIRLEAD_REQUIRE names the capabilities a full run must have (see `fairlead doctor`); there, what would skip fails.
+FAIRLEAD_REQUIRE names the capabilities a full run must have (see `fairlead doctor`); there, what would skip fails, and
+property tests try the same examples each time, so that a change is judged by what it changed. All other runs explore.
 """
 
 from __future__ import annotations
@@ -9,11 +10,16 @@ import os
 import signal
 from collections import Counter
 
+import hypothesis
 import pytest
 
 from fairlead.base.machine import NAMES, capability
 
 REQUIRED = set(os.environ.get("FAIRLEAD_REQUIRE", "").split())
+
+hypothesis.settings.register_profile("full run", derandomize=True, database=None)
+if REQUIRED:
+    hypothesis.settings.load_profile("full run")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -48,7 +48,7 @@ def _judge(skew: Skew, nodes: Sequence[Node]) -> list[Finding]:
         name = node.facts.node
         try:
             if not CONDITIONS[skew.when](node):
-                asked.append((name, {label: str(value) for label, value in skew.values(node).items()}))
+                asked.append((name, {str(label): str(value) for label, value in skew.values(node).items()}))
         except Unread as hole:
             open_.append(unread(skew.code, Subject(kind="node", nodes=(name,)), hole))
         except Exception as bug:  # noqa: BLE001 - one comparison's bug must not hide what the others find
@@ -110,6 +110,7 @@ def _about(skew: Skew, verdict: Verdict, names: Sequence[str], message: str, pro
 def _same_gpu(nodes: Sequence[Node]) -> list[Finding]:
     """No GPU is on two nodes: the same UUID twice means that two names lead to one machine."""
     owners: dict[str, list[str]] = defaultdict(list)
+    open_: list[Finding] = []
     for node in nodes:
         node.facts.begin()
         try:
@@ -117,21 +118,16 @@ def _same_gpu(nodes: Sequence[Node]) -> list[Finding]:
                 owners[node.text(gpu.SMI, address, "uuid")].append(node.facts.node)
         except Unread:
             continue  # gpu/count already says so
+        except Exception as bug:  # noqa: BLE001 - as in _judge
+            open_.append(broken("gpu/shared", Subject(kind="node", nodes=(node.facts.node,)), _same_gpu, bug))
     shared: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for uuid, names in owners.items():
         if len(names) > 1 and uuid.startswith("GPU-"):
             shared[tuple(sorted(set(names)))].append(uuid)
     if owners and not shared:
-        subject = Subject(kind="cluster")
-        return [
-            Finding(
-                code="gpu/shared",
-                verdict=Verdict.PASS,
-                subject=subject,
-                message=f"{len(owners)} GPUs, each on one node",
-            )
-        ]
-    return [
+        message = f"{len(owners)} GPUs, each on one node"
+        open_ += [Finding(code="gpu/shared", verdict=Verdict.PASS, subject=Subject(kind="cluster"), message=message)]
+    return open_ + [
         Finding(
             code="gpu/shared",
             verdict=FAIL,

@@ -3,7 +3,8 @@
     STATE/history.jsonl     one line a run: who was asked, who failed of what
     STATE/history.lock      held while a line is added
 
-A line is written whole or not at all; one that a power cut tore is skipped, and the next starts on a line of its own.
+A line that a disk takes half of is taken back; one that a kill or a power cut tore is skipped, and the next starts on
+a line of its own.
 The file is bounded by lines and bytes; the oldest go first. Only nodes' own problems count: a wrong request or an odd
 Python environment is no mark against a machine.
 """

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import re
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -121,6 +123,25 @@ def test_facts_that_no_probe_would_print(data: st.DataObject) -> None:
         place[key] = data.draw(values)
     findings = judge(records, SPEC)
     assert {f.verdict for f in findings} <= set(Verdict)
+
+
+def places(tree: dict[str, object], *above: str) -> Iterator[tuple[str, ...]]:
+    for key, value in tree.items():
+        yield (*above, key)
+        if isinstance(value, dict):
+            yield from places(value, *above, key)
+
+
+@pytest.mark.parametrize("value", [None, "x", [3]])
+def test_no_single_fact_can_stop_the_judge(value: object) -> None:
+    record = copy.deepcopy(WHOLE)
+    for *above, last in places(WHOLE.facts):
+        place = record.facts
+        for key in above:
+            place = place[key]
+        before, place[last] = place[last], value
+        assert {f.verdict for f in judge([record, WHOLE], SPEC)} <= set(Verdict), (*above, last)
+        place[last] = before
 
 
 @given(damage)

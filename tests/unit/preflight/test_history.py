@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import datetime as dt
 import fcntl
-import json
 import signal
 import subprocess
 import sys
@@ -258,9 +257,11 @@ def test_a_killed_writer_leaves_the_others_working(tmp_path):
         child.stdout.close()
     history = History(tmp_path)
     assert history.add(entry(1))
-    assert history.entries()[-1] == entry(1)
-    for line in history.path.read_text().splitlines()[:-1]:
-        assert json.loads(line)["run"].startswith("a-")
+    *theirs, ours = history.entries()
+    assert ours == entry(1)
+    # a kill between two pages of a write tears that line: at most one for each writer, and no other is lost to it
+    assert len(theirs) >= len(history.path.read_bytes().splitlines()) - 1 - 3
+    assert all(e.run.startswith("a-") and len(e.failed) == 200 for e in theirs)
 
 
 def test_a_lock_that_is_held_too_long_is_given_up(tmp_path, monkeypatch):
