@@ -53,12 +53,18 @@ def scenario(text: str, folder: Path = Path()) -> Scenario:
     return decode_text(text, Scenario, file="scenario.toml", checks=rules.checks(folder)).value
 
 
-def play(text: str, *, threads: int = 1, folder: Path = Path()) -> Played:
+def play_out(text: str, *, threads: int = 1) -> Played:
+    """Run a scenario to the end of its time, or until nothing can happen any more."""
+    return play(text, threads=threads, play_on=True)
+
+
+def play(text: str, *, threads: int = 1, folder: Path = Path(), play_on: bool = False) -> Played:
     """Run a scenario."""
     read = scenario(text, folder)
     setup = prepare(replace(read, run=replace(read.run, threads=threads)), folder)
     world = memory.build(setup.shape, setup.workload, setup.profile, setup.queues, setup.options)
     runner.prepare(world, setup.options.seed * 7919)
+    world.w[at.W_MESSAGES] += play_on  # one more than there are: the run goes on when all are complete
     outcome = runner.run(world, until_ps=round(read.run.until_us * 1e6), events=faults.timeline(read, setup.shape))
     return Played(setup, world, collect(setup, world, outcome))
 

@@ -4,26 +4,29 @@ A link that goes down loses what waits at both its ends and what is on the wire.
 and tells its queue pairs (`law.on_ports`); what they tell their peers, and how anyone learns of a dead path further in,
 is the protocol's business: nothing in a statically routed fabric announces it.
 
-Knows: ports and times. Must not know: how protocols answer.
+Knows: ports and times. Must not know: how protocols answer, or how faults that overlap combine (`holds.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
 from msgspec.structs import replace
 
 from fairlead.fabric.sim.engine import kernels
 from fairlead.fabric.sim.engine import layout as at
-from fairlead.fabric.sim.engine.memory import World
+from fairlead.fabric.sim.engine.memory import World, window_ps
+from fairlead.fabric.sim.holds import Hold, Holds, Ints, Values, What
 from fairlead.fabric.sim.model import Fault, Scenario
 from fairlead.fabric.sim.runner import Event
 from fairlead.fabric.sim.shape import Shape
 
 PS_PER_US = 1_000_000
 PER_MILLION = 1_000_000
+BROKEN = ("link", "port", "t0", "t1")
 
 
 @dataclass(frozen=True)
@@ -39,18 +42,61 @@ class Link:
 
 
 def timeline(scenario: Scenario, shape: Shape) -> list[Event]:
-    """Everything that happens to the fabric, in order of time."""
-    events: list[Event] = []
-    for fault in (one for several in scenario.fault for one in each(several)):
-        for begin, end in _spans(fault, round(scenario.run.until_us)):
-            events.append((round(begin * PS_PER_US), _Change(shape, fault, begins=True)))
-            if end > 0:
-                events.append((round(end * PS_PER_US), _Change(shape, fault, begins=False)))
-            if fault.reroute_us > 0:
-                events.append((round((begin + fault.reroute_us) * PS_PER_US), _Reroute(shape, fault, dead=True)))
-                if end > 0:
-                    events.append((round((end + fault.reroute_us) * PS_PER_US), _Reroute(shape, fault, dead=False)))
-    return sorted(events, key=lambda e: e[0])
+    """Everything that happens to the fabric in one run, in order of time: at each boundary between windows the faults
+    that end and those that begin, at once. A fault lasts a window at least.
+    """
+    window = window_ps(shape)
+    ends: dict[int, list[int]] = defaultdict(list)
+    begins: dict[int, dict[int, Hold]] = defaultdict(dict)
+    several = [part for fault in scenario.fault for part in each(fault)]
+    numbers = iter(range(2 * len(several)))
+    for fault, (hold, known) in zip(several, _all_holds(several, shape), strict=True):
+        for one, late_us in ((hold, 0.0), (known, fault.reroute_us)):
+            number = next(numbers)
+            if one is None:
+                continue
+            for begin, end in _windows(fault, late_us, round(scenario.run.until_us), window):
+                begins[begin][number] = one
+                if end < at.NEVER:
+                    ends[end].append(number)
+    change = _Changes(shape, [fault for fault in several if fault.kind == "paths"])
+    return [(time, change.at(ends.get(time, []), begins.get(time, {}))) for time in sorted({*ends, *begins})]
+
+
+def _windows(fault: Fault, late_us: float, until_us: float, window: int) -> list[tuple[int, int]]:
+    """When the fault holds, ps, in whole windows: one at least, and no end where it begins again."""
+    found: list[tuple[int, int]] = []
+    for span in _spans(fault, until_us):
+        begin, end = (-(-round((time + late_us) * PS_PER_US) // window) * window for time in span)
+        end = max(end, begin + window) if span[1] > 0 else at.NEVER
+        if found and begin <= found[-1][1]:
+            begin, end = found[-1][0], max(found.pop()[1], end)
+        found.append((begin, end))
+    return found
+
+
+def _all_holds(several: list[Fault], shape: Shape) -> Iterator[tuple[Hold, Hold | None]]:
+    """What each does while it holds, and what routing makes of it once it is known there."""
+    num_paths = 0
+    for fault in several:
+        if fault.kind == "paths":
+            yield Hold(What.PATHS, fault.nics.numbers(shape.num_nics), 1 << num_paths), None
+            num_paths += 1
+            continue
+        touched = links(shape, fault)
+        if fault.kind in BROKEN:
+            dead = [(link.plane * shape.t1 + link.t1) * shape.t0 + link.t0 for link in touched if link.t1 >= 0]
+            known = Hold(What.DEAD, np.unique(np.array(dead, dtype=np.int64))) if fault.reroute_us and dead else None
+            yield Hold(What.DOWN, _ports(touched, "both")), known
+        elif fault.kind == "loss":
+            yield Hold(What.LOSS, _ports(touched, fault.direction), 1 - fault.loss), None
+        else:
+            yield Hold(What.SLOW, _ports(touched, fault.direction), fault.rate), None
+
+
+def _ports(touched: list[Link], direction: str) -> Ints:
+    ways = ("up", "down") if direction == "both" else (direction,)
+    return np.unique(np.array([getattr(link, way) for link in touched for way in ways], dtype=np.int64))
 
 
 def each(fault: Fault) -> list[Fault]:
@@ -59,8 +105,7 @@ def each(fault: Fault) -> list[Fault]:
         return [fault]
     parts, later = [fault], fault.apart_us
     for key, several in (("nic", fault.nics), ("t1", fault.t1s), ("plane", fault.planes)):
-        # a NIC hears of all its ports that change at one time at once
-        if not several.is_all and (key != "plane" or later):
+        if not several.is_all and (key != "plane" or later):  # planes at one time are one part
             parts = [replace(part, **{key: int(number)}) for part in parts for number in several.every]
     return [replace(part, at_us=part.at_us + i * later) for i, part in enumerate(parts)] if later else parts
 
@@ -137,70 +182,63 @@ def _t1_links(shape: Shape, plane: int, t1: int) -> list[Link]:
     return below + [_core_link(shape, plane, t1, core) for core in cores]
 
 
-@dataclass(frozen=True)
-class _Change:
-    """A fault begins or ends."""
+@dataclass
+class _Changes:
+    """The faults that hold in one run, and their marks in its world."""
 
     shape: Shape
-    fault: Fault
-    begins: bool
+    paths: list[Fault]
+    holds: Holds = field(default_factory=Holds)
+    rates: Ints | None = None
+    """Femtoseconds a byte at each port, before any was slow."""
 
-    def __call__(self, world: World, now: int) -> None:
-        if self.fault.kind == "paths":
-            self._corrupt(world)
-            return
-        touched = links(self.shape, self.fault)
-        if self.fault.kind in ("loss", "slow"):
-            ways = {"up": ("up",), "down": ("down",), "both": ("up", "down")}[self.fault.direction]
-            ports = [getattr(link, way) for link in touched for way in ways]
-            self._weaken(world, ports)
-            return
-        for link in touched:
-            for port in (link.up, link.down):
-                kernels.cut(world.w, port, down=self.begins)
-        by_nic: dict[int, int] = {}
-        for link in touched:
-            if link.nic >= 0:
-                by_nic[link.nic] = by_nic.get(link.nic, 0) | 1 << link.plane
-        for nic, planes in by_nic.items():
-            kernels.change_ports(world.w, nic, planes, now, up=not self.begins)
+    def at(self, ends: list[int], begins: dict[int, Hold]) -> Callable[[World, int], None]:
+        """What happens at one time."""
 
-    def _weaken(self, world: World, ports: list[int]) -> None:
+        def happen(world: World, now: int) -> None:
+            for what, places in self.holds.change(ends, begins).items():
+                self._mark(world, what, places, self.holds.of(what, places), now)
+
+        return happen
+
+    def _mark(self, world: World, what: What, places: Ints, values: Values, now: int) -> None:
+        tables = world.tables
+        if what is What.DOWN:
+            self._cut(world, places, values, now)
+        elif what is What.LOSS:
+            tables["ports"][places, at.PT_LOSS] = np.round((1 - values) * PER_MILLION)
+        elif what is What.SLOW:
+            self._slow(world, places, values)
+        elif what is What.PATHS:
+            self._spoil(world)
+            tables["nics"][places, at.NC_EV_LOSS] = values
+        else:
+            tables["dead_links"][places] = values
+            world.w[at.W_REROUTED] = tables["dead_links"].any()
+
+    def _cut(self, world: World, ports: Ints, down: Values, now: int) -> None:
+        nodes, states = world.tables["nodes"], world.tables["ports"][:, at.PT_STATE]
+        changed = ports[(states[ports] & at.PORT_DOWN != 0) != (down > 0)]
+        for port, node in zip(changed, np.searchsorted(nodes[:, at.ND_PORT0], changed, side="right") - 1, strict=True):
+            kernels.cut(world.w, int(port), int(node), now)
+        first, num = self.shape.nic_port0, self.shape.planes
+        for nic in np.unique((changed[changed >= first] - first) // num):
+            own = states[first + nic * num : first + (nic + 1) * num]
+            kernels.change_ports(world.w, int(nic), sum(1 << p for p in range(num) if not own[p] & at.PORT_DOWN), now)
+
+    def _slow(self, world: World, ports: Ints, rates: Values) -> None:
         rows = world.tables["ports"]
-        if self.fault.kind == "loss":
-            rows[ports, at.PT_LOSS] = round(self.fault.loss * PER_MILLION) if self.begins else 0
-            return
-        # of several that touch a port the last to begin counts, as with losses
-        state = rows[ports, at.PT_STATE]
-        was = state >> at.PORT_SCALE_SHIFT
-        full = rows[ports, at.PT_FS_PER_BYTE].astype(np.int64)
-        full = np.where(was > 0, np.round(full * was / 100).astype(np.int64), full)
-        percent = round(self.fault.rate * 100)
-        rows[ports, at.PT_FS_PER_BYTE] = full * 100 // percent if self.begins else full
-        scale = percent << at.PORT_SCALE_SHIFT if self.begins else 0
-        rows[ports, at.PT_STATE] = state & ((1 << at.PORT_SCALE_SHIFT) - 1) | scale
+        if self.rates is None:
+            self.rates = rows[:, at.PT_FS_PER_BYTE].astype(np.int64)
+        percent = np.round(rates * 100).astype(np.int64)
+        rows[ports, at.PT_FS_PER_BYTE] = self.rates[ports] * 100 // percent
+        scale = np.where(percent < 100, percent, 0) << at.PORT_SCALE_SHIFT
+        rows[ports, at.PT_STATE] = rows[ports, at.PT_STATE] & ((1 << at.PORT_SCALE_SHIFT) - 1) | scale
 
-    def _corrupt(self, world: World) -> None:
-        """Mark the paths over these T1 switches, and the NICs that lose packets there."""
-        for plane in planes_of(self.shape, self.fault):
-            for t1 in self.fault.t1s.numbers(self.shape.pod_t1):
-                first = plane * self.shape.up0 + int(t1) * self.shape.bundle1
-                world.tables["ev_loss"][first : first + self.shape.bundle1] = self.begins
-        loss = round(self.fault.loss * PER_MILLION) if self.begins else 0
-        world.tables["nics"][self.fault.nics.numbers(self.shape.num_nics), at.NC_EV_LOSS] = loss
-
-
-@dataclass(frozen=True)
-class _Reroute:
-    """Hashing switches have learnt that links are dead, or alive again."""
-
-    shape: Shape
-    fault: Fault
-    dead: bool
-
-    def __call__(self, world: World, now: int) -> None:
-        table = world.tables["dead_links"].reshape(self.shape.planes, self.shape.t1, self.shape.t0)
-        for link in links(self.shape, self.fault):
-            if link.t1 >= 0:
-                table[link.plane, link.t1, link.t0] = self.dead
-        world.w[at.W_REROUTED] = bool(table.any())
+    def _spoil(self, world: World) -> None:
+        """Write what each fault of paths takes from packets over these T1 switches; whose, the NICs are told."""
+        for row, fault in zip(world.tables["ev_loss"], self.paths, strict=True):
+            for plane in planes_of(self.shape, fault):
+                for t1 in fault.t1s.numbers(self.shape.pod_t1):
+                    first = plane * self.shape.up0 + int(t1) * self.shape.bundle1
+                    row[first : first + self.shape.bundle1] = round(fault.loss * PER_MILLION)

@@ -171,7 +171,10 @@ class Traffic(Struct, frozen=True, kw_only=True):
 
 
 class Fault(Struct, frozen=True, kw_only=True):
-    """Something that happens to the fabric. Times are rounded up to the next window (the shortest link latency)."""
+    """Something that happens to the fabric. Times are rounded up to the next window (the shortest link latency); a
+    fault holds for one window at least. Of faults that overlap each end takes away its own alone: a link is down while
+    any of them says so, losses are independent of each other, the slowest rate counts.
+    """
 
     kind: Literal["link", "port", "t0", "t1", "loss", "slow", "paths"]
     """link: T0-T1. port: NIC-T0. loss, slow: a link, a port, or a plane. paths: some paths of NICs lose packets."""

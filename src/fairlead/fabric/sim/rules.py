@@ -213,6 +213,7 @@ FAULT_KEYS = {
     "paths": ("kind", "at_us", "until_us", "planes", "plane", "nics", "t1s", "loss"),
 }
 _MOST_FLAPS = 10_000
+_MOST_PATHS = 62  # a bit of a word each
 _SEVERAL = {"plane": "planes", "t1": "t1s", "nic": "nics"}
 _NEEDED = {"link": ("t0", "t1"), "port": ("nic",), "t0": ("t0",), "t1": ("t1",)}
 
@@ -220,8 +221,12 @@ _NEEDED = {"link": ("t0", "t1"), "port": ("nic",), "t0": ("t0",), "t1": ("t1",)}
 def check_faults(s: Scenario, report: Report, folder: Path) -> None:
     """Each fault names parts that exist, and times that can be."""
     size = extent(s, report, folder) if s.fault else None
+    num_paths = 0
     for i, fault in enumerate(s.fault):
         path: Where = ("fault", i)
+        num_paths += fault.kind == "paths"
+        if fault.kind == "paths" and num_paths > _MOST_PATHS:
+            report((*path, "kind"), "sim/choice", f"more than {_MOST_PATHS} faults of kind `paths`")
         if report.is_refused_itself((*path, "kind")):
             continue
         _refuse_idle(report, path, fault.kind, FAULT_KEYS[fault.kind], FAULT_KEYS)

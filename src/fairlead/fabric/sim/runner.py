@@ -113,6 +113,8 @@ class _Player:
             record_end = int(self.world.w[at.W_BIN] * self.world.w[at.W_BINS]) // self.window * self.window
             horizon = min([self.until, record_end, *(-(-e[0] // self.window) * self.window for e in self.events[:1])])
             self.now = self._some_windows(horizon)
+            if self.events and self.now < at.NEVER:  # nothing may be due before the next fault
+                self.now = min(self.now, -(-self.events[0][0] // self.window) * self.window)
             self.report(self._progress())
             if self._is_over():
                 return Ended.DONE

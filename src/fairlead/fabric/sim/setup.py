@@ -199,5 +199,6 @@ def options_of(scenario: Scenario, shape: Shape, workload: Workload, header: int
         announce_ports=t.announce_ports,
         slowest=min((fault.rate for fault in scenario.fault), default=1.0),
         packet_room=run.packet_room,
+        path_faults=sum(fault.kind == "paths" for fault in scenario.fault),
         roce=roce,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fairlead.fabric.sim import runner
 from fairlead.fabric.sim.engine import layout as at
 from fairlead.fabric.sim.engine import memory
 from fairlead.fabric.sim.faults import each, links, timeline
@@ -145,3 +146,83 @@ def test_a_link_may_lose_packets_one_way(direction, counted):
     for _, change in timeline(read, shape):
         change(world, 0)
     assert (world.tables["ports"][:, at.PT_LOSS] == 500_000).sum() == counted
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alone_again"),
+    [
+        ('kind = "loss"\nloss = 0.5', 'kind = "loss"\nloss = 0.5', 500_000),
+        ('kind = "loss"\nloss = 0.01', 'kind = "loss"\nloss = 0.5', 10_000),
+    ],
+)
+def test_the_end_of_one_loss_leaves_the_other(one, other, alone_again):
+    read = scenario(
+        MRC_64 + LONG + fault(one + "\nplane = 0\nat_us = 10\nuntil_us = 90")
+        + fault(other + "\nplane = 0\nnic = 3\nat_us = 20\nuntil_us = 30")
+    )  # fmt: skip
+    setup = prepare(read)
+    world = memory.build(setup.shape, setup.workload, setup.profile, setup.queues, setup.options)
+    port, seen = setup.shape.nic_port(0, 3), []
+    for time, change in timeline(read, setup.shape):
+        change(world, time)
+        seen.append(int(world.tables["ports"][port, at.PT_LOSS]))
+    both = round(1e6 * (1 - (1 - read.fault[0].loss) * (1 - read.fault[1].loss)))
+    assert seen == [alone_again, both, alone_again, 0]
+
+
+def test_a_port_that_two_faults_take_down_is_down_until_both_are_over():
+    down = 'kind = "port"\nnic = 0\nplane = 2\n'
+    played = play(
+        MRC_64 + LONG + fault(down + "at_us = 100\nuntil_us = 200") + fault(down + "at_us = 150\nuntil_us = 300")
+    )
+    assert planes(played, 130, 300)[2] == pytest.approx(0, abs=0.01)
+    assert planes(played, 340, 400)[2] > 0.9
+
+
+def test_two_corrupted_sets_spoil_each_its_own_paths():
+    """NIC 0 loses packets over T1 0 alone, NIC 1 over T1 1 alone, though both losses hold at once."""
+    load = LONG.replace('nics = "0"', 'nics = "0-1"').replace('"flow"', '"incast"').replace("400", "60")
+    spoilt = "".join(fault(f'kind = "paths"\nnics = "{n}"\nt1s = "{n}"\nloss = 1.0') for n in (0, 1))
+    played = play(MRC_64 + load + spoilt)
+    lost = played.world.tables["counts"][:, at.CN_LOST]
+    shape = played.setup.shape
+    on = lambda nic: lost[[shape.nic_port(p, nic) for p in range(shape.planes)]].sum()  # noqa: E731
+    assert on(0) > 0
+    assert on(1) > 0
+    taken = played.world.tables["ports"][:, at.PT_SENT]
+    over = [sum(taken[shape.downlink_port(p, t1, 5)] for p in range(shape.planes)) for t1 in (0, 1, 2)]
+    assert over[0] > 0  # of NIC 1
+    assert over[1] > 0  # of NIC 0
+    assert max(over[:2]) < 0.75 * over[2]
+
+
+def test_flaps_shorter_than_a_window_are_one():
+    read = scenario(
+        MRC_64 + LONG + fault('kind = "port"\nnic = 0\nplane = 0\nat_us = 10\nuntil_us = 12\nflap_us = 0.1')
+    )
+    assert [t // 1_000_000 for t, _ in timeline(read, shape_of(read, None))] == [10, 13]
+
+
+def test_a_fault_shorter_than_a_window_takes_what_waits():
+    read = scenario(MRC_64 + LONG + fault('kind = "port"\nnic = 0\nplane = 0\nat_us = 10.2\nuntil_us = 10.3'))
+    assert [t // 1_000_000 for t, _ in timeline(read, shape_of(read, None))] == [11, 12]
+
+
+def test_a_repair_comes_when_it_is_due_though_nothing_else_happens_then():
+    """Nothing is under way between the cut and a far timer: the repair must not wait for that timer."""
+    text = (
+        MRC_64
+        + '[transport]\ntimeout_us = 5000\n[[traffic]]\nkind = "flow"\nnics = "0"\nto = 40\nsize_bytes = 40_000\n'
+    )
+    text += fault('kind = "t0"\nt0 = 5\nat_us = 3\nuntil_us = 50')
+    read = scenario(text)
+    times = []
+    setup = prepare(read)
+    world = memory.build(setup.shape, setup.workload, setup.profile, setup.queues, setup.options)
+    runner.prepare(world, 1)
+    events = [
+        (t, lambda w, now, then=t, do=do: (times.append((then, now)), do(w, now)))
+        for t, do in timeline(read, setup.shape)
+    ]
+    runner.run(world, until_ps=10**10, events=events)
+    assert [now for _, now in times] == [then for then, _ in times]

@@ -19,9 +19,9 @@ from fairlead.fabric.mrc import law
 from fairlead.fabric.sim.engine import law_calls, loop, paced, roce
 from fairlead.fabric.sim.engine import layout as at
 from fairlead.fabric.sim.engine.endpoints import tell_ports
-from fairlead.fabric.sim.engine.jit import row32_of, row_of, words
+from fairlead.fabric.sim.engine.jit import engine, row32_of, row_of, words
 from fairlead.fabric.sim.engine.line import rx_address, tx_address
-from fairlead.fabric.sim.engine.lossless import sweep_lossless
+from fairlead.fabric.sim.engine.lossless import sweep_lossless, uncount
 from fairlead.fabric.sim.engine.nics import sweep_group
 from fairlead.fabric.sim.engine.queues import free_place, pop
 from fairlead.fabric.sim.engine.switches import sweep_switch
@@ -68,42 +68,53 @@ def _start_rows(address: int, profile: int, seed: int) -> int:
     return 0
 
 
-def _cut(address: int, number: int, down: int) -> int:
-    """Take a port down, losing what waits there, or bring it up. Returns how many packets were lost."""
+def _cut(address: int, number: int, owner: int, now: int) -> int:
+    """Take a port of a node down, losing what waits there, or bring it up. Returns how many packets were lost."""
     w = words(address)
-    port = row32_of(w, at.T_PORTS, at.PORT_COLUMNS, number)
-    if (port[at.PT_STATE] & at.PORT_DOWN != 0) == (down != 0):
-        return 0
+    port, node = row32_of(w, at.T_PORTS, at.PORT_COLUMNS, number), row_of(w, at.T_NODES, at.NODE_COLUMNS, owner)
+    is_switch = node[at.ND_KIND] != at.NODE_GROUP
+    counted = is_switch and w[at.W_XOFF] > 0
     port[at.PT_STATE] ^= at.PORT_DOWN
-    if not down:
+    port[at.PT_STATE] &= ~(at.PORT_PAUSED | at.PORT_ASKED_PAUSE)  # a link that comes up begins unpaused
+    if counted:
+        port[at.PT_STATE] |= at.PORT_TELLS
+        node[at.ND_WAKE] = min(node[at.ND_WAKE], now)
+    if not port[at.PT_STATE] & at.PORT_DOWN:
         w[at.W_DOWN] -= 1
         return 0
     w[at.W_DOWN] += 1
     lost = 0
     if port[at.PT_SERVING] >= 0:
-        free_place(w, 0, port[at.PT_SERVING])
+        _lose(w, node, port[at.PT_SERVING], counted and not port[at.PT_STATE] & at.PORT_SERVES_CONTROL)
         port[at.PT_SERVING] = -1
         lost += 1
     while port[at.PT_DATA_HEAD] >= 0:
-        free_place(w, 0, pop(w, port, at.PT_DATA_HEAD))
+        _lose(w, node, pop(w, port, at.PT_DATA_HEAD), counted)
         lost += 1
     while port[at.PT_CONTROL_HEAD] >= 0:
-        free_place(w, 0, pop(w, port, at.PT_CONTROL_HEAD))
+        _lose(w, node, pop(w, port, at.PT_CONTROL_HEAD), False)
         lost += 1
     port[at.PT_DATA_BYTES] = 0
     port[at.PT_CONTROL_BYTES] = 0
-    if number >= row_of(w, at.T_NICS, at.NIC_COLUMNS, 0)[at.NC_PORT0]:
+    if not is_switch:
         return 0  # what waits at a NIC was never sent
     row32_of(w, at.T_COUNTS, at.COUNT_COLUMNS, number)[at.CN_DROPS] += lost
     return lost
 
 
-def _change_ports(address: int, number: int, planes: int, now: int, up: int) -> int:
-    """Ports of a NIC came up or went down: forget what waited there and tell its endpoints."""
+@engine
+def _lose(w: Any, node: Any, place: int, is_counted: bool) -> None:
+    if is_counted:
+        uncount(w, node, words(w[at.T_POOL])[place * at.RECORD_WORDS + at.META])
+    free_place(w, 0, place)
+
+
+def _change_ports(address: int, number: int, up: int, now: int) -> int:
+    """A NIC has these ports (bit = plane) from now on: forget what waited at others and tell its endpoints."""
     w = words(address)
     nic = row_of(w, at.T_NICS, at.NIC_COLUMNS, number)
-    nic[at.NC_PORTS] = nic[at.NC_PORTS] | planes if up else nic[at.NC_PORTS] & ~planes
-    nic[at.NC_PAUSED] &= ~planes  # a link that comes up begins unpaused
+    nic[at.NC_PAUSED] &= ~(nic[at.NC_PORTS] ^ up)  # a link that comes up begins unpaused
+    nic[at.NC_PORTS] = up
     nic[at.NC_CONTROL] = 0
     for plane in range(w[at.W_PLANES]):
         place = row32_of(w, at.T_PORTS, at.PORT_COLUMNS, nic[at.NC_PORT0] + plane)[at.PT_CONTROL_HEAD]
@@ -182,11 +193,11 @@ def link(w: Any, note: Callable[[int, int], None] = lambda *_: None) -> None:
     note(total, total)
 
 
-def cut(w: Any, port: int, *, down: bool) -> int:
-    """Take a port down or bring it up; how many packets that lost."""
-    return int(_compiled(_cut, 3)(int(w[at.W_SELF]), port, int(down)))
+def cut(w: Any, port: int, node: int, now: int) -> int:
+    """Take a port of a node down, or bring it up if it is down; how many packets that lost."""
+    return int(_compiled(_cut, 4)(int(w[at.W_SELF]), port, node, now))
 
 
-def change_ports(w: Any, nic: int, planes: int, now: int, *, up: bool) -> None:
-    """Tell a NIC that its ports in these planes came up or went down."""
-    _compiled(_change_ports, 5)(int(w[at.W_SELF]), nic, planes, now, int(up))
+def change_ports(w: Any, nic: int, up: int, now: int) -> None:
+    """Tell a NIC which of its ports are up: bit = plane."""
+    _compiled(_change_ports, 4)(int(w[at.W_SELF]), nic, up, now)

@@ -225,6 +225,7 @@ PORT_DOWN: Final = 1
 PORT_PAUSED: Final = 2
 PORT_SERVES_CONTROL: Final = 4
 PORT_ASKED_PAUSE: Final = 8  # the sender at the far end was asked to pause
+PORT_TELLS: Final = 16  # a fault changed what is held from it: tell the far end anew whether to pause
 PORT_SCALE_SHIFT: Final = 8  # percent of the tier's rate that this port has, for its thresholds; 0: all of it
 
 # --- blocks: what the law hands out, and bodies: what goes into a record; one row per thread --------------------------
@@ -258,7 +259,7 @@ LINK_COLUMNS: Final = 4  # a quarter of a cache line
     NC_FLOWS,
     NC_RECEIVER0,
     NC_RECEIVERS,
-    NC_EV_LOSS,  # packets lost, per million, on the paths of the corrupted set; 0: none
+    NC_EV_LOSS,  # bit = row of EV_LOSS: losses, per million, on some of the paths of this NIC
     NC_PAUSED,  # bit = plane whose T0 asked for a pause (PFC)
     NC_NUMBER,
 ) = range(17)

@@ -5,6 +5,9 @@ it to pause its data class, and lets it resume below XON (IEEE 802.1Qbb). A paus
 its port, also what would go elsewhere: head-of-line blocking, and where it spreads, congestion collapse. Pause frames
 take no room on the link.
 
+Where a link comes up, and where packets that were counted are lost with another link, the switch tells the sender
+afresh whether to pause: a pause must not outlive what it was for.
+
 Ingress counts tie all ports of the switch together, so arrivals and departures are merged for the whole switch.
 
 Knows: a switch and its window. Must not know: the state of other nodes, or protocols.
@@ -49,6 +52,10 @@ def sweep_lossless(w: Any, thread: int, number: int, start: int, end: int) -> in
         if _is_pause(store[r + at.META]):
             keys[i] |= PAUSE_ORDER
     sort_slice(keys, values, 0, num)
+    for local in range(node[at.ND_PORTS]):
+        port = row32_of(w, at.T_PORTS, at.PORT_COLUMNS, first + local)
+        if port[at.PT_STATE] & at.PORT_TELLS:
+            _tell(w, thread, port, start)
     i = 0
     while True:
         arrives = start + (keys[i] >> at.KEY_TIME_SHIFT) if i < num else at.NEVER
@@ -95,6 +102,8 @@ def _arrive(w: Any, thread: int, node: Any, r: int, now: int) -> None:
     meta = store[r + at.META]
     came_by = row32_of(w, at.T_PORTS, at.PORT_COLUMNS, node[at.ND_PORT0] + (meta >> at.IN_PORT_SHIFT))
     if _is_pause(meta):
+        if came_by[at.PT_STATE] & at.PORT_DOWN:
+            return
         if (meta >> at.KIND_SHIFT) & at.KIND_MASK == at.KIND_PAUSE:
             came_by[at.PT_STATE] |= at.PORT_PAUSED
         else:
@@ -132,6 +141,29 @@ def _count_ingress(w: Any, thread: int, node: Any, meta: int, sign: int, now: in
     elif sign < 0 and asked and came_by[at.PT_INGRESS] < w[at.W_XON]:
         came_by[at.PT_STATE] &= ~at.PORT_ASKED_PAUSE
         _send_pause(w, thread, came_by, at.KIND_RESUME, now)
+
+
+@engine
+def uncount(w: Any, node: Any, meta: int) -> None:
+    """A data packet that waits in the switch is lost with the link it waits for; between windows."""
+    came_by = row32_of(w, at.T_PORTS, at.PORT_COLUMNS, node[at.ND_PORT0] + (meta >> at.IN_PORT_SHIFT))
+    came_by[at.PT_INGRESS] -= meta & at.SIZE_MASK
+    came_by[at.PT_STATE] |= at.PORT_TELLS
+
+
+@engine
+def _tell(w: Any, thread: int, port: Any, now: int) -> None:
+    """Tell the far end of a port whether to pause, whatever it heard before."""
+    port[at.PT_STATE] &= ~at.PORT_TELLS
+    if port[at.PT_STATE] & at.PORT_DOWN:
+        return
+    limit = w[at.W_XON] - 1 if port[at.PT_STATE] & at.PORT_ASKED_PAUSE else w[at.W_XOFF]
+    if port[at.PT_INGRESS] > limit:
+        port[at.PT_STATE] |= at.PORT_ASKED_PAUSE
+        _send_pause(w, thread, port, at.KIND_PAUSE, now)
+    else:
+        port[at.PT_STATE] &= ~at.PORT_ASKED_PAUSE
+        _send_pause(w, thread, port, at.KIND_RESUME, now)
 
 
 @engine

@@ -80,6 +80,8 @@ class Options:
     """Share of its rate that the slowest port of a NIC will ever have."""
     packet_room: float = 1.0
     """Room for packets under way, relative to the estimate."""
+    path_faults: int = 0
+    """Faults that are losses on some paths of some NICs."""
     roce: Roce | None = None
     """Parameters of RoCE, where flows use it instead of MRC."""
 
@@ -217,7 +219,7 @@ def build(shape: Shape, workload: Workload, profile: Profile, queues: Queues, op
         "bodies": np.zeros((threads, at.BLOCK_COLUMNS), dtype=np.int64),
         "scratch": np.empty((threads * at.SCRATCH_ROWS, s.scratch_room), dtype=np.int64),
         "goodput": np.zeros((threads * shape.planes, options.num_bins), dtype=np.int64),
-        "ev_loss": np.zeros(max(1, shape.planes * shape.up0), dtype=np.int64),
+        "ev_loss": np.zeros((options.path_faults, shape.planes * shape.up0), dtype=np.int64),
         **_roce_rows(workload, profile, options.roce),
         "dead_links": np.zeros(shape.planes * shape.t1 * shape.t0 if options.hashed else 1, dtype=np.int32),
     }

@@ -89,14 +89,20 @@ def transmit(w: Any, thread: int, nic: Any, plane: int, now: int, meta: int, rou
 
 @engine
 def _lost_on_path(w: Any, nic: Any, plane: int, route: int, now: int) -> bool:
-    """Whether the packet takes a path of the corrupted set and is lost there."""
-    path = (route >> at.ROUTE_PATH_SHIFT) & 0xFFFF
-    if w[at.W_HASHED] or not words(w[at.T_EV_LOSS])[plane * w[at.W_UP0] + path]:
+    """Whether the packet takes a path that loses packets of this NIC, and is lost there."""
+    if w[at.W_HASHED]:
         return False
-    if (mix(w[at.W_SEED] ^ nic[at.NC_PORT0], now + plane) >> 30) * 1000000 >= nic[at.NC_EV_LOSS] << 32:
-        return False
-    row32_of(w, at.T_COUNTS, at.COUNT_COLUMNS, nic[at.NC_PORT0] + plane)[at.CN_LOST] += 1
-    return True
+    path = plane * w[at.W_UP0] + ((route >> at.ROUTE_PATH_SHIFT) & 0xFFFF)
+    share, fault, several = words(w[at.T_EV_LOSS]), 0, nic[at.NC_EV_LOSS]
+    while several > 0:
+        loss = share[fault * w[at.W_PLANES] * w[at.W_UP0] + path] if several & 1 else 0
+        drawn = mix(w[at.W_SEED] ^ nic[at.NC_PORT0], now + plane + (fault << 50)) >> 30
+        if drawn * 1000000 < loss << 32:
+            row32_of(w, at.T_COUNTS, at.COUNT_COLUMNS, nic[at.NC_PORT0] + plane)[at.CN_LOST] += 1
+            return True
+        several >>= 1
+        fault += 1
+    return False
 
 
 @engine_inline
