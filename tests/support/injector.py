@@ -156,8 +156,9 @@ def _clock(world: World, rng: random.Random) -> Drawn:
 def _hca(world: World, rng: random.Random) -> Drawn:
     node, plane, _ = _port(world, rng)
     codes = ("ib/count", "ib/registered", "skew/port-count")
-    truth = Truth(kind="hca", target=f"{node} mlx5_{plane}", codes=codes, nodes=(node,))
-    return truth, _lab(world, "missing-hca", node, hca=f"mlx5_{plane}")
+    hca = f"mlx5_{plane}"
+    truth = Truth(kind="hca", target=f"{node} {hca}", codes=codes, nodes=(node,), part=(hca,))
+    return truth, _lab(world, "missing-hca", node, hca=hca)
 
 
 def _half_rate(world: World, rng: random.Random) -> Drawn:

@@ -10,6 +10,7 @@ import datetime as dt
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from fairlead.checks.absent import name_absent
 from fairlead.checks.catalog import CATALOG, Check
 from fairlead.checks.expect import Expect, expect_of
 from fairlead.checks.fleet import judge_fleet
@@ -40,7 +41,7 @@ def judge(facts: Sequence[NodeFacts], spec: Spec, *, today: dt.date | None = Non
     findings: list[Finding] = []
     for node in nodes:
         findings += judge_node(node)
-    findings += judge_fleet(nodes)
+    findings = name_absent([*findings, *judge_fleet(nodes)], nodes)
     return apply_waivers(findings, spec.waivers, today or day_of(facts))
 
 

@@ -67,7 +67,7 @@ def test_a_healthy_lab_has_nothing_to_report(spec: Path, capsys: pytest.CaptureF
 
 PORT = "path=/sys/class/infiniband/mlx5_0/ports/1"
 FAULTS = {
-    "missing-hca": (["missing-hca", "n2", "hca=mlx5_1"], "ib/count", "1 of 2 RDMA ports"),
+    "missing-hca": (["missing-hca", "n2", "hca=mlx5_1"], "ib/count", "1 of 2 RDMA ports; not there: mlx5_1 ("),
     "driver": (
         ["driver-version", "n2", "version=535.54.03"],
         "skew/gpu-driver",

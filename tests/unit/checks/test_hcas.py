@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from fairlead.checks import judge_node
 from fairlead.checks.hcas import choose, nccl_takes
 from fairlead.checks.node import Node
 from fairlead.records.facts import Facts
@@ -94,3 +95,12 @@ def test_on_ethernet_the_accelerated_port_is_left_out() -> None:
 )
 def test_nccl_ib_hca(rule: str, port: str, takes: bool) -> None:
     assert nccl_takes(rule, port) is takes
+
+
+@pytest.mark.parametrize("number", [1 << 10, 10**12])
+def test_a_strange_numa_node_is_unread_and_costs_no_time(number: int) -> None:
+    record = facts_of(small())
+    for device in record.facts["pci"]["devices"].values():
+        device["numa_node"] = number
+    found = judge_node(Node(Facts(record), SMALL))
+    assert {f.verdict for f in found if f.code in ("ib/numa", "gpu/numa")} == {Verdict.UNKNOWN}

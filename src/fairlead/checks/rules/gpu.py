@@ -315,6 +315,10 @@ def _version(text: str) -> tuple[int, ...]:
         raise Unread("host.os.kernel", f"`{text[:40]}` is not a version") from None
 
 
+MAX_NUMA_NODES = 1 << 10
+"""The most that Linux can be built for (CONFIG_NODES_SHIFT is at most 10)."""
+
+
 def numa(n: Node, part: str) -> Outcome:
     """The GPUs are spread over the NUMA nodes as the VM size spreads them."""
     return spread(n, on_pci(n, vendor(n)), n.expect.get("gpus_per_numa"), "GPUs")
@@ -327,6 +331,8 @@ def spread(n: Node, addresses: list[str], expected: tuple[int, ...], what: str) 
         return unknown(
             f"the kernel does not know the NUMA node of any of the {what}" if where else f"PCI shows no {what}"
         )
+    if max(where) >= MAX_NUMA_NODES:
+        raise Unread("pci.devices.numa_node", f"{max(where)} is not the number of a NUMA node", "numa_node")
     nodes = range(max(*where, len(expected) - 1) + 1)
     found = [where.count(node) for node in nodes]
     data = {"value": found, "expected": list(expected)}
