@@ -128,6 +128,7 @@ class TaskGroup(Group):
             node = self._nodes[min(rank // self._per_node, len(self._nodes) - 1)]
             self._heard(Line(node, rank, name, text[label.end() :]))
             return
+        self._heard(Line("", None, name, text))  # the scheduler's own: that it queues the step, say
         self._own_words.append(text)
         del self._own_words[:-64]
         for ranks, how, rc in task_ends(text):

@@ -130,8 +130,20 @@ class RankFacts(msgspec.Struct, kw_only=True):
     took_s: float = 0.0
     launch_only: str = ""
     """Why the ranks only started and met nobody; empty where they did everything."""
+    waiting: Waiting | None = None
+    """The step had not begun when it was given up; None where it had."""
     broken: str = ""
     """Why the group was stopped from outside: empty where it ended by itself."""
+
+
+class Waiting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A job or a step of Slurm that waits."""
+
+    job: str
+    said: str
+    """What srun said."""
+    squeue: str = ""
+    """`STATE|REASON`, as squeue says it; empty where it could not be asked."""
 
 
 class RankEnd(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

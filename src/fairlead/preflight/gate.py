@@ -39,6 +39,7 @@ from fairlead.preflight.pipe import AGENT, boot, program
 from fairlead.preflight.ranks import Launch, run_ranks
 from fairlead.preflight.report import Report, bad_nodes, in_order
 from fairlead.preflight.scheduler import SHOW, SlurmNode, judge_scheduler, parse
+from fairlead.preflight.waiting import judge_waiting
 from fairlead.probe import sort_answers
 from fairlead.records.facts import NodeFacts
 from fairlead.records.finding import Finding
@@ -93,6 +94,8 @@ class Evidence:
         """What the ranks did."""
         if self.ranks is None:
             return []
+        if waiting := judge_waiting(self.ranks):
+            return [waiting]
         addresses = {n: self.paths.first(n) for n in self.paths.addresses} if self.paths else {}
         pool = pool_of(self.spec, self.ranks.nodes[0])
         expected = contract_of(self.spec, pool).expected if pool else {}

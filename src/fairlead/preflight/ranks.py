@@ -13,6 +13,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -22,6 +23,7 @@ from fairlead.cluster import Cluster, Command, NodeSet, Result, State
 from fairlead.cluster.live import Live
 from fairlead.preflight.facts import RankEnd, RankFacts
 from fairlead.preflight.pipe import RANK, boot, program
+from fairlead.preflight.waiting import PENDING_S, heard, question
 
 STALL_S = 6.0
 """No step by any rank for this long means that the group hangs."""
@@ -33,6 +35,8 @@ STOPPED = "stopped"
 """State of a rank that was ended from here: how it then ended says nothing."""
 STOP_S = 3.0
 """How long ranks that are told to stop may take before they are killed."""
+_ASK_S = 10.0
+_ASK_EVERY_S = 3.0
 _MAX_LINES_PER_RANK = 400
 _NCCL = re.compile(r"Using network \S+|NET/\w+ : Using .*|via NET/\w+\S*|via P2P\S*|via SHM\S*|NCCL version \S+")
 
@@ -75,6 +79,8 @@ class Watch:
     wanted: int
     import_s: float
     past_import_at: dict[int, float] = field(default_factory=dict)
+    waiting_since: float | None = None
+    """Since when the scheduler is known to hold the step back."""
     last_word: dict[int, float] = field(default_factory=dict)
     last_step: float = 0.0
     failed_at: float | None = None
@@ -83,6 +89,7 @@ class Watch:
     def line(self, rank: int, said: Mapping[str, Any], now: float) -> None:
         """A rank said something."""
         self.last_word[rank] = now
+        self.waiting_since = None
         if said["say"] == "beat":
             return
         self.last_step = now
@@ -102,6 +109,9 @@ class Watch:
         """Why the group should be stopped now; empty while it should not."""
         if self.failed_at is not None:
             return "a rank ended" if now - self.failed_at > LAST_WORDS_S else ""
+        if self.waiting_since is not None:
+            late = now - self.waiting_since > PENDING_S
+            return f"the scheduler did not begin the step within {duration(PENDING_S)}" if late else ""
         if not self.past_import_at:
             return f"no rank came past its start within {duration(self.import_s)}" if now > self.import_s else ""
         # ranks that share a busy machine come past their imports one after the other
@@ -146,17 +156,28 @@ def run_ranks(cluster: Cluster, launch: Launch, note: Callable[[str], object] = 
     else:
         group = cluster.live(nodes, command, **limits)  # type: ignore[arg-type]
     with group:
-        listen(group, facts, Watch(launch.wanted, launch.import_s), note)
+        listen(group, facts, Watch(launch.wanted, launch.import_s), note, partial(_asked, cluster))
     return facts
 
 
-def listen(group: Live, facts: RankFacts, watch: Watch, note: Callable[[str], object]) -> None:
-    """Hear everything until all have ended and their last words are read, or until `watch` says it is over."""
+def _asked(cluster: Cluster, job: str) -> str:
+    """What the scheduler says of a job that waits; empty where it does not answer."""
+    said = cluster.control(question(job), limit_s=_ASK_S)
+    return said.out if said is not None and said.rc == 0 else ""
+
+
+def listen(
+    group: Live, facts: RankFacts, watch: Watch, note: Callable[[str], object], ask: Callable[[str], str] = lambda _: ""
+) -> None:
+    """Hear everything until all have ended and their last words are read, or until `watch` says it is over.
+
+    `ask` says why a job waits.
+    """
     started = time.monotonic()
     num_lines: dict[int, int] = {}
     known: set[int] = set()
     pieces = _Pieces()
-    phase, caught_up = "", 0.0
+    phase, caught_up, asked = "", 0.0, 0.0
     while len(known) < facts.wanted or group.has_unread:
         line = group.read(0.25)
         now = time.monotonic() - started
@@ -170,17 +191,22 @@ def listen(group: Live, facts: RankFacts, watch: Watch, note: Callable[[str], ob
                     phase = said["phase"]
                     note(f"ranks: {phase}")
                 _keep(facts, line.rank, line.node, said, now)
-            elif found := _NCCL.search(line.text):
+            elif proof := _NCCL.search(line.text):
                 facts.nccl.setdefault(line.rank, [])
-                if found[0] not in facts.nccl[line.rank]:
-                    facts.nccl[line.rank].append(found[0])
+                if proof[0] not in facts.nccl[line.rank]:
+                    facts.nccl[line.rank].append(proof[0])
             elif num_lines[line.rank] < _MAX_LINES_PER_RANK and line.text.strip() and not line.text.startswith("~"):
                 facts.words.setdefault(line.rank, []).append(line.text[:500])
+        elif line is not None and watch.waiting_since is None and not facts.lines and (found := heard(line.text)):
+            watch.waiting_since, facts.waiting, asked = now, found, now
+            note("ranks: the scheduler holds the step back")
         for (_, rank), result in list(group.ended.items()):
             if rank is not None and rank not in known:
                 known.add(rank)
                 watch.end(rank, is_well=result.ok, now=now)
                 facts.ends.append(_end(result, facts, now))
+        if facts.waiting and watch.waiting_since is not None and now - asked > _ASK_EVERY_S:
+            asked, facts.waiting = now, msgspec.structs.replace(facts.waiting, squeue=ask(facts.waiting.job))
         if group.has_unread and now - caught_up < STALL_S:
             continue  # on a busy machine one may hear of an end long before the words that explain it
         caught_up = now
@@ -188,6 +214,8 @@ def listen(group: Live, facts: RankFacts, watch: Watch, note: Callable[[str], ob
         if facts.broken:
             break
     facts.took_s = time.monotonic() - started
+    if facts.lines:
+        facts.waiting = None
     if facts.broken:
         group.send("stop")  # ranks that can still hear it end by themselves, and their scheduler sees a step end
     for result in group.close(STOP_S):

@@ -1,0 +1,44 @@
+"""A lab whose nodes another job of its real Slurm holds: preflight says so, and blames no node and no torch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+
+import pytest
+
+from fairlead.cluster.enter import into_host, running
+from support.injector import FAIRLEAD
+from support.trials import world
+
+pytestmark = [pytest.mark.real, pytest.mark.requires("root", "netns", "srv6", "tbf", "nft", "slurm", "torch")]
+
+
+def test_ranks_behind_another_job_are_said_to_wait_for_it() -> None:
+    with world(gpus=1, planes=2) as lab:
+        lab.file.write_text(lab.file.read_text() + "[preflight]\ntimeout_s = 12\n")
+        state = running(lab.name)
+        partition = f"--partition={state.slurm.partition}"
+        other = ["srun", "--nodes=4", "--exclusive", partition, "--mpi=none", "--chdir=/tmp", "sleep", "300"]
+        with subprocess.Popen(into_host(state, state.host("head"), other)) as holder:
+            try:
+                _until_it_runs(lab.name)
+                words = [*FAIRLEAD, "preflight", "-f", str(lab.file), "--runs", str(lab.file.parent / "runs"), "--json"]
+                done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+            finally:
+                holder.terminate()
+    result = json.loads(done.stdout)
+    assert done.returncode == 3
+    assert result["culprit"]["code"] == "preflight/step-pending", result["findings"]
+    assert "is pending: Resources" in result["culprit"]["message"]
+    assert result["bad"] == ""
+
+
+def _until_it_runs(name: str) -> None:
+    state = running(name)
+    ask = into_host(state, state.host("head"), ["squeue", "--noheader", "--format=%T"])
+    deadline = time.monotonic() + 60
+    while subprocess.run(ask, capture_output=True, text=True).stdout.strip() != "RUNNING":
+        assert time.monotonic() < deadline, "the other job never ran"
+        time.sleep(0.2)
