@@ -17,7 +17,7 @@ from fairlead.base.units import duration, rate
 from fairlead.preflight.blame import Culprit, Kind, Part, Triple, Way
 from fairlead.preflight.facts import PairFacts, Speed, Train
 from fairlead.preflight.limits import DEFAULT, Limits
-from fairlead.preflight.symptoms import Blame, Symptom, blames, late_from, median_rate
+from fairlead.preflight.symptoms import Blame, Symptom, blames, late_from, median_rate, without_address
 from fairlead.records.finding import Evidence, Finding, Subject, node
 from fairlead.records.verdict import Verdict
 from fairlead.spec.topology import t0_name
@@ -280,6 +280,25 @@ def _lost(facts: PairFacts) -> Iterator[Finding]:
 
 
 def _no_address(facts: PairFacts) -> Iterator[Finding]:
+    """Nodes that nobody can reach for want of an address. A rail that most nodes lack is no fault of theirs."""
+    for number, own in enumerate(facts.addresses):
+        for path in [0] if not own[0] else [p for p, address in enumerate(own) if not address]:
+            num_others = sum(bool(other[path]) for other in facts.addresses) if path else 0
+            if path and num_others * 2 <= len(facts.nodes):
+                continue
+            name = facts.paths[path]
+            yield Finding(
+                code="preflight/no-address",
+                verdict=Verdict.FAIL,
+                subject=Subject(kind="port", nodes=(facts.nodes[number],), name=name)
+                if path
+                else node(facts.nodes[number]),
+                message=f"it has no address there, as {_plural(num_others, 'other node')} do"
+                if path
+                else "it has no address at which other nodes could reach it",
+                evidence=(Evidence(f"addresses of {facts.nodes[number]}", ", ".join(filter(None, own)) or "none"),),
+                remedy="ip -br address; ip route; correct the interface's configuration",
+            )
     for number, path, error in facts.unbound:
         yield Finding(
             code="preflight/no-address",
@@ -345,8 +364,9 @@ def _clocks(facts: PairFacts, limits: Limits) -> Iterator[Finding]:
 
 def _tcp(facts: PairFacts, found: list[Blame]) -> Iterator[Finding]:
     """Pairs whose packets pass and whose connections do not."""
+    homeless = without_address(facts)
     for src, dst, error in facts.tcp:
-        if src in facts.lost or dst in facts.lost:
+        if src in facts.lost or dst in facts.lost or {(src, 0), (dst, 0)} & homeless:
             continue
         yield Finding(
             code="preflight/tcp",

@@ -52,7 +52,8 @@ def blames(facts: PairFacts, limits: Limits) -> list[Blame]:
     planes = list(range(1, len(facts.paths)))
     shown = {**train_symptoms(facts, limits), **speed_symptoms(facts, limits)}
     repeats = {is_train: _repeats(facts, is_train=is_train) for is_train in (True, False)}
-    seen: set[Triple] = set()
+    homeless = without_address(facts)
+    seen = {t for found in shown.values() for t in found if {(t.src, t.path), (t.dst, t.path)} & homeless}
     out: list[Blame] = []
     for paths in (planes, [0]) if planes else ([0],):
         for symptom in Symptom:
@@ -74,6 +75,12 @@ def blames(facts: PairFacts, limits: Limits) -> list[Blame]:
             out += [Blame(symptom, c, _is_confirmed(symptom, c, done, limits)) for c in found]
             seen |= bad
     return out
+
+
+def without_address(facts: PairFacts) -> frozenset[tuple[int, int]]:
+    """(node, path) where no packet can arrive for want of an address: none is known, or the node does not have it."""
+    unknown = {(n, p) for n, own in enumerate(facts.addresses) for p, address in enumerate(own) if not address}
+    return frozenset(unknown | {(node, path) for node, path, _ in facts.unbound})
 
 
 def train_symptoms(facts: PairFacts, limits: Limits) -> dict[Symptom, set[Triple]]:
