@@ -122,6 +122,10 @@ class Transport(Struct, frozen=True, kw_only=True):
     dcqcn: bool = True
     """Rate control of RoCE."""
 
+    def names_uplinks(self, cores: int) -> bool:
+        """Whether packets name their uplink, on a fabric of so many core switches; otherwise switches hash."""
+        return self.routing == "source" or (self.routing == "" and self.kind == "mrc" and not cores)
+
 
 class Traffic(Struct, frozen=True, kw_only=True):
     """One part of the load. Which keys count depends on `kind`."""

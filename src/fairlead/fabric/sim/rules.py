@@ -233,6 +233,7 @@ def check_faults(s: Scenario, report: Report, folder: Path) -> None:
         _check_fault(s, fault, path, report)
         if size:
             _check_place(size, fault, path, report)
+            _check_routing(s, size, fault, path, report)
 
 
 def _check_fault(s: Scenario, fault: Fault, path: Where, report: Report) -> None:
@@ -255,6 +256,22 @@ def _check_fault(s: Scenario, fault: Fault, path: Where, report: Report) -> None
         report((*path, "kind"), "sim/missing", f"`{fault.kind}` needs `loss`", hint="loss = 0.01")
     if fault.kind == "slow" and fault.rate == 1.0:
         report((*path, "kind"), "sim/missing", "`slow` needs `rate`", hint="rate = 0.25")
+
+
+def _check_routing(s: Scenario, size: Extent, fault: Fault, path: Where, report: Report) -> None:
+    if report.is_refused(("transport",)):
+        return
+    if s.transport.names_uplinks(size.core):
+        if fault.reroute_us:
+            report(
+                (*path, "reroute_us"), "sim/choice", "packets that name their uplink are not routed around a dead link",
+                hint='transport.routing = "hash"', on="key",
+            )  # fmt: skip
+    elif fault.kind == "paths":
+        report(
+            (*path, "kind"), "sim/choice", "`paths` are those that packets name; here switches choose them by hash",
+            hint='use `loss` with `t1s`, or transport.routing = "source"',
+        )  # fmt: skip
 
 
 def _check_place(size: Extent, fault: Fault, path: Where, report: Report) -> None:

@@ -188,11 +188,10 @@ def options_of(scenario: Scenario, shape: Shape, workload: Workload, header: int
             timeout_us=t.timeout_us or (PFC_TIMEOUT_US if scenario.queues.pfc else 500.0),
             window_packets=t.window_packets or 4096, step_mbps=shape.tiers[0].rate_gbps * 4,
         )  # fmt: skip
-    source = t.routing == "source" or (t.routing == "" and t.kind == "mrc" and not shape.cores)
     return Options(
         seed=run.seed,
         threads=run.threads or (min(2, os.cpu_count() or 1) if shape.num_nics >= LARGE_FABRIC else 1),
-        hashed=not source,
+        hashed=not t.names_uplinks(shape.cores),
         wire_overhead=header,
         ack_bytes=ACK_BYTES,
         bin_ps=round(run.bin_us * 1e6) or window_ps(shape),

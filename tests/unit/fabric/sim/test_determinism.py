@@ -14,11 +14,23 @@ FAULTS = (
     '[[fault]]\nkind = "port"\nplane = 3\nnic = 9\nat_us = 10\n'
 )
 ROCE = MRC_64.replace("planes = 4", "planes = 1") + '[transport]\nkind = "roce"\n'
+# a pause and a packet, or a pause and its end, come by one link at one time
+PAUSES = (
+    "[topology]\nplanes = 2\nt0 = 8\nt1 = 2\nhosts_per_t0 = 8\n[links]\nhost_gbps = 400\nfabric_gbps = 100\n"
+    '[transport]\nkind = "roce"\ntimeout_us = 100\ndcqcn = false\n[queues]\npfc = true\nxoff_bytes = 9000\n'
+    '[[traffic]]\nkind = "training"\nsize_bytes = 1\nnics = "0-7"\nsteps = 2\ncompute_us = 20\ncompute_jitter = 0.2\n'
+    '[[traffic]]\nkind = "tree-all-reduce"\nsize_bytes = 250000\n'
+    '[[fault]]\nat_us = 33.51\nuntil_us = 36.51\nkind = "loss"\nnic = 22\nloss = 0.5\ndirection = "up"\n'
+    '[[fault]]\nat_us = 18.10\nuntil_us = 318.10\nplane = 0\nkind = "slow"\nt1 = 1\nrate = 0.1\n'
+    '[[fault]]\nat_us = 47.93\nuntil_us = 347.93\nplane = 1\nkind = "port"\nnic = 60\nflap_us = 2.5\n'
+    "[run]\nuntil_us = 60000\nseed = 141983091\n"
+)
 RUNS = {
     "mrc with faults": MRC_64 + PERMUTATION + FAULTS,
     "uec": UEC_16 + '[[traffic]]\nkind = "incast"\nto = 3\n',
     "roce": ROCE + PERMUTATION,
     "roce with pfc": ROCE + PERMUTATION + "[queues]\npfc = true\n",
+    "roce with pauses at equal times": PAUSES,
 }
 
 

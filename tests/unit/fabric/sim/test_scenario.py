@@ -159,3 +159,27 @@ def test_defaults_follow_the_bandwidth_delay_product():
     assert setup.queues.data_limit == packets * packet
     assert setup.queues.ecn_low == -(-packets * 2 // 10) * packet
     assert setup.profile.rate_mbps == 400_000
+
+
+@pytest.mark.parametrize(
+    ("transport", "fault", "key"),
+    [
+        ("", 'kind = "t1"\nt1 = 0\nreroute_us = 10', "reroute_us"),
+        ('[transport]\nrouting = "hash"\n', 'kind = "paths"\nnics = "0"\nt1s = "0"\nloss = 0.5', "paths"),
+        ('[transport]\nkind = "roce"\n', 'kind = "paths"\nnics = "0"\nt1s = "0"\nloss = 0.5', "paths"),
+    ],
+)
+def test_a_fault_that_routing_would_not_notice_is_refused(transport, fault, key):
+    with pytest.raises(SpecError) as refused:
+        scenario(MRC_64 + transport + FLOW + f"[[fault]]\n{fault}\n")
+    (problem,) = refused.value.problems
+    assert problem.code == "sim/choice"
+    assert key in str(problem)
+
+
+def test_more_corrupted_sets_than_there_are_bits_are_refused():
+    one = '[[fault]]\nkind = "paths"\nnics = "0"\nt1s = "0"\nloss = 0.5\n'
+    assert len(scenario(MRC_64 + FLOW + 62 * one).fault) == 62
+    with pytest.raises(SpecError) as refused:
+        scenario(MRC_64 + FLOW + 63 * one)
+    assert [p.code for p in refused.value.problems] == ["sim/choice"]

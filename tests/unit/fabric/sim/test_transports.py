@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fairlead.fabric.sim.engine import layout as at
 from support.sim_runs import MRC_64, play
 
 ONE_PLANE = MRC_64.replace("planes = 4", "planes = 1")
@@ -66,10 +67,21 @@ def test_an_incast_is_shared_fairly():
 
 
 def test_source_routing_spreads_each_flow_over_distinct_uplinks():
-    from fairlead.fabric.sim.engine import layout as at
-
     played = play(MRC_64 + '[[traffic]]\nkind = "flow"\nnics = "0"\nto = 40\nsize_bytes = 8_000_000\n')
     shape, sent = played.setup.shape, played.world.tables["ports"][:, at.PT_SENT]
     for plane in range(4):
         uplinks = np.array([sent[shape.uplink_port(plane, 0, u)] for u in range(8)])
         assert uplinks.min() > 0.8 * uplinks.mean()
+
+
+def test_parallel_links_lead_to_one_switch():
+    """With three links between each T0 and T1 the packets of a flow use all of them, and none goes astray."""
+    flow = '[[traffic]]\nkind = "flow"\nnics = "0"\nto = 40\nsize_bytes = 8_000_000\n'
+    played = play(MRC_64.replace("t1 = 8", "t1 = 4\nlinks_per_pair = 3") + flow)
+    shape, sent = played.setup.shape, played.world.tables["ports"][:, at.PT_SENT]
+    for plane in range(4):
+        down = {
+            t0: [sent[shape.downlink_port(plane, t1, t0, b)] for t1 in range(4) for b in range(3)] for t0 in range(8)
+        }
+        assert min(down[5]) > 0.6 * np.mean(down[5])  # 32 entropy values on 12 uplinks
+        assert not any(any(down[t0]) for t0 in (1, 2, 3, 4, 6, 7))

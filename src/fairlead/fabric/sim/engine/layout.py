@@ -234,8 +234,8 @@ BLOCK_COLUMNS: Final = 32
 # --- scratch: six rows per thread -------------------------------------------------------------------------------------
 SC_KEYS, SC_VALUES, SC_BUCKETS, SC_SORTED_KEYS, SC_SORTED_VALUES, SC_STARTS = range(6)
 SCRATCH_ROWS: Final = 6
-KEY_TIME_SHIFT: Final = 20  # a key is time within the window, then the port it came in by
-KEY_PORT_MASK: Final = (1 << KEY_TIME_SHIFT) - 1
+KEY_TIME_SHIFT: Final = 20  # a key is time within the window, then the port (or plane) it came in by
+KEY_PAUSE_SHIFT: Final = 16  # above the port: the order of pause frames
 
 HOST_SHIFT: Final = 5  # of FAR_PORT at a NIC group
 PLANE_MASK: Final = 31

@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import Any
 
 from fairlead.fabric.sim.engine import layout as at
-from fairlead.fabric.sim.engine.jit import engine, row32_of, row_of, words
+from fairlead.fabric.sim.engine.jit import engine, engine_inline, row32_of, row_of, words
 from fairlead.fabric.sim.engine.queues import (
     copy_record,
     enqueue,
@@ -33,7 +33,7 @@ from fairlead.fabric.sim.engine.sorting import scratch, sort_slice
 from fairlead.fabric.sim.engine.streams import arriving, new_record, read_stream, release
 from fairlead.fabric.sim.engine.switches import send_on
 
-PAUSE_ORDER = 1 << (at.KEY_TIME_SHIFT - 1)  # at equal times a pause frame sorts behind the packet on the same link
+TOLD, DEPARTED, ARRIVED = range(3)  # what made a pause frame; at one time on one link they happen in this order
 
 
 @engine
@@ -48,9 +48,8 @@ def sweep_lossless(w: Any, thread: int, number: int, start: int, end: int) -> in
         num = read_stream(w, arriving(w, number, thread, writer), values, num)
     for i in range(num):
         r = values[i]
-        keys[i] = (store[r + at.TIME] - start) << at.KEY_TIME_SHIFT | store[r + at.META] >> at.IN_PORT_SHIFT
-        if _is_pause(store[r + at.META]):
-            keys[i] |= PAUSE_ORDER
+        meta = store[r + at.META]
+        keys[i] = (store[r + at.TIME] - start) << at.KEY_TIME_SHIFT | meta >> at.IN_PORT_SHIFT | pause_order(meta)
     sort_slice(keys, values, 0, num)
     for local in range(node[at.ND_PORTS]):
         port = row32_of(w, at.T_PORTS, at.PORT_COLUMNS, first + local)
@@ -80,6 +79,14 @@ def sweep_lossless(w: Any, thread: int, number: int, start: int, end: int) -> in
 @engine
 def _is_pause(meta: int) -> bool:
     return (meta >> at.KIND_SHIFT) & at.KIND_MASK >= at.KIND_PAUSE
+
+
+@engine_inline
+def pause_order(meta: int) -> int:
+    """Of a key: at equal times pause frames sort behind the packet on the same link, in the order they were sent."""
+    if not _is_pause(meta):
+        return 0
+    return 1 << (at.KEY_TIME_SHIFT - 1) | ((meta >> at.FLAGS_SHIFT) & at.FLAGS_MASK) << at.KEY_PAUSE_SHIFT
 
 
 @engine
@@ -137,10 +144,10 @@ def _count_ingress(w: Any, thread: int, node: Any, meta: int, sign: int, now: in
     asked = came_by[at.PT_STATE] & at.PORT_ASKED_PAUSE
     if sign > 0 and not asked and came_by[at.PT_INGRESS] > w[at.W_XOFF]:
         came_by[at.PT_STATE] |= at.PORT_ASKED_PAUSE
-        _send_pause(w, thread, came_by, at.KIND_PAUSE, now)
+        _send_pause(w, thread, came_by, at.KIND_PAUSE, ARRIVED, now)
     elif sign < 0 and asked and came_by[at.PT_INGRESS] < w[at.W_XON]:
         came_by[at.PT_STATE] &= ~at.PORT_ASKED_PAUSE
-        _send_pause(w, thread, came_by, at.KIND_RESUME, now)
+        _send_pause(w, thread, came_by, at.KIND_RESUME, DEPARTED, now)
 
 
 @engine
@@ -160,21 +167,21 @@ def _tell(w: Any, thread: int, port: Any, now: int) -> None:
     limit = w[at.W_XON] - 1 if port[at.PT_STATE] & at.PORT_ASKED_PAUSE else w[at.W_XOFF]
     if port[at.PT_INGRESS] > limit:
         port[at.PT_STATE] |= at.PORT_ASKED_PAUSE
-        _send_pause(w, thread, port, at.KIND_PAUSE, now)
+        _send_pause(w, thread, port, at.KIND_PAUSE, TOLD, now)
     else:
         port[at.PT_STATE] &= ~at.PORT_ASKED_PAUSE
-        _send_pause(w, thread, port, at.KIND_RESUME, now)
+        _send_pause(w, thread, port, at.KIND_RESUME, TOLD, now)
 
 
 @engine
-def _send_pause(w: Any, thread: int, port: Any, kind: int, now: int) -> None:
+def _send_pause(w: Any, thread: int, port: Any, kind: int, cause: int, now: int) -> None:
     arrives = now + port[at.PT_LATENCY]
     r = new_record(w, thread, port[at.PT_FAR_NODE], arrives)
     if r < 0:
         return
     store = words(w[at.T_STORE])
     store[r + at.TIME] = arrives
-    store[r + at.META] = kind << at.KIND_SHIFT | port[at.PT_FAR_PORT] << at.IN_PORT_SHIFT
+    store[r + at.META] = kind << at.KIND_SHIFT | cause << at.FLAGS_SHIFT | port[at.PT_FAR_PORT] << at.IN_PORT_SHIFT
     # a NIC group sorts by the port of its T0 that the record names
     store[r + at.ROUTE] = (port[at.PT_FAR_PORT] >> at.HOST_SHIFT) << at.ROUTE_PORT_SHIFT
     store[r + at.ROWS] = 0

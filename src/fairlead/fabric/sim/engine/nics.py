@@ -13,6 +13,7 @@ from typing import Any
 from fairlead.fabric.sim.engine import endpoints, wire, work
 from fairlead.fabric.sim.engine import layout as at
 from fairlead.fabric.sim.engine.jit import engine, engine_inline, row_of, words
+from fairlead.fabric.sim.engine.lossless import pause_order
 from fairlead.fabric.sim.engine.sorting import group, scratch, sort_slice
 from fairlead.fabric.sim.engine.streams import arriving, read_stream, release
 
@@ -50,7 +51,9 @@ def _gather(w: Any, thread: int, number: int, start: int) -> int:
     for i in range(num):
         r = values[i]
         bucket = (store[r + at.ROUTE] >> at.ROUTE_PORT_SHIFT) & 0xFFFF
-        keys[i] = (store[r + at.TIME] - start) << at.KEY_TIME_SHIFT | store[r + at.META] >> at.IN_PORT_SHIFT
+        meta = store[r + at.META]
+        plane = (meta >> at.IN_PORT_SHIFT) & at.PLANE_MASK
+        keys[i] = (store[r + at.TIME] - start) << at.KEY_TIME_SHIFT | plane | pause_order(meta)
         buckets[i] = bucket
         starts[bucket + 1] += 1
     group(w, thread, w[at.W_HOSTS], num)

@@ -38,13 +38,13 @@ def egress(w: Any, node: Any, route: int, rows: int) -> int:
 @engine_inline
 def _choice(w: Any, node: Any, route: int, rows: int, num: int) -> int:
     """One of `num` equal ports: by hash of flow and entropy, salted by switch so that tiers do not choose alike; or the
-    one the packet names.
+    one the packet names. It names an uplink of its T0; of parallel links down it takes the twin of that one.
     """
     if num == 1:
         return 0
     path = (route >> at.ROUTE_PATH_SHIFT) & 0xFFFF
     if not w[at.W_HASHED]:
-        return path
+        return path if path < num else path % num
     return ((mix(node[at.ND_SALT] + (rows >> at.ROWS_FLOW_SHIFT), path) >> 30) * num) >> 32
 
 
