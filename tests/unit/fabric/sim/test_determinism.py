@@ -22,7 +22,7 @@ PAUSES = (
     '[[traffic]]\nkind = "tree-all-reduce"\nsize_bytes = 250000\n'
     '[[fault]]\nat_us = 33.51\nuntil_us = 36.51\nkind = "loss"\nnic = 22\nloss = 0.5\ndirection = "up"\n'
     '[[fault]]\nat_us = 18.10\nuntil_us = 318.10\nplane = 0\nkind = "slow"\nt1 = 1\nrate = 0.1\n'
-    '[[fault]]\nat_us = 47.93\nuntil_us = 347.93\nplane = 1\nkind = "port"\nnic = 60\nflap_us = 2.5\n'
+    '[[fault]]\nat_us = 47.93\nuntil_us = 347.93\nplane = 1\nkind = "port"\nnic = 60\nflap_us = 2.5\nreroute_us = 0.5\n'
     "[run]\nuntil_us = 60000\nseed = 141983091\n"
 )
 RUNS = {
