@@ -151,9 +151,15 @@ class Fabric:
                     bad[dst].append([src, path, *got, 0])
         for node, fields in said.items():
             fields.update(bad=bad[node], errors=[])
-            if self.hiccups and self.rng.random() < self.hiccups:
-                src = self.rng.choice([n for n in said if n != node])
-                if not any(b[0] == src for b in bad[node]) and "shifts" in line:
+            if (
+                self.hiccups
+                and "shifts" in line
+                and self.paths[0] in line["paths"]
+                and self.rng.random() < self.hiccups
+            ):
+                members = line["members"]
+                src = members[(members.index(node) - self.rng.choice(line["shifts"])) % len(members)]
+                if not any(b[0] == src for b in bad[node]):
                     fields["bad"].append([src, self.paths[0], small - 3, full, 5, 0, 0])
 
     def _one_train(self, src, dst, path, small, full):

@@ -112,7 +112,7 @@ def test_a_well_fabric_on_a_busy_machine_accuses_nobody(n, planes, seed):
 def test_more_hiccups_than_can_be_tested_again_are_one_warning_about_nobody(n, planes, seed):
     judged = judge_pairs(ask(Fabric(n, planes, seed, hiccups=0.8)))
     alarms = [f for f in judged if f.verdict is not Verdict.PASS]
-    assert [(f.code, f.verdict, f.subject.nodes) for f in alarms] == [("preflight/packet-loss", Verdict.WARN, ())]
+    assert [(f.code, f.verdict, f.subject.kind) for f in alarms] == [("preflight/packet-loss", Verdict.WARN, "cluster")]
 
 
 @given(n=st.integers(2, 24), planes=st.sampled_from([0, 2, 4]), seed=st.integers(0, 2**32))
