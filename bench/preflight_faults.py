@@ -4,8 +4,9 @@
     sudo python bench/preflight_faults.py double [--num 20]
     sudo python bench/preflight_faults.py tables
 
-Each trial is one line of docs/benchmarks/preflight-faults.jsonl; those that are there already are left out, so a long
-run may be stopped and begun again. `tables` writes the tables of docs/benchmarks/preflight-faults.md from that file.
+Each trial is one line of docs/benchmarks/preflight-faults.jsonl, with seed, load and the last commit that changed the
+source; those that are there already, of that commit, are left out, so a long run may be stopped and begun again. What
+cannot be run costs only itself. `tables` writes the tables of docs/benchmarks/preflight-faults.md from that file.
 Without --keep nothing is written.
 """
 
@@ -15,7 +16,9 @@ import argparse
 import random
 import re
 import shutil
+import signal
 import sys
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,13 +26,15 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from support import scorer  # noqa: E402
-from support.injector import KINDS, Kind  # noqa: E402
+from support.injector import KINDS, Kind, World  # noqa: E402
 from support.trials import draw, trial, world  # noqa: E402
 
 RESULTS = ROOT / "docs/benchmarks/preflight-faults.jsonl"
 PAGE = RESULTS.with_suffix(".md")
 TRIES = 3
 """On a busy machine a collective may be over before its rank can be killed; nothing was done then."""
+MOST_FAILURES = 3
+"""After so many trials that could not be run at all, something is wrong with the machine."""
 
 
 def chosen(suite: str, num: int, rng: random.Random, only: str) -> Iterator[tuple[str, list[Kind]]]:
@@ -51,29 +56,48 @@ def _can_go_together(a: Kind, b: Kind) -> bool:
     return not (a.is_job or b.is_job or hides or all(ranks))
 
 
-def run(args: argparse.Namespace) -> list[scorer.Trial]:
-    """Every trial of the suite that is not in the file yet."""
-    known = {t.key for t in scorer.read(args.results)} if args.keep else set()
+def run(args: argparse.Namespace) -> list[scorer.Trial | None]:
+    """Every trial of the suite that is not in the file yet; None for one that could not be run."""
+    known = {(*t.key, t.commit) for t in scorer.read(args.results)} if args.keep else set()
     shape = (args.hosts, args.gpus, args.rate)
     planned = list(chosen(args.suite, args.num, random.Random(args.seed), args.only))
-    planned = [(name, kinds) for name, kinds in planned if (args.suite, name, args.seed, *shape) not in known]
-    done: list[scorer.Trial] = []
-    with world(hosts=args.hosts, gpus=args.gpus, rate_mbps=args.rate) as world_:
-        for name, kinds in planned[: args.most]:
-            # each trial has numbers of its own, so that one that is left out changes nothing for the others
-            for _ in range(TRIES):
-                drawn = draw(world_, kinds, random.Random(f"{args.seed} {name}"))
-                found = trial(world_, drawn, suite=args.suite, name=name, seed=args.seed)
-                if all(t.was_done for t in found.truths):
+    planned = [p for p in planned if (args.suite, p[0], args.seed, *shape, args.commit) not in known][: args.most]
+    done: list[scorer.Trial | None] = []
+    while planned and done.count(None) <= MOST_FAILURES:
+        with world(hosts=args.hosts, gpus=args.gpus, rate_mbps=args.rate) as world_:
+            while planned:
+                name, kinds = planned.pop(0)
+                try:
+                    done.append(_run_one(args, world_, name, kinds))
+                except Exception:  # noqa: BLE001 - it must not cost the others, which get a new lab
+                    traceback.print_exc()
+                    print(f"BROKEN {name}", flush=True)
+                    done.append(None)
                     break
-            done.append(found)
-            show(found)
-            if args.keep:
-                scorer.add(args.results, found)
-            if args.folders and not (found.is_hit and not found.accused) and found.run:
-                source = world_.file.parent / "runs" / found.run
-                shutil.copytree(source, args.folders / found.run, dirs_exist_ok=True)
     return done
+
+
+def _run_one(args: argparse.Namespace, world_: World, name: str, kinds: list[Kind]) -> scorer.Trial:
+    """One trial, kept as soon as it is over."""
+    # each trial has numbers of its own, so that one that is left out changes nothing for the others
+    for _ in range(TRIES):
+        drawn = draw(world_, kinds, random.Random(f"{args.seed} {name}"))
+        found = trial(world_, drawn, suite=args.suite, name=name, seed=args.seed)
+        if all(t.was_done for t in found.truths):
+            break
+    found.commit = args.commit
+    show(found)
+    if args.keep:
+        scorer.append(args.results, found)
+    if args.folders and not (found.is_hit and not found.accused) and found.run:
+        source = world_.file.parent / "runs" / found.run
+        shutil.copytree(source, args.folders / found.run, dirs_exist_ok=True)
+    return found
+
+
+def end_on_sigterm() -> None:
+    """Take the lab down when `timeout` or a shell ends this program."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
 
 def show(found: scorer.Trial) -> None:
@@ -119,15 +143,17 @@ def main() -> int:
     parser.add_argument("--only", default="", help="kinds with this in their name")
     parser.add_argument("--keep", action="store_true", help="add to the file of results, and leave out what is in it")
     parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--commit", default=scorer.commit_of(ROOT), help="what the results are said to be of")
     parser.add_argument("--folders", type=Path, help="where run folders of misses go")
     args = parser.parse_args()
     if args.suite == "tables":
         tables(args.results, PAGE)
         return 0
+    end_on_sigterm()
     done = run(args)
-    if done:
-        print(scorer.counts(done))
-    return 0 if all(t.is_hit for t in done) else 1
+    if well := [t for t in done if t]:
+        print(scorer.counts(well))
+    return 0 if all(t and t.is_hit for t in done) else 1
 
 
 if __name__ == "__main__":

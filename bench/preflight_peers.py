@@ -8,6 +8,8 @@ validator   the method of the public cluster validator, written afresh: eight ta
 cmax        `cmax audit --slurm` of clustermax 0.2.1 from PyPI, in an environment of its own that lab hosts can see
             (below /opt, not /tmp): python3 -m venv /opt/peers && /opt/peers/bin/pip install clustermax==0.2.1
 
+A trial that is in the file already, of this commit and seed, is left out, so a run that was stopped may be begun again.
+
 A peer notices a fault if it says anything that it does not say of the healthy lab. It names it if what it says then
 holds the name of every guilty node and of no other; for a dead plane or a wrong count the part itself.
 """
@@ -15,24 +17,30 @@ holds the name of every guilty node and of no other; for a dead plane or a wrong
 from __future__ import annotations
 
 import argparse
+import contextlib
+import datetime as dt
 import os
 import random
 import re
+import secrets
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+import traceback
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from preflight_faults import RESULTS, ROOT
+from preflight_faults import RESULTS, ROOT, end_on_sigterm
 
 from fairlead.cluster.enter import into_host, running
 from support import scorer
-from support.injector import KINDS, World
+from support.injector import KINDS, Kind, World
 from support.scorer import Truth
 from support.trials import draw, world
 
@@ -69,6 +77,21 @@ class Found(msgspec.Struct, kw_only=True):
     has_noticed: bool = False
     has_named: bool = False
     said: str = ""
+    seed: int = 1
+    commit: str = ""
+    at: str = ""
+    load: float = 0.0
+    """The machine's load average over the last minute, at the start."""
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """What makes a trial the same one when it is run again."""
+        return self.peer, self.fault, self.seed
+
+
+def read(path: Path) -> list[Found]:
+    """Everything kept; of what was run again the last."""
+    return list({f.key: f for f in scorer.lines(path, Found)}.values())
 
 
 def validator(world_: World, tasks: int) -> tuple[str, float]:
@@ -96,17 +119,47 @@ def cmax(world_: World, program: Path) -> tuple[str, float]:
     return _run(into_host(state, head, ["sh", "-c", script]))
 
 
-def _run(argv: list[str]) -> tuple[str, float]:
+MARK = "FAIRLEAD_PEER"
+KILL_S = 10.0
+
+
+def _run(argv: Sequence[str], limit_s: float = LIMIT_S) -> tuple[str, float]:
+    """What a peer says, into a file: a pipe would stay open for as long as anything it left behind lives."""
+    mark = secrets.token_hex(8)
     started = time.monotonic()
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(argv, stdout=pipe, stderr=subprocess.STDOUT, text=True, start_new_session=True)
-    try:
-        said, _ = process.communicate(timeout=LIMIT_S)
-        said += f"\nexit {process.returncode}"
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        said = process.communicate()[0] + f"\nkilled after {LIMIT_S} s"
-    return said, time.monotonic() - started
+    with tempfile.TemporaryFile() as out:
+        process = subprocess.Popen(argv, stdout=out, stderr=subprocess.STDOUT, env={**os.environ, MARK: mark})
+        try:
+            how = f"exit {process.wait(timeout=limit_s)}"
+        except subprocess.TimeoutExpired:
+            how = f"killed after {limit_s:g} s"
+        finally:
+            _kill(mark)
+            process.wait(KILL_S)
+        out.seek(0)
+        said = out.read().decode("utf-8", "backslashreplace")
+    return f"{said}\n{how}", time.monotonic() - started
+
+
+def _kill(mark: str) -> None:
+    """Kill everything that inherited the mark, in whatever session and on whatever host, until nothing is left."""
+    deadline = time.monotonic() + KILL_S
+    while (pids := marked(mark)) and time.monotonic() < deadline:
+        for pid in pids:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def marked(mark: str) -> list[int]:
+    """Live processes, of all namespaces below this one, with the mark in their environment."""
+    found, word = [], f"{MARK}={mark}".encode()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if word in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+    return found
 
 
 def lines_of(said: str) -> set[str]:
@@ -133,48 +186,86 @@ def judge(found: Found, truth: Truth, said: str, healthy: set[str], nodes: list[
     return found
 
 
-def run(args: argparse.Namespace) -> None:
-    """Every fault under each peer."""
+def run(args: argparse.Namespace) -> int:
+    """Every fault under each peer; returns how many could not be run. Each keeps its result as soon as it has one."""
     peers = [p for p in ("validator", "cmax") if p in args.peer and (p != "cmax" or args.cmax)]
-    with world() as world_:
-        num = len(world_.nodes) * world_.per_node
+    known = {(*f.key, f.commit) for f in read(args.results)} if args.keep else set()
+    kinds = [k for k in KINDS.values() if any(word in k.name for word in args.only.split(","))]
+    todo = [
+        (kind, peer)
+        for kind in kinds
+        for peer in peers
+        # cmax starts no ranks
+        if not (peer == "cmax" and (kind.is_job or kind.name.startswith("rank")))
+        and (peer, kind.name, args.seed, args.commit) not in known
+    ]
+    failed = 0
+    while todo:
+        with world() as world_:
+            try:
+                healthy = {peer: _healthy(args, world_, peer) for peer in {peer for _, peer in todo}}
+                while todo:
+                    kind, peer = todo.pop(0)
+                    found = _trial(args, world_, kind, peer, healthy[peer])
+                    if args.keep:
+                        scorer.append(args.results, found)
+            except Exception:  # noqa: BLE001 - one that cannot be run must not cost the others, which get a new lab
+                traceback.print_exc()
+                failed += 1
+                if failed > MOST_FAILURES:
+                    break
+    return failed
 
-        def ask(peer: str, tasks: int = num) -> tuple[str, float]:
-            return validator(world_, tasks) if peer == "validator" else cmax(world_, args.cmax)
 
-        healthy = {peer: set[str]() for peer in peers}
-        for peer in peers:
-            for _ in range(2):
-                said, wall_s = ask(peer)
-                healthy[peer] |= lines_of(said)
-            print(f"{peer:10} healthy  {wall_s:.1f} s  {len(healthy[peer])} lines", flush=True)
-        for kind in (k for k in KINDS.values() if any(word in k.name for word in args.only.split(","))):
-            for peer in peers:
-                if peer == "cmax" and (kind.is_job or kind.name.startswith("rank")):
-                    continue  # it starts no ranks
-                [(truth, inject)] = draw(world_, [kind], random.Random(f"{args.seed} {kind.name}"))
-                undo = inject()
-                try:
-                    said, wall_s = ask(peer, int(truth.target.split()[0]) if kind.is_job else num)
-                finally:
-                    undo()
-                    world_.sh("head", "scancel -u root")
-                    world_.calm()
-                found = Found(peer=peer, fault=kind.name, target=truth.target, wall_s=round(wall_s, 1))
-                judge(found, truth, said, healthy[peer], world_.nodes)
-                print(
-                    f"{peer:10} {kind.name:20} {truth.target:20} noticed {found.has_noticed!s:5} "
-                    f"named {found.has_named!s:5} {wall_s:5.1f} s  {found.said[:80]}",
-                    flush=True,
-                )
-                if args.keep:
-                    with OWN_RESULTS.open("ab") as file:
-                        file.write(msgspec.json.encode(found) + b"\n")
+MOST_FAILURES = 3
+
+
+def _ask(args: argparse.Namespace, world_: World, peer: str, tasks: int = 0) -> tuple[str, float]:
+    if peer == "cmax":
+        return cmax(world_, args.cmax)
+    return validator(world_, tasks or len(world_.nodes) * world_.per_node)
+
+
+def _healthy(args: argparse.Namespace, world_: World, peer: str) -> set[str]:
+    """What a peer says of a lab in which nothing is wrong."""
+    both = [_ask(args, world_, peer) for _ in range(2)]
+    print(f"{peer:10} healthy  {both[-1][1]:.1f} s", flush=True)
+    return {line for said, _ in both for line in lines_of(said)}
+
+
+def _trial(args: argparse.Namespace, world_: World, kind: Kind, peer: str, healthy: set[str]) -> Found:
+    """One fault under one peer."""
+    [(truth, inject)] = draw(world_, [kind], random.Random(f"{args.seed} {kind.name}"))
+    at, load = dt.datetime.now(dt.UTC).isoformat(timespec="seconds"), round(os.getloadavg()[0], 1)
+    undo = inject()
+    try:
+        said, wall_s = _ask(args, world_, peer, int(truth.target.split()[0]) if kind.is_job else 0)
+    finally:
+        undo()
+        world_.sh("head", "scancel -u root")
+        world_.calm()
+    found = Found(
+        peer=peer,
+        fault=kind.name,
+        target=truth.target,
+        wall_s=round(wall_s, 1),
+        seed=args.seed,
+        commit=args.commit,
+        at=at,
+        load=load,
+    )
+    judge(found, truth, said, healthy, world_.nodes)
+    print(
+        f"{peer:10} {kind.name:20} {truth.target:20} noticed {found.has_noticed!s:5} "
+        f"named {found.has_named!s:5} {wall_s:5.1f} s  {found.said[:80]}",
+        flush=True,
+    )
+    return found
 
 
 def tables(own: Path, matrix: Path, page: Path) -> None:
     """Fill the page from both files of results."""
-    lines = [msgspec.json.decode(line, type=Found) for line in own.read_bytes().splitlines()]
+    lines = read(own)
     found = {(f.peer, f.fault): f for f in lines}
     single = [t for t in scorer.read(matrix) if (t.suite, t.hosts, t.rate_mbps) == ("single", 4, 250)]
     ours = {t.name: t for t in single}
@@ -209,13 +300,15 @@ def main() -> int:
     parser.add_argument("--peer", default="validator,cmax")
     parser.add_argument("--only", default="", help="kinds with one of these words, divided by commas, in their name")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--keep", action="store_true")
+    parser.add_argument("--keep", action="store_true", help="add to the file of results, and leave out what is in it")
+    parser.add_argument("--results", type=Path, default=OWN_RESULTS)
+    parser.add_argument("--commit", default=scorer.commit_of(ROOT), help="what the results are said to be of")
     args = parser.parse_args()
     if args.what == "tables":
-        tables(OWN_RESULTS, RESULTS, PAGE)
-    else:
-        run(args)
-    return 0
+        tables(args.results, RESULTS, PAGE)
+        return 0
+    end_on_sigterm()
+    return min(run(args), 1)
 
 
 if __name__ == "__main__":

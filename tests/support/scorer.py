@@ -5,12 +5,14 @@ Knows nothing of how faults are put in, nor of preflight but the document it pri
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
+T = TypeVar("T")
 LIMIT_S = 20.0
 """A culprit that is named later than this does not count."""
 _ACCUSES = ("node", "device", "port", "rank", "pair", "plane")
@@ -74,6 +76,8 @@ class Trial(msgspec.Struct, kw_only=True):
     at: str = ""
     load: float = 0.0
     """The machine's load average over the last minute, at the start."""
+    commit: str = ""
+    """Of the source; with `+` where files were changed since."""
 
     @property
     def is_hit(self) -> bool:
@@ -136,16 +140,32 @@ def _said(finding: Mapping[str, Any]) -> Said:
 
 def read(path: Path) -> list[Trial]:
     """Every trial kept; of one that was run again the last."""
-    if not path.exists():
-        return []
-    trials = [msgspec.json.decode(line, type=Trial) for line in path.read_bytes().splitlines() if line]
-    return list({t.key: t for t in trials}.values())
+    return list({t.key: t for t in lines(path, Trial)}.values())
 
 
-def add(path: Path, trial: Trial) -> None:
-    """Append a trial as one line."""
-    with path.open("ab") as file:
-        file.write(msgspec.json.encode(trial) + b"\n")
+def lines(path: Path, kind: type[T]) -> list[T]:
+    """Every whole line of a file of results; the last may have been cut short by a kill, and does not count."""
+    whole = path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""
+    return [msgspec.json.decode(line, type=kind) for line in whole.splitlines() if line]
+
+
+def append(path: Path, record: msgspec.Struct) -> None:
+    """Add a record as one line, in place of one that was cut short."""
+    with path.open("a+b") as file:
+        file.seek(0)
+        file.truncate(file.read().rfind(b"\n") + 1)
+        file.write(msgspec.json.encode(record) + b"\n")
+
+
+def commit_of(root: Path) -> str:
+    """The last commit that changed the source, with `+` where it was changed since; empty without git."""
+    words = ["git", "-C", str(root)]
+    try:
+        last = subprocess.run([*words, "log", "-1", "--format=%h", "--", "src"], capture_output=True, text=True)
+        changed = subprocess.run([*words, "status", "--porcelain", "--", "src"], capture_output=True, text=True)
+    except OSError:
+        return ""
+    return last.stdout.strip() + ("+" if changed.stdout.strip() else "")
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------

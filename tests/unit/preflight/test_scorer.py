@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.scorer import LIMIT_S, Trial, Truth, add, counts, read, score, table
+from support.scorer import LIMIT_S, Trial, Truth, append, counts, read, score, table
 
 LOSS = Truth(kind="loss", target="p1/n2", codes=("preflight/packet-loss",), nodes=("n2",), part=("plane 1",), way="out")
 PAIR = Truth(kind="pair", target="n0:n3", codes=("preflight/unreachable",), nodes=("n0", "n3"))
@@ -101,7 +101,7 @@ def test_no_document_is_a_miss():
 def test_of_a_trial_that_was_run_again_the_last_counts(tmp_path):
     file = tmp_path / "results.jsonl"
     for wall_s in (30.0, 9.0):
-        add(file, judged([LOSS], finding(), wall_s=wall_s))
+        append(file, judged([LOSS], finding(), wall_s=wall_s))
     [kept] = read(file)
     assert kept.wall_s == 9.0
     assert read(tmp_path / "none") == []
@@ -113,3 +113,16 @@ def test_the_table_says_why_a_trial_is_no_hit():
     assert "**no**: pair not named" in table([missed])
     said = counts([late, missed])
     assert said.startswith("0 of 2 hits: all faults named in 1, one of them first in 2, within 20 s in 1;")
+
+
+def test_a_line_cut_short_by_a_kill_costs_only_itself(tmp_path):
+    file = tmp_path / "results.jsonl"
+    append(file, judged([LOSS], finding(), wall_s=8.0))
+    whole = file.read_bytes()
+    file.write_bytes(whole + whole[:40])
+    assert [t.wall_s for t in read(file)] == [8.0]
+    other = judged([PAIR], finding(), wall_s=9.0)
+    other.name = "other"
+    append(file, other)
+    assert [t.wall_s for t in read(file)] == [8.0, 9.0]
+    assert file.read_bytes().count(b"\n") == 2
