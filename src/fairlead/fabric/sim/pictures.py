@@ -164,6 +164,26 @@ def queues(r: Results, command: str = "") -> Figure:
     )
 
 
+def depths(r: Results, command: str = "") -> Figure:
+    """The deepest queue of each tier over time."""
+    width = max(1, r.goodput_bits_per_s.shape[1] // 400)
+    series = []
+    for number, (name, values) in enumerate(r.queue_bytes.items()):
+        deepest = values[: len(values) // width * width].reshape(-1, width).max(axis=1)
+        times = (np.arange(len(deepest)) + 0.5) * r.bin_us * width / 1e6
+        series.append(Series(name, _points(times, deepest.astype(np.float64)), colour=number))
+    return charts.lines(
+        "Queues over time",
+        f"The deepest data queue at any port of a tier, in bins of {r.bin_us * width:g} us.",
+        series,
+        x=Axis("time", "s"),
+        y=Axis("bytes", "B", lo=0),
+        marks=_marks(r),
+        command=command,
+        names="above",
+    )
+
+
 def paths(r: Results, command: str = "") -> Figure:
     """Entropy values by state at the end of the run."""
     roles = {"skip": "warn", "assumed bad": "fail", "denied": "muted", "standby": "muted"}
@@ -242,6 +262,7 @@ def figures(r: Results, command: str = "") -> dict[str, Figure]:
     if sum(p.done for p in r.parts) >= _MANY:
         found["completion"] = completion(r, command)
     found["queues"] = queues(r, command)
+    found["depths"] = depths(r, command)
     if r.ev_states:
         found["paths"] = paths(r, command)
     if r.steps:
@@ -284,7 +305,7 @@ def page(r: Results, *, command: str, version: str, written: str) -> str:
                     [Table(header=header, rows=[flow_row(part) for part in r.parts]), *drawn("completion", "steps")],
                 ),
                 Section("Over time", drawn("goodput", "planes", "traffic")),
-                Section("Queues and paths", drawn("queues", "paths", "fabric")),
+                Section("Queues and paths", drawn("queues", "depths", "paths", "fabric")),
                 Section("Packets", [Table(header=["what", "number"], rows=packets)]),
                 Section(
                     "Again",

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fairlead.fabric.mrc import layout as mrc
 from fairlead.fabric.sim.engine import layout as at
 from fairlead.fabric.sim.engine import roce
+from fairlead.fabric.sim.engine.depths import KINDS
 from fairlead.fabric.sim.engine.memory import World
 from fairlead.fabric.sim.runner import Ended, Outcome
 from fairlead.fabric.sim.setup import Setup
@@ -92,6 +93,8 @@ class Results:
     bin_us: float
     max_queue: dict[str, int]
     """Deepest data queue of each tier, bytes."""
+    queue_bytes: dict[str, Ints]
+    """The same for each bin, as it stood at the ends of windows."""
     ev_states: dict[str, int]
     """Entropy values by state, over all queue pairs at the end."""
     steps: tuple[Step, ...]
@@ -116,6 +119,7 @@ def collect(setup: Setup, world: World, outcome: Outcome) -> Results:
         goodput_bits_per_s=goodput,
         bin_us=bin_us,
         max_queue=_max_queue(setup, world),
+        queue_bytes=_queue_bytes(setup, world, goodput.shape[1]),
         ev_states=_ev_states(setup, world),
         steps=_steps(setup, world),
     )
@@ -244,6 +248,15 @@ def _max_queue(setup: Setup, world: World) -> dict[str, int]:
             if values.size:
                 found[name] = max(found.get(name, 0), int(values.max()))
     return found
+
+
+def _queue_bytes(setup: Setup, world: World, num_bins: int) -> dict[str, Ints]:
+    record = world.tables["depths"].reshape(setup.options.threads, at.DEPTH_KINDS, -1).max(axis=0)[:, :num_bins]
+    kinds = record if setup.shape.cores else record[:-1]
+    # what stood still was not played, and a bin in which nothing was played is like the one before
+    last = np.maximum.accumulate(np.where(kinds > 0, np.arange(num_bins), 0), axis=1)
+    depths = np.maximum(np.take_along_axis(kinds, last, axis=1) - 1, 0)
+    return dict(zip(KINDS, depths, strict=False))
 
 
 def _ev_states(setup: Setup, world: World) -> dict[str, int]:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+import numpy as np
+
 from fairlead.errors import FabricError
 from fairlead.fabric.sim.engine import kernels
 from fairlead.fabric.sim.engine import layout as at
@@ -151,12 +153,14 @@ class _Player:
         return now
 
     def _widen_bins(self) -> None:
-        """The record of goodput is full: make its bins twice as wide."""
-        w, goodput = self.world.w, self.world.tables["goodput"]
+        """The record over time is full: make its bins twice as wide."""
+        w, tables = self.world.w, self.world.tables
         while self.now + self.window > w[at.W_BIN] * w[at.W_BINS]:
-            half = goodput.shape[1] // 2
-            goodput[:, :half] = goodput[:, 0 : 2 * half : 2] + goodput[:, 1 : 2 * half : 2]
-            goodput[:, half:] = 0
+            for name, combine in (("goodput", np.add), ("depths", np.maximum)):
+                record = tables[name]
+                half = record.shape[1] // 2
+                record[:, :half] = combine(record[:, 0 : 2 * half : 2], record[:, 1 : 2 * half : 2])
+                record[:, half:] = 0
             w[at.W_BIN] *= 2
 
     def _is_over(self) -> bool:

@@ -128,6 +128,10 @@ def body(r: Results) -> dict[str, Any]:
             "bin_us": r.bin_us,
             "planes_bits_per_s": [[round(v) for v in plane] for plane in r.goodput_bits_per_s.tolist()],
         },
+        "queues_over_time": {
+            "bin_us": r.bin_us,
+            "deepest_bytes": {name: values.tolist() for name, values in r.queue_bytes.items()},
+        },
         "traffic": [
             {
                 "name": p.name,

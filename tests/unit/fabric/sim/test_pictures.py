@@ -23,7 +23,7 @@ def results():
 
 def test_every_picture_has_its_data(results):
     found = pictures.figures(results, "the command")
-    assert list(found) == ["goodput", "planes", "completion", "queues", "paths", "steps", "fabric"]
+    assert list(found) == ["goodput", "planes", "completion", "queues", "depths", "paths", "steps", "fabric"]
     for figure in found.values():
         svg = figure.svg()
         assert svg.startswith("<svg")

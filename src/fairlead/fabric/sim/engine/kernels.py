@@ -78,7 +78,7 @@ def _cut(address: int, number: int, owner: int, now: int) -> int:
     port[at.PT_STATE] &= ~(at.PORT_PAUSED | at.PORT_ASKED_PAUSE)  # a link that comes up begins unpaused
     if counted:
         port[at.PT_STATE] |= at.PORT_TELLS
-        node[at.ND_WAKE] = min(node[at.ND_WAKE], now)
+    node[at.ND_WAKE] = min(node[at.ND_WAKE], now)
     if not port[at.PT_STATE] & at.PORT_DOWN:
         w[at.W_DOWN] -= 1
         return 0

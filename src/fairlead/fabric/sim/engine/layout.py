@@ -98,11 +98,14 @@ TABLES: Final = (
     "roce_tx",
     "roce_rx",
     "dead_links",
+    "held",
+    "depths",
 )
 (
     T_THREADS, T_NODES, T_ORDER, T_PORTS, T_COUNTS, T_UNTIL, T_STREAMS, T_STORE, T_CHAIN, T_CHUNK_FREE, T_POOL,
     T_LINKS, T_POOL_FREE, T_NICS, T_FLOWS, T_RECEIVERS, T_MESSAGES, T_SUCCESSORS, T_MEMORY, T_BLOCKS, T_BODIES,
     T_SCRATCH, T_GOODPUT, T_EV_LOSS, T_ROCE, T_ROCE_TX, T_ROCE_RX, T_DEAD_LINKS,
+    T_HELD, T_DEPTHS,
 ) = range(NUM_SCALARS, NUM_SCALARS + 2 * len(TABLES), 2)  # fmt: skip
 
 # --- world: addresses of compiled units -------------------------------------------------------------------------------
@@ -191,13 +194,17 @@ TH_CHUNKS, TH_PLACES = 0, 4  # two stores
     TH_IN_FLIGHT,  # records written less records read: the sum over threads is what is on the wire
     TH_START,  # of the window being played
     TH_SLOT,  # its slot among the streams
-) = range(8, 19)
+    TH_BIN,  # its bin of the record over time
+) = range(8, 20)
 THREAD_COLUMNS: Final = 24  # three cache lines, so that threads do not share one
 
 # --- nodes ------------------------------------------------------------------------------------------------------------
 ND_KIND, ND_PLANE, ND_INDEX, ND_POD, ND_PORT0, ND_PORTS, ND_WAKE, ND_SALT = range(8)
 NODE_COLUMNS: Final = 8
 NODE_T0, NODE_T1, NODE_CORE, NODE_GROUP = range(4)
+
+HELD_COLUMNS: Final = 2  # deepest queues of a switch when it was last played: its ports, its uplinks if it is a T0
+DEPTH_KINDS: Final = 4  # rows of DEPTHS for each thread: depths.KINDS
 
 # --- ports, int32 -----------------------------------------------------------------------------------------------------
 (

@@ -23,6 +23,7 @@ from __future__ import annotations
 from typing import Any
 
 from fairlead.fabric.sim.engine import layout as at
+from fairlead.fabric.sim.engine.depths import note
 from fairlead.fabric.sim.engine.jit import call, engine, halves, row_of, words
 from fairlead.fabric.sim.engine.stores import balance
 from fairlead.fabric.sim.engine.streams import arriving
@@ -44,6 +45,7 @@ def sweep(w: Any, thread: int, start: int) -> None:
     mine = row_of(w, at.T_THREADS, at.THREAD_COLUMNS, thread)
     mine[at.TH_START] = start
     mine[at.TH_SLOT] = start // w[at.W_WINDOW] & (w[at.W_SLOTS] - 1)
+    mine[at.TH_BIN] = min(start // w[at.W_BIN], w[at.W_BINS] - 1)
     wake = at.NEVER
     for k in range(mine[at.TH_FIRST_NODE], mine[at.TH_LAST_NODE]):
         number = order[k]
@@ -51,6 +53,8 @@ def sweep(w: Any, thread: int, start: int) -> None:
         if node[at.ND_WAKE] < end or _has_arrivals(w, thread, number):
             unit = w[at.C_SWEEP_GROUP] if node[at.ND_KIND] == at.NODE_GROUP else w[at.C_SWEEP_SWITCH]
             mine[at.TH_ARRIVALS] += call(unit, w[at.W_SELF], thread, number, start, end)
+        if node[at.ND_KIND] != at.NODE_GROUP:
+            note(w, thread, number, node)
         wake = min(wake, node[at.ND_WAKE])
     mine[at.TH_WAKE] = wake
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fairlead.fabric.sim.engine import depths
 from fairlead.fabric.sim.engine import layout as at
 from fairlead.fabric.sim.engine.jit import engine, engine_inline, row32_of, row_of, words
 from fairlead.fabric.sim.engine.queues import (
@@ -71,6 +72,14 @@ def sweep_lossless(w: Any, thread: int, number: int, start: int, end: int) -> in
         else:
             _arrive(w, thread, node, values[i], arrives)
             i += 1
+    here = up = 0
+    for local in range(node[at.ND_PORTS]):
+        waiting = row32_of(w, at.T_PORTS, at.PORT_COLUMNS, first + local)[at.PT_DATA_BYTES]
+        if depths.side(w, node, local):
+            up = max(up, waiting)
+        else:
+            here = max(here, waiting)
+    depths.leave(w, number, here, up)
     for writer in range(w[at.W_THREADS]):
         release(w, thread, arriving(w, number, thread, writer))
     return num

@@ -183,7 +183,8 @@ def estimate_bytes(
         + workload.num_flows * 8 * (at.FLOW_COLUMNS + at.RECEIVER_COLUMNS),
         "messages": workload.num_messages * 8 * at.MESSAGE_COLUMNS + len(workload.edges) * 4,
         "the rest": shape.num_nics * 8 * at.NIC_COLUMNS
-        + options.threads * (8 * at.SCRATCH_ROWS * s.scratch_room + 8 * shape.planes * options.num_bins),
+        + options.threads
+        * (8 * at.SCRATCH_ROWS * s.scratch_room + 8 * (shape.planes + at.DEPTH_KINDS) * options.num_bins),
     }
 
 
@@ -222,6 +223,8 @@ def build(shape: Shape, workload: Workload, profile: Profile, queues: Queues, op
         "ev_loss": np.zeros((options.path_faults, shape.planes * shape.up0), dtype=np.int64),
         **_roce_rows(workload, profile, options.roce),
         "dead_links": np.zeros(shape.planes * shape.t1 * shape.t0 if options.hashed else 1, dtype=np.int32),
+        "held": np.zeros((shape.num_nodes, at.HELD_COLUMNS), dtype=np.int64),
+        "depths": np.zeros((threads * at.DEPTH_KINDS, options.num_bins), dtype=np.int64),
     }
     nodes = tables["nodes"]
     nodes[:, at.ND_SALT] = np.random.default_rng(options.seed).integers(0, 1 << 40, len(nodes))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fairlead.fabric.sim.engine import depths
 from fairlead.fabric.sim.engine import layout as at
 from fairlead.fabric.sim.engine.jit import engine, engine_inline, row32_of, row_of, words
 from fairlead.fabric.sim.engine.queues import (
@@ -37,7 +38,7 @@ def sweep_switch(w: Any, thread: int, number: int, start: int, end: int) -> int:
     num = _gather(w, thread, number, node, start)
     until, starts = words(w[at.T_UNTIL]), scratch(w, thread, at.SC_STARTS)
     first_port, num_ports = node[at.ND_PORT0], node[at.ND_PORTS]
-    wake = at.NEVER
+    wake, here, up = at.NEVER, 0, 0
     for local in range(num_ports):
         port = row32_of(w, at.T_PORTS, at.PORT_COLUMNS, first_port + local)
         if local + LOOK_AHEAD < num_ports:
@@ -47,6 +48,11 @@ def sweep_switch(w: Any, thread: int, number: int, start: int, end: int) -> int:
         _play_port(w, thread, node, port, first_port + local, local, start, end)
         if port[at.PT_SERVING] >= 0:
             wake = min(wake, until[first_port + local])
+            if depths.side(w, node, local):
+                up = max(up, port[at.PT_DATA_BYTES])
+            else:
+                here = max(here, port[at.PT_DATA_BYTES])
+    depths.leave(w, number, here, up)
     node[at.ND_WAKE] = wake
     for writer in range(w[at.W_THREADS]):
         release(w, thread, arriving(w, number, thread, writer))
