@@ -365,7 +365,7 @@ def bandwidth(facts: RankFacts) -> dict[int, tuple[float, float]]:
     times: defaultdict[int, list[float]] = defaultdict(list)
     for said in facts.lines:
         if said["say"] == "reduced" and said["s"]:
-            times[said["bytes"]].append(statistics.fmean(said["s"]))
+            times[said["bytes"]].append(statistics.median(said["s"]))
     factor = 2 * (facts.wanted - 1) / facts.wanted if facts.wanted > 1 else 1.0
     return {b: (statistics.fmean(t), b / statistics.fmean(t) * factor) for b, t in sorted(times.items())}
 

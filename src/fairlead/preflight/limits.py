@@ -42,13 +42,14 @@ class Limits:
     """The same for rates and round trips, where one good measurement clears a pair."""
 
     # ---- rates and round trips
-    speed_bytes: int = 320 << 10
-    skip_bytes: int = 96 << 10
-    """The first part of a burst, which a shaper lets through unshaped, is not timed."""
-    window_bytes: int = 112 << 10
-    """The fastest stretch this long is the rate."""
-    speed_budget_ms: int = 3_000
-    again_bytes: int = 1280 << 10
+    speed_bytes: int = 1 << 20
+    skip_bytes: int = 64 << 10
+    """What a shaper may have saved up while nothing was sent, and lets through unshaped."""
+    window_bytes: int = 96 << 10
+    """A rate is taken from stretches that are at least so much longer; see `wire.rate_of`."""
+    speed_budget_ms: int = 300
+    """A burst ends here on a slow link; what the sender's sockets hold by then is enough."""
+    again_bytes: int = 2 << 20
     again_budget_ms: int = 600
     """A repeated burst is longer, so that a busy machine has more chances to show a stretch at full rate."""
     speed_quiet_ms: int = 100

@@ -172,21 +172,32 @@ class _Run:
                     self.facts.clocks[node] = Clock(report.clock_ns - middle, rtt)
 
     def ask_work(self) -> Generator[Step, Answers, None]:
-        """The same arithmetic everywhere at once; then alone, on those that took long and on the quickest."""
+        """The same arithmetic everywhere at once; then alone, on those that took long.
+
+        Who then still takes longer than the quickest's processor needed is asked twice, and the quickest beside them.
+        """
         blocks = self.limits.work_blocks
         answers = yield from self.ask("work", {"blocks": blocks})
         took = {n: Work(r.wall_ns, r.cpu_ns) for n, r in answers.reports.items()}
+        if not took:
+            return
         self.facts.work = {n: [w] for n, w in took.items()}
         middle = sorted(took.values(), key=lambda w: w.wall_ns)[(len(took) - 1) // 2]
         # where all waited for a processor nobody stands out, not even one that always has to
         usual_ns = min(middle.wall_ns, CROWDED * middle.cpu_ns or middle.wall_ns)
         slow = [n for n, w in took.items() if w.wall_ns > SLOW_SUSPECT * usual_ns]
-        if not slow:
-            return
         quickest = min(took, key=lambda n: took[n].wall_ns)
+        enough_ns = SLOW_SUSPECT * took[quickest].cpu_ns
         slowest_first = sorted(slow, key=lambda n: -took[n].wall_ns)[:MAX_ALONE]
-        for node in [quickest, *slowest_first, quickest, *slowest_first]:
-            answers = yield from self.ask("work", {"blocks": blocks * ALONE_TIMES}, of=[node])
+        yield from self.work_alone(slowest_first)
+        still = [n for n in slowest_first if min(w.wall_ns for w in self.facts.work[n]) > enough_ns]
+        if still:
+            yield from self.work_alone([quickest, *still, quickest])
+
+    def work_alone(self, nodes: Sequence[int]) -> Generator[Step, Answers, None]:
+        """More of the same arithmetic, one node after the other."""
+        for node in nodes:
+            answers = yield from self.ask("work", {"blocks": self.limits.work_blocks * ALONE_TIMES}, of=[node])
             for n, r in answers.reports.items():
                 self.facts.work[n].append(Work(r.wall_ns // ALONE_TIMES, r.cpu_ns // ALONE_TIMES, alone=True))
 

@@ -59,6 +59,8 @@ TCP_AT_ONCE = 16
 TCP_SERVE_S = 10.0
 SAY_SENT_NS = 20_000_000
 PING_NS = 100_000_000
+SPEED_BURST = 32
+"""Packets offered at once when rates are measured: more than the sockets take, so that a port never waits for us."""
 TICK_S = 0.005
 
 
@@ -359,7 +361,7 @@ class Agent:
     def send_speed(self, dst: int, path: int) -> None:
         """Round trips are known, or given up: now the burst."""
         self.pings[dst, path].left = 0
-        out = self.send(dst, path, 8, 0)
+        out = self.send(dst, path, SPEED_BURST, 0)
         if out.full:
             out.packets = [(SPEED, i) for i in range(-(-self.order["bytes"] // out.full))]
 

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 
 PERIOD = 61
 """Of the test pattern: prime, so that shifted chunks never look right."""
-FIRST_STEP, GROW, TURNS = 1 << 16, 4, 3
-"""Below the first step latency rules, and time does not grow with size."""
+FIRST_STEP, GROW, TURNS, SETTLED = 1 << 16, 8, 3, 0.2
+"""Below the first step latency rules, and time does not grow with size. A size is tried again, up to so many turns,
+until a time differs from the one before it, or from what the size before promises, by no more than this share."""
 UNEVEN, MAX_SPLITS, SPLIT_S = 1.5, 60, 2.0
 """When ranks differ, and how many rounds and how long are spent to find out whether they really do."""
 
@@ -158,10 +159,11 @@ class Collectives:
         largest = max(sizes)
         steps = sorted({*sizes, *(min(FIRST_STEP * GROW**k, largest) for k in range(16))})
         sums = [sum((k + 31 * r) % PERIOD for r in range(me.world)) for k in range(PERIOD)]
+        last_s = 0.0
         for i, num_bytes in enumerate(steps):
             num = max(1, num_bytes // 4)
             mine = self.tiled([(k + 31 * me.rank) % PERIOD for k in range(PERIOD)], num)
-            want, times, slowest_s = self.tiled(sums, num), [], 0.0
+            want, times = self.tiled(sums, num), []
             wrong: dict[str, Any] = {}
             for turn in range(TURNS):
                 data = mine.clone()
@@ -175,14 +177,16 @@ class Collectives:
                 # what is decided here must be decided alike everywhere: by the slowest rank's time
                 slowest = torch.tensor([times[-1]], device=self.device)
                 self.dist.all_reduce(slowest, op=self.dist.ReduceOp.MAX)
-                slowest_s = float(slowest)
-                left_s -= slowest_s
-                if slowest_s > left_s:
+                before_s, last_s = last_s, float(slowest)
+                left_s -= last_s
+                if last_s > left_s or abs(last_s - before_s) <= SETTLED * before_s:
                     break
             me.say("reduced", bytes=num * 4, s=times, **(wrong or {"wrong": 0}))
-            if i + 1 < len(steps) and slowest_s * max(1, steps[i + 1] / max(num_bytes, FIRST_STEP)) > left_s:
-                me.say("left_out", bytes=[size for size in sizes if size > num_bytes])
-                break
+            if i + 1 < len(steps):
+                last_s *= max(1, steps[i + 1] / max(num_bytes, FIRST_STEP))
+                if last_s > left_s:
+                    me.say("left_out", bytes=[size for size in sizes if size > num_bytes])
+                    break
 
     def tiled(self, pattern: list[int], num: int) -> Any:
         """The pattern again and again, `num` elements of it."""

@@ -28,12 +28,15 @@ IPV6_MTU_DISCOVER, IPV6_MTU = 23, 24
 PMTUDISC_PROBE = 3
 """Never fragment, and believe no earlier complaint about size."""
 RECEIVE_BUFFER = 8 << 20
-SEND_BUFFER = 8 << 10
+SEND_BUFFER = 12 << 10
+"""Room for three packets of 9,000 bytes, and for at least one of any size."""
 NUM_FLOWS = 8
 """Source ports a train is spread over, so that hashing takes it over many paths."""
 SMALL_BYTES = 64
 MAX_BYTES = 65_000
 RETRY_NS = 300_000
+WINDOWS = 24
+"""How many lengths of stretches a rate is taken from."""
 
 
 def now_ns() -> int:
@@ -175,25 +178,46 @@ def ping(route: Route, target: tuple[str, int], head: tuple[int, int, int], numb
         route.flows[0].sendto(HEAD.pack(*head, number, path, 0, PING), target)
 
 
-def rate_of(arrivals: Iterable[tuple[int, int]], skip: int, window: int) -> tuple[int, int]:
-    """(bits per second, bytes in all) of (arrival ns, size): the fastest stretch of `window` bytes.
+def rate_of(arrivals: Iterable[tuple[int, int]], burst: int, window: int) -> tuple[int, int]:
+    """(bits per second, bytes in all) of (arrival ns, size).
 
-    The first `skip` bytes, which a shaper lets through unshaped, are not timed. A limited link has no fast stretch; a
-    pause of a busy machine spoils only those it falls into.
+    A shaper with rate R lets up to `burst` saved-up bytes pass at once, at the start and after every pause of the
+    sender. So the quickest `burst` bytes take no time that means anything; but the quickest n bytes beyond it take
+    (n - burst) / R longer, as the saved-up part is in both. That quotient is taken for several n of `window` bytes and
+    more beyond the burst. A pause that no stretch of n bytes is free of makes it smaller and nothing makes it much
+    larger, so the median of those within a tenth of the largest counts.
     """
-    timed: list[tuple[int, int]] = []
+    ends: list[tuple[int, int]] = []
     total = 0
     for stamp, size in sorted(arrivals):
         total += size
-        if total >= skip:
-            timed.append((stamp, total))
-    best, first = 0.0, 0
-    for stamp, reached in timed:
-        while first + 1 < len(timed) and reached - timed[first + 1][1] >= window:
+        ends.append((stamp, total))
+    least, rates = quickest(ends, burst), []
+    for i in range(WINDOWS):
+        more = quickest(ends, burst + window + i * window // 6)
+        if more is None:
+            break
+        if least and more[0] > least[0]:
+            rates.append((more[1] - least[1]) * 8e9 / (more[0] - least[0]))
+    good = sorted(r for r in rates if r >= 0.9 * max(rates))
+    if good:
+        return int(good[len(good) // 2]), total
+    rest = [end for end in ends if end[1] >= burst]  # too little arrived for a whole stretch
+    if len(rest) > 4 and rest[-1][0] > rest[0][0]:
+        return int((rest[-1][1] - rest[0][1]) * 8e9 / (rest[-1][0] - rest[0][0])), total
+    return 0, total
+
+
+def quickest(ends: Sequence[tuple[int, int]], num_bytes: int) -> tuple[int, int] | None:
+    """(ns, bytes) of the quickest stretch of so many bytes or a packet more; None where there is none.
+
+    `ends` holds when each packet came, and how many bytes had come by then.
+    """
+    best, first = None, 0
+    for stamp, reached in ends:
+        while first + 1 < len(ends) and reached - ends[first + 1][1] >= num_bytes:
             first += 1
-        num_bytes, took_ns = reached - timed[first][1], stamp - timed[first][0]
-        if num_bytes >= window and took_ns > 0:
-            best = max(best, num_bytes * 8e9 / took_ns)
-    if not best and len(timed) > 4 and timed[-1][0] > timed[0][0]:  # too little arrived for a whole stretch
-        best = (timed[-1][1] - timed[0][1]) * 8e9 / (timed[-1][0] - timed[0][0])
-    return int(best), total
+        took, size = stamp - ends[first][0], reached - ends[first][1]
+        if size >= num_bytes and (best is None or took * best[1] < best[0] * size):
+            best = took, size
+    return best
