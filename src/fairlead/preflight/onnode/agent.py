@@ -61,6 +61,8 @@ SAY_SENT_NS = 20_000_000
 PING_NS = 100_000_000
 SPEED_BURST = 32
 """Packets offered at once when rates are measured: more than the sockets take, so that a port never waits for us."""
+HOLD_NS = 10_000_000
+"""From the order to the burst: by then others have had our answers to their pings, for which we now have no time."""
 TICK_S = 0.005
 
 
@@ -98,6 +100,7 @@ class Agent:
         self.pings: dict[tuple[int, int], Pings] = {}
         self.has_said_sent = self.is_collecting = False
         self.quiet_ns = self.last_heard = self.sent_at = 0
+        self.begun_at = now_ns()
         self.arrived = {step: heard for step, heard in self.arrived.items() if step >= self.step}
         self.heard = self.arrived.setdefault(self.step, {})
         self.drops_before = [r.dropped if r else 0 for r in self.routes]
@@ -362,6 +365,7 @@ class Agent:
         """Round trips are known, or given up: now the burst."""
         self.pings[dst, path].left = 0
         out = self.send(dst, path, SPEED_BURST, 0)
+        out.due = self.begun_at + HOLD_NS
         if out.full:
             out.packets = [(SPEED, i) for i in range(-(-self.order["bytes"] // out.full))]
 
