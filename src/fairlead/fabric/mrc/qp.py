@@ -468,7 +468,8 @@ class QueuePair:
 
     def _obey(self, did: int) -> None:
         """Complete what the law says is complete, and fail if it says so."""
-        while self._sends and self._num_pending() < len(self._sends):
+        num_pending = self.m[self.tx + at.TX_POSTED] - self.m[self.tx + at.TX_DONE]
+        while len(self._sends) > num_pending:
             self._complete(self._sends.popleft(), Status.SUCCESS)
         if did & at.DID_FAIL:
             reason = self.m[self.tx + at.E_ERROR] or self.m[self.rx + at.E_ERROR]
@@ -477,9 +478,6 @@ class QueuePair:
                 QpFailed(self.qp_num, kind("fabric/qp-failed", message, hint="see the QP counters and EV states"))
             )
             self._fail(status)
-
-    def _num_pending(self) -> int:
-        return self.m[self.tx + at.TX_POSTED] - self.m[self.tx + at.TX_DONE]
 
     def _fail(self, status: Status) -> None:
         """Enter the error state; the oldest request fails with the reason, the others are flushed."""
