@@ -31,6 +31,16 @@ def disk_errors(path: Path, *, elsewhere: str = "choose another place") -> Itera
         raise NotPermitted("disk/not-writable", f"cannot write {path}: {why}", hint=elsewhere) from exc
 
 
+def check_place(path: Path) -> None:
+    """Raise now what `write_atomic` would raise at the end of a long run: a place that cannot be written to."""
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+
+
 def write_atomic(path: Path, data: str | bytes, *, mode: int = 0o644) -> None:
     """Write a whole file or nothing: a temporary file beside it, fsync, rename.
 

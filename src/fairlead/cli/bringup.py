@@ -46,11 +46,14 @@ def bringup(
     html
         Write the report here as well, as one HTML file.
     """
+    from fairlead.base.files import check_place, write_atomic
     from fairlead.bringup import bringup as run_stages
     from fairlead.preflight import headline, lists, page, text_of
     from fairlead.report.html import page_html
     from fairlead.report.text import paint_for
 
+    if html is not None:
+        check_place(html)
     here = session()
     spec_, text = _spec(spec, common)
     folder = here.open_folder(common.runs, from_file=spec_.runs.dir, keep=spec_.runs.keep)
@@ -63,8 +66,6 @@ def bringup(
     for name, content in {**lists(report), "report.html": picture}.items():
         folder.write(name, content)
     if html is not None:
-        from fairlead.base.files import write_atomic
-
         write_atomic(html, picture)
     paint = paint_for(here.stdout)
     return Answer(

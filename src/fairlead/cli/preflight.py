@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 from cyclopts import Group, Parameter
 
 from fairlead import __version__
-from fairlead.base.files import write_atomic
+from fairlead.base.files import check_place, write_atomic
 from fairlead.cli.common import Common, Exclude, Nodes, SpecFile, chosen
 from fairlead.cli.output import Answer, session
 from fairlead.errors import UsageError
@@ -90,8 +90,12 @@ def preflight(
     spec
         The cluster file; else FAIRLEAD_SPEC, ./cluster.toml, or the lab.
     """
+    rules = _rules(drain_on, drain_share, drain=drain, undrain=undrain)
+    if yes and rules is None:
+        raise UsageError("cli/usage", "--yes goes with --drain or --undrain", hint="fairlead preflight --drain --yes")
+    for file in filter(None, (html, prom)):
+        check_place(file)
     if here:
-        rules = _rules(drain_on, drain_share, drain=drain, undrain=undrain)
         return _here(spec, (every, jitter, limit), prom, rules, yes=yes)
     if every or jitter:
         raise UsageError("cli/usage", "--every and --jitter go with --here", hint="fairlead preflight --help")
@@ -112,7 +116,6 @@ def preflight(
         report = run(
             cluster, spec_, folder, nodes=wanted, inside=inside, note=session_.note, progress=session_.progress
         )
-        rules = _rules(drain_on, drain_share, drain=drain, undrain=undrain)
         drained = _drained(report, folder, lambda argv: cluster.control(argv, limit_s=20.0), rules, yes=yes)
     for name, content in lists(report).items():
         folder.write(name, content)

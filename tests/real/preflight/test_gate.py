@@ -195,10 +195,16 @@ def test_two_at_once_do_not_take_each_other_for_a_fault(lab):
         (["-w", ""], 2, "empty"),
         (["--every", "60"], 2, "--here"),
         (["--drain-share", "7"], 2, "share"),
+        (["--yes"], 2, "--drain"),
+        (["--html", "/"], 4, "Is a directory"),
+        (["--prom", "/"], 4, "Is a directory"),
         (["--inside"], 2, "Slurm job"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_starts(lab, words, status, says):
+    runs = lab.file.parent / "runs"
+    before = set(runs.glob("*"))
     done = preflight(lab, *words)
     assert (done.returncode, done.stdout) == (status, "")
     assert says in done.stderr
+    assert set(runs.glob("*")) == before, "a run was begun"

@@ -7,7 +7,7 @@ import stat
 import pytest
 
 from fairlead.base import files
-from fairlead.base.files import disk_errors, write_atomic
+from fairlead.base.files import check_place, disk_errors, write_atomic
 from fairlead.errors import DiskFull, Exit, NotPermitted
 
 
@@ -87,3 +87,12 @@ def test_a_file_where_a_folder_should_be_is_refused(tmp_path):
 def test_names_that_are_not_utf8_can_be_written_about(tmp_path):
     write_atomic(tmp_path / "file", "name \udcff")
     assert (tmp_path / "file").read_text() == "name ?"
+
+
+def test_a_place_that_cannot_be_written_is_refused_beforehand(tmp_path):
+    check_place(tmp_path / "new" / "report.html")
+    assert list((tmp_path / "new").iterdir()) == [], "nothing is left there"
+    for wrong in (tmp_path, tmp_path / "file" / "report.html"):
+        (tmp_path / "file").write_text("")
+        with pytest.raises(NotPermitted):
+            check_place(wrong)
