@@ -15,7 +15,7 @@ from typing import Any
 from fairlead.base.nodeset import fold
 from fairlead.base.units import duration, rate
 from fairlead.preflight.blame import Culprit, Kind, Part, Triple, Way
-from fairlead.preflight.facts import PairFacts, Speed, Train
+from fairlead.preflight.facts import PairFacts
 from fairlead.preflight.limits import DEFAULT, Limits
 from fairlead.preflight.symptoms import Blame, Symptom, blames, late_from, median_rate, without_address
 from fairlead.records.finding import Evidence, Finding, Subject, node
@@ -240,22 +240,27 @@ def _loss(pairs: set[Triple], facts: PairFacts) -> float:
 
 
 def _evidence(blame: Blame, facts: PairFacts) -> Iterator[Evidence]:
-    """What a few of the pairs showed, repetitions first; then what the sender's own kernel said."""
+    """What a few of the pairs showed, repeated ones first, one line a pair; then what the sender's own kernel said."""
     pairs = set(blame.culprit.pairs)
-    records: list[Train] | list[Speed]
+    said: dict[Triple, str] = {}
     if blame.symptom.is_train:
-        sizes = [(t, facts.again_small) for t in facts.again] + [(t, facts.small) for t in facts.trains]
-        mine = [(t, small) for t, small in sizes if Triple(t.src, t.dst, t.path) in pairs]
-        for train, small in mine[:MAX_EVIDENCE]:
-            said = f"{train.small} of {small} small and {train.full} of {facts.full} full-size packets arrived"
-            if train.lost_here:
-                said += f", {train.lost_here} more found the receiver busy"
-            yield Evidence(_pair_text(Triple(train.src, train.dst, train.path), facts), said)
+        for train, small in chain(
+            ((t, facts.again_small) for t in facts.again), ((t, facts.small) for t in facts.trains)
+        ):
+            triple = Triple(train.src, train.dst, train.path)
+            if triple in pairs and triple not in said:
+                text = f"{train.small} of {small} small and {train.full} of {facts.full} full-size packets arrived"
+                busy = f", {train.lost_here} more found the receiver busy" if train.lost_here else ""
+                said[triple] = text + busy
     else:
-        records = [*facts.speeds_again, *facts.speeds]
-        for speed in [s for s in records if Triple(s.src, s.dst, s.path) in pairs][:MAX_EVIDENCE]:
-            said = f"{rate(speed.rate_bps)}, round trip {duration(speed.rtt_ns / 1e9)}"
-            yield Evidence(_pair_text(Triple(speed.src, speed.dst, speed.path), facts), said)
+        for speed in chain(facts.speeds_again, facts.speeds):
+            triple = Triple(speed.src, speed.dst, speed.path)
+            if triple in pairs and triple not in said:
+                text = rate(speed.rate_bps) if speed.rate_bps else "too little arrived for a rate"
+                back = f"round trip {duration(speed.rtt_ns / 1e9)}" if speed.rtt_ns else "no answer to a ping"
+                said[triple] = f"{text}, {back}"
+    for triple, text in list(said.items())[:MAX_EVIDENCE]:
+        yield Evidence(_pair_text(triple, facts), text)
     errors = sorted({(f.src, f.path, f.error) for f in facts.faults if Triple(f.src, f.dst, f.path) in pairs})
     for src, path, error in errors[:1]:
         yield Evidence(f"sendto on {facts.nodes[src]}, {facts.paths[path]}", error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import defaultdict
 from collections.abc import Iterable
 from itertools import chain
@@ -18,6 +19,8 @@ from fairlead.records.verdict import Verdict
 from fairlead.report.fabric_picture import fabric_figure
 from fairlead.report.html import Block, Code, Page, Section, Table, Text
 
+MAX_PAIRS = 400
+"""Measured pairs in the table; all of them are in pairs.json."""
 _SHOWN = (Verdict.FAIL, Verdict.WARN, Verdict.UNKNOWN)
 
 
@@ -95,21 +98,22 @@ def _notes(findings: Iterable[Finding]) -> dict[tuple[str, str], Finding]:
 def _state(finding: Finding | None) -> dict[str, Any]:
     if finding is None:
         return {}
-    return {"state": "faulty", "note": finding.message[:60], "verdict": finding.verdict}
+    return {"state": "faulty", "note": finding.message, "verdict": finding.verdict}
 
 
 def _ports(report: Report, notes: dict[tuple[str, str], Finding]) -> Iterable[Port]:
-    best: defaultdict[tuple[str, int], int] = defaultdict(int)
+    rates: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
     pairs = report.pairs
     if pairs is not None:
         for speed in chain(pairs.speeds, pairs.speeds_again):
             for end in (speed.src, speed.dst):
-                key = (pairs.nodes[end], speed.path - 1)
-                best[key] = max(best[key], speed.rate_bps)
+                if speed.rate_bps:
+                    rates[pairs.nodes[end], speed.path - 1].append(speed.rate_bps)
     for host in report.nodes:
         for plane in range(report.spec.fabric.planes):
             finding = notes.get(("port", f"{host} plane {plane}")) or notes.get(("plane", f"plane {plane}"))
-            measured = float(best[host, plane]) or None
+            found = rates.get((host, plane))
+            measured = statistics.median(found) if found else None
             if finding or measured:
                 yield Port(host=host, plane=plane, rate_bps=measured, **_state(finding))
 
@@ -123,7 +127,7 @@ def _pairs_of(findings: Iterable[Finding]) -> Iterable[Pair]:
                 a=a,
                 b=b,
                 plane=int(name) if name.isdigit() else None,
-                note=finding.message[:60],
+                note=finding.message,
                 verdict=finding.verdict,
             )
 
@@ -160,8 +164,14 @@ def _pairs(report: Report) -> Section:
         return Section("Pairs", [])
     facts = report.pairs
     rows = [
-        (facts.nodes[s.src], facts.nodes[s.dst], facts.paths[s.path], rate(s.rate_bps), duration(s.rtt_ns / 1e9))
-        for s in facts.speeds[:400]
+        (
+            facts.nodes[s.src],
+            facts.nodes[s.dst],
+            facts.paths[s.path],
+            rate(s.rate_bps) if s.rate_bps else "-",
+            duration(s.rtt_ns / 1e9) if s.rtt_ns else "-",
+        )
+        for s in sorted(facts.speeds, key=lambda s: (s.src, s.dst, s.path))[:MAX_PAIRS]
     ]
     return Section(
         "Pairs", [Text(summary.message), Table(header=("from", "to", "path", "rate", "round trip"), rows=rows)]

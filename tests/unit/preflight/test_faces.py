@@ -6,12 +6,16 @@ import pytest
 
 from fairlead.base.nodeset import NodeSet
 from fairlead.preflight import Report, headline, lists, page, text_of
+from fairlead.preflight.facts import PairFacts, Speed
+from fairlead.preflight.judge_pairs import judge_pairs
 from fairlead.preflight.judge_ranks import judge_ranks
+from fairlead.preflight.page import fabric_view
+from fairlead.preflight.paths import Paths
 from fairlead.preflight.report import bad_nodes, in_order
 from fairlead.records.finding import Finding, Subject, node
 from fairlead.records.verdict import Verdict
 from fairlead.report.html import page_html
-from fairlead.spec.model import Access, Pool, Spec
+from fairlead.spec.model import Access, Fabric, Pool, Spec
 from support.rank_facts import ranks
 
 SPEC = Spec(schema=1, access=Access(via="ssh"), pools=(Pool(name="p", size="other", nodes=NodeSet("n[0-3]")),))
@@ -120,3 +124,43 @@ def test_the_page_stands_alone():
     html = page_html(page(report(PORT, ranks=ranks())))
     assert "no packet arrives" in html
     assert "http://" not in html.replace("http://www.w3.org", "")
+
+
+def measured():
+    """Three nodes on one plane; what was measured is not in order, and one pair showed nothing."""
+    speeds = [Speed(2, 0, 1, 250_000_000, 90_000, 1), Speed(0, 1, 1, 0, 0, 0), Speed(0, 2, 1, 310_000_000, 80_000, 1)]
+    return PairFacts(
+        nodes=("n0", "n1", "n2"),
+        paths=("fabric", "plane 0"),
+        small=200,
+        full=8,
+        num_flows=8,
+        again_small=400,
+        members=(0, 1, 2),
+        speeds=[*speeds, Speed(2, 1, 1, 240_000_000, 70_000, 1)],
+    )
+
+
+def test_pairs_are_in_order_and_a_dead_one_has_no_numbers():
+    facts = measured()
+    made = page(report(*judge_pairs(facts), pairs=facts))
+    (shown,) = [s for s in made.sections if s.title == "Pairs"]
+    table = shown.blocks[1]
+    assert [row[:2] for row in table.rows] == [("n0", "n1"), ("n0", "n2"), ("n2", "n0"), ("n2", "n1")]
+    assert table.rows[0][3:] == ("-", "-")
+    assert "-" not in table.rows[1][3:]
+
+
+def test_a_port_is_drawn_at_the_middle_of_its_pairs_rates():
+    lab = Spec(
+        schema=1,
+        access=Access(via="lab"),
+        fabric=Fabric(planes=1, t0=1, t1=1),
+        pools=(Pool(name="p", size="lab", nodes=NodeSet("n[0-2]")),),
+    )
+    names = ("n0", "n1", "n2")
+    paths = Paths(("fabric", "plane 0"), dict.fromkeys(names, ("fd::1", "fd::2")), dict.fromkeys(names, 0))
+    seen = Report(spec=lab, nodes=NodeSet("n[0-2]"), findings=(), pairs=measured(), paths=paths)
+    view = fabric_view(seen)
+    assert view is not None
+    assert {p.host: p.rate_bps for p in view.ports} == {"n0": 280e6, "n1": 240e6, "n2": 250e6}

@@ -182,3 +182,20 @@ def test_a_plane_that_no_collective_can_pass(counts, is_dead):
     again = [Train(a, b, 2, *twice) for a, b in ((0, 1), (2, 3))]
     found = facts(trains=[Train(a, b, 2, *counts) for a, b in bad], again=again)
     assert dead_part(found) == ("plane 1 is dead" if is_dead else "")
+
+
+def test_evidence_is_one_line_a_pair_the_repetition_where_there_is_one():
+    shown = port_trains((0, 0, 0, FLOWS), (0, 0, 0, FLOWS))
+    shown["again"] += shown["again"]
+    (found,) = [f for f in judge_pairs(facts(**shown)) if f.verdict is Verdict.FAIL]
+    sources = [e.source for e in found.evidence]
+    assert len(sources) == len(set(sources)) > 1
+    assert found.evidence[0].value == f"0 of {AGAIN} small and 0 of {FULL} full-size packets arrived"
+
+
+def test_where_nothing_arrived_no_number_is_made_up():
+    speeds = [s for s in facts().speeds if 3 not in (s.src, s.dst) or s.path == 2]
+    dead = [Speed(a, b, 1, 0, 0, 0) for a, b in permutations(range(N), 2) if 3 in (a, b)]
+    found = judge_pairs(facts(speeds=speeds + dead, speeds_again=dead * 3))
+    said = next(f for f in found if f.verdict is Verdict.FAIL)
+    assert {e.value for e in said.evidence} == {"too little arrived for a rate, no answer to a ping"}
