@@ -44,8 +44,8 @@ def test_every_node_has_its_result_whatever_the_others_do(world, mark):
     assert results[1].stderr.text == "wrong\n"
     assert results[2].error == "ran into the limit of 3 s"
     assert results[3].error == "killed by SIGSEGV"
-    assert 3 <= took_s < 4
-    assert left_after(mark, 1) == {}
+    assert 3 <= took_s < 6
+    assert left_after(mark, 20) == {}
     assert records[-1].via == world.name
     assert records[-1].states == {"done": "n1", "failed": "n[2,4]", "timeout": "n3"}
 
@@ -107,7 +107,7 @@ def test_what_a_command_leaves_running_ends_with_it(world, mark):
             "n1", ["sh", "-c", f"(setsid sh -c 'sleep {mark} & sleep {mark}' &); echo done"], limit_s=20
         )
         took_s = time.monotonic() - started
-        assert left_after(mark, 1) == {}
+        assert left_after(mark, 20) == {}
     assert result.ok
     assert result.stdout.text == "done\n"
     assert took_s < 18
@@ -168,8 +168,8 @@ def test_the_first_rank_that_fails_stops_its_group(world, mark):
         took_s = time.monotonic() - started
     assert states(results) == ["cancelled", "failed", "cancelled", "cancelled"]
     assert results[1].rc == 7
-    assert took_s < 5
-    assert left_after(mark, 1) == {}
+    assert took_s < 20
+    assert left_after(mark, 20) == {}
 
 
 def test_ranks_may_also_fail_alone(world):
@@ -261,7 +261,7 @@ def test_nothing_is_left_after_a_kill(world, mark, request):
     process = start(world, mark)
     process.kill()
     process.communicate()
-    assert left_after(mark, 5) == {}
+    assert left_after(mark, 20) == {}
     if world.name == "slurm":
         request.getfixturevalue("slurm").until_no_jobs()
 
@@ -285,7 +285,7 @@ def test_a_second_interrupt_does_not_wait(world, mark, request):
     out, err = process.communicate(timeout=20)
     assert process.returncode == 130, err
     assert out.startswith("interrupted"), out
-    assert left_after(mark, 5) == {}
+    assert left_after(mark, 20) == {}
     if world.name == "slurm":
         request.getfixturevalue("slurm").until_no_jobs()
 

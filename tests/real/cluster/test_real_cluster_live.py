@@ -83,7 +83,7 @@ def test_the_limit_ends_a_group(world, mark):
                 group.read(5.0)
             assert group.read(5.0) is None
         assert group.results[0].state is State.TIMEOUT
-    assert left_after(mark, 1) == {}
+    assert left_after(mark, 20) == {}
 
 
 def test_one_process_that_is_frozen_does_not_hold_up_the_others(world):
@@ -139,7 +139,7 @@ def test_nothing_of_a_group_outlives_its_caller(world, mark, number):
     process = start(world, mark)
     process.send_signal(number)
     out, _ = process.communicate(timeout=30)
-    assert left_after(mark, 5) == {}
+    assert left_after(mark, 20) == {}
     if number == signal.SIGINT:
         assert out == "interrupted; stopped on n[1-2] (2)\n"
 

@@ -128,7 +128,7 @@ def test_a_connection_lost_on_the_way(sshd, mark):
     thread.join(20)
     assert [r.state for r in results] == [State.UNREACHABLE]
     assert results[0].error.startswith("the connection was lost")
-    assert left_after(mark, 5) == {}
+    assert left_after(mark, 20) == {}
 
 
 def test_connections_may_be_shared(sshd):
@@ -139,4 +139,4 @@ def test_connections_may_be_shared(sshd):
         second = cluster.run("n1", ["sh", "-c", "echo $SSH_CONNECTION"], limit_s=20)
     assert first[0].ok
     assert second[0].stdout.text == first[0].stdout.text, "one connection, one source port"
-    assert first[0].duration_s < 10
+    assert first[0].duration_s < 18

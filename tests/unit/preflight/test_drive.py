@@ -53,7 +53,7 @@ def test_a_node_that_is_later_than_the_others_is_lost():
     _, answers = perform(lambda _: [("n0", {"step": 7}), ("n2", {"step": 7})], limit_s=30)
     assert set(answers.lost) == {1}
     assert "no answer to `train`" in answers.lost[1]
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 15
 
 
 def test_while_nobody_has_answered_the_step_may_simply_take_long():

@@ -37,13 +37,13 @@ def test_a_probe_that_hangs_is_ended_and_not_judged(spec, tmp_path, python, monk
     monkeypatch.setattr(module, "GRACE_S", 0.1)
     python("sleep 60 & echo $! >" + str(tmp_path / "pid") + "\nsleep 60\n")
     began = time.monotonic()
-    found = look_here("n7", spec, tmp_path / "pace", Pace(limit_s=0.2))
-    assert time.monotonic() - began < 5
+    found = look_here("n7", spec, tmp_path / "pace", Pace(limit_s=2.0))
+    assert time.monotonic() - began < 30
     assert found.verdict is Verdict.UNKNOWN
     assert [(f.code, f.subject.nodes) for f in found.findings] == [("probe/no-answer", ("n7",))]
     assert "did not end within" in found.findings[0].message
     left = int((tmp_path / "pid").read_text())
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while time.monotonic() < deadline and start_ticks(left):
         time.sleep(0.02)
     assert start_ticks(left) is None
