@@ -1,0 +1,64 @@
+"""Blame moves from pairs to a port only with the evidence of several partners; until then it is a warning."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+
+from fairlead.preflight.facts import PairFacts, Speed, Train
+from fairlead.preflight.judge_pairs import judge_pairs
+from fairlead.records.verdict import Verdict
+
+N = 5
+BLOCKED = (0, 0, 0, 0)
+FAST, SLOW = 250_000_000, 12_000_000
+OF_N3 = [(a, b) for a, b in permutations(range(N), 2) if 3 in (a, b)]
+
+
+def said(**more):
+    fields = {
+        "nodes": tuple(f"n{i}" for i in range(N)),
+        "paths": ("fabric", "plane 0", "plane 1"),
+        "addresses": tuple(("fd::1", "fd::2", "fd::3") for _ in range(N)),
+        "small": 200,
+        "full": 8,
+        "num_flows": 8,
+        "again_small": 400,
+        "members": tuple(range(N)),
+    } | more
+    found = [f for f in judge_pairs(PairFacts(**fields)) if f.verdict in (Verdict.FAIL, Verdict.WARN)]
+    assert {str(f.subject) for f in found} == {"n3 plane 0"}
+    return found[0]
+
+
+@pytest.mark.parametrize("again", [[], [(3, 0)], [(3, 0), (3, 0)], [(3, 0), (0, 3)]])
+def test_one_partner_is_not_enough(again):
+    trains = [Train(a, b, 1, *BLOCKED) for a, b in OF_N3]
+    found = said(trains=trains, again=[Train(a, b, 1, *BLOCKED) for a, b in again])
+    assert (found.verdict, found.data["confirmed"]) == (Verdict.WARN, False)
+    assert "not settled" in found.message
+
+
+def test_two_partners_are():
+    trains = [Train(a, b, 1, *BLOCKED) for a, b in OF_N3]
+    found = said(trains=trains, again=[Train(a, b, 1, *BLOCKED) for a, b in ((3, 0), (1, 3))])
+    assert (found.verdict, found.data["confirmed"]) == (Verdict.FAIL, True)
+
+
+@pytest.mark.parametrize(
+    ("again", "verdict"),
+    [
+        ([(3, 0), (1, 3)], Verdict.WARN),
+        ([(3, 0), (0, 3), (3, 0), (0, 3)], Verdict.WARN),
+        ([(3, 0), (1, 3), (3, 2)], Verdict.FAIL),
+    ],
+)
+def test_a_rate_takes_three(again, verdict):
+    speeds = [
+        Speed(a, b, p, SLOW if p == 1 and 3 in (a, b) else FAST, 400_000, 3)
+        for a, b in permutations(range(N), 2)
+        for p in (1, 2)
+    ]
+    found = said(speeds=speeds, speeds_again=[Speed(a, b, 1, SLOW, 400_000, 3) for a, b in again])
+    assert (found.code, found.verdict) == ("preflight/slow-link", verdict)
