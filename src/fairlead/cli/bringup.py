@@ -48,6 +48,8 @@ def bringup(
     """
     from fairlead.base.files import check_place, write_atomic
     from fairlead.bringup import bringup as run_stages
+    from fairlead.bringup import chosen_fault
+    from fairlead.lab.shape import LabShape
     from fairlead.preflight import headline, lists, page, text_of
     from fairlead.report.html import page_html
     from fairlead.report.text import paint_for
@@ -56,6 +58,8 @@ def bringup(
         check_place(html)
     here = session()
     spec_, text = _spec(spec, common)
+    if fault and spec_.is_lab:
+        chosen_fault(fault, LabShape.from_spec(spec_))  # a misspelt one begins no run
     folder = here.open_folder(common.runs, from_file=spec_.runs.dir, keep=spec_.runs.keep)
     folder.write("spec.toml", text)
     outcome = run_stages(spec_, folder, fault=fault, keep=keep, note=here.note, progress=here.progress)

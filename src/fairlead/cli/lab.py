@@ -87,7 +87,8 @@ def down(*, name: Name = None, spec: SpecFile = None, all_: Annotated[Flag, Para
 
     wanted = names() if all_ else [_name(name, spec)]
     gone = [each for each in wanted if remove(each)]
-    text = f"took down {', '.join(gone)}" if gone else "there was no such lab" if not all_ else "there was no lab"
+    none = "there was no lab" if all_ else f"there was no lab `{wanted[0]}`"
+    text = f"took down {', '.join(gone)}" if gone else none
     return Answer(schema="fairlead.lab-down/1", text=text, body={"labs": gone})
 
 

@@ -132,6 +132,7 @@ def test_a_misspelt_fault_is_refused_before_anything_is_built(tmp_path, name, fa
     found = bringup(tmp_path, "--fault", fault, status=2)
     assert found["error"]["code"] == code
     assert census.left_of(name) == []
+    assert not (tmp_path / "runs").exists()
 
 
 def test_faults_are_for_labs(tmp_path):
