@@ -81,6 +81,8 @@ class PairFacts(msgspec.Struct, kw_only=True):
     full_bytes: dict[int, int] = {}
     """Path -> payload of a full-size packet."""
     num_flows: int
+    port_bps: float = 0
+    """What a port is meant to carry, b/s; 0: nobody says."""
     again_small: int
     trains: list[Train] = []
     """First pass: trains that did not arrive whole."""

@@ -34,7 +34,7 @@ from fairlead.preflight.judge_ranks import judge_ranks
 from fairlead.preflight.limits import DEFAULT, Limits
 from fairlead.preflight.nodes import Progress, probe_nodes
 from fairlead.preflight.pairs import Plan, Step, pair_phase
-from fairlead.preflight.paths import Paths, paths_of
+from fairlead.preflight.paths import Paths, paths_of, port_bps
 from fairlead.preflight.pipe import AGENT, boot, program
 from fairlead.preflight.ranks import Launch, run_ranks
 from fairlead.preflight.report import Report, bad_nodes, in_order
@@ -221,6 +221,7 @@ class _Stages:
             paths=paths.labels,
             addresses=tuple(paths.addresses[n] for n in names),
             groups={i: paths.groups[n] for i, n in enumerate(names) if n in paths.groups},
+            port_bps=port_bps(seen.spec, usable),
             limits=seen.limits,
         )
         self.note(f"pairs    {len(names)} nodes, {len(paths.labels)} paths")

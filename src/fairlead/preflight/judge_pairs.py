@@ -17,7 +17,7 @@ from fairlead.base.units import duration, rate
 from fairlead.preflight.blame import Culprit, Kind, Part, Triple, Way
 from fairlead.preflight.facts import PairFacts
 from fairlead.preflight.limits import DEFAULT, Limits
-from fairlead.preflight.symptoms import Blame, Symptom, blames, late_from, median_rate, without_address
+from fairlead.preflight.symptoms import Blame, Symptom, blames, floor, late_from, median_rate, without_address
 from fairlead.records.finding import Evidence, Finding, Subject, node
 from fairlead.records.verdict import Verdict
 from fairlead.spec.topology import t0_name
@@ -59,7 +59,7 @@ _WORDS = {
     ),
     Symptom.SLOW: _Words(
         "preflight/slow-link",
-        "{rate}, where the fleet's median is {median}",
+        "{rate}, where {usual}",
         "look at the negotiated speed and width at both ends: ethtool, ibstat; then at shapers: tc qdisc",
     ),
     Symptom.LATE: _Words(
@@ -199,6 +199,8 @@ def _fleet(facts: PairFacts, limits: Limits) -> dict[str, float]:
     times = [s.rtt_ns for s in facts.speeds if s.rtt_ns]
     return {
         "median_bps": median_rate(facts),
+        "port_bps": facts.port_bps,
+        "floor_bps": floor(facts, limits),
         "median_rtt_ns": statistics.median(times) if times else 0,
         "late_from_ns": late_from(facts, limits) if times else 0,
     }
@@ -214,10 +216,16 @@ def _values(blame: Blame, facts: PairFacts, fleet: dict[str, float]) -> dict[str
     speeds = [s for s in chain(facts.speeds, facts.speeds_again) if Triple(s.src, s.dst, s.path) in pairs]
     rate_bps = _middle(s.rate_bps for s in speeds)
     rtt_ns = min((s.rtt_ns for s in speeds if s.rtt_ns), default=0)
+    is_all_slow = fleet["median_bps"] < fleet["floor_bps"]
+    usual = (
+        f"a port carries {rate(fleet['port_bps'])}"
+        if is_all_slow
+        else f"the fleet's median is {rate(fleet['median_bps'])}"
+    )
     return fleet | {
         "rate": rate(rate_bps),
+        "usual": usual,
         "rate_bps": rate_bps,
-        "median": rate(fleet["median_bps"]),
         "rtt": duration(rtt_ns / 1e9),
         "rtt_ns": rtt_ns,
         "median_rtt": duration(fleet["median_rtt_ns"] / 1e9),

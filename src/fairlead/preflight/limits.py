@@ -57,6 +57,10 @@ class Limits:
     pings: int = 5
     slow_ratio: float = 0.5
     """A rate below this share of the fleet's median is a slow link."""
+    floor_ratio: float = 0.2
+    floor_bps: float = 200e6
+    """And below the floor: this share of what a port is meant to carry, or what any node's processor can send, if that
+    is less. It is what finds a fabric that is slow as a whole, where no median can."""
     late_ratio: float = 5.0
     late_mads: float = 10.0
     """A shortest round trip beyond both (times the median; median absolute deviations above it) is late: a warning."""

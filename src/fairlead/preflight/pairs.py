@@ -44,6 +44,8 @@ class Plan:
     paths: tuple[str, ...]
     addresses: tuple[tuple[str, ...], ...]
     groups: Mapping[int, int] = field(default_factory=dict)
+    port_bps: float = 0
+    """What the slowest port is meant to carry, b/s; 0: nobody says."""
     limits: Limits = DEFAULT
 
 
@@ -118,6 +120,7 @@ class _Run:
             small=plan.limits.small,
             full=plan.limits.full,
             num_flows=8,
+            port_bps=plan.port_bps,
             again_small=plan.limits.again_small,
         )
         self.members = list(range(len(plan.nodes)))

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from fairlead.base.nodeset import NodeSet
 from fairlead.records.facts import Facts, NodeFacts, Unread
 from fairlead.spec import usid
+from fairlead.spec.contract import contract_of
 from fairlead.spec.model import Spec
 from fairlead.spec.topology import Topology
 
@@ -38,9 +40,26 @@ def paths_of(facts: Sequence[NodeFacts], spec: Spec) -> Paths:
     return _lab_paths([f.node for f in facts], spec) if spec.is_lab else _read_paths(facts)
 
 
+def port_bps(spec: Spec, nodes: NodeSet) -> float:
+    """What the slowest port between some nodes is meant to carry, b/s; 0 where no VM size says.
+
+    In the lab a port's rate, or its share of the uplinks where these are fewer.
+    """
+    if spec.is_lab:
+        topo, lab = _topology(spec), spec.lab
+        share = (lab.uplink_rate_mbps or lab.rate_mbps) * min(1.0, topo.t1 / topo.hosts_per_t0)
+        return 1e6 * min(lab.rate_mbps, share)
+    sizes = [contract_of(spec, pool) for pool in spec.pools if pool.nodes & nodes]
+    return 1e9 * min((gbps for size in sizes for gbps in (size.ethernet_gbps, *size.hca_rates_gbps) if gbps), default=0)
+
+
+def _topology(spec: Spec) -> Topology:
+    fabric = spec.fabric
+    return Topology.divide(planes=fabric.planes, t0=fabric.t0 or 1, t1=fabric.t1 or 1, hosts=len(spec.nodes))
+
+
 def _lab_paths(nodes: Sequence[str], spec: Spec) -> Paths:
-    fabric, order = spec.fabric, list(spec.nodes)
-    topo = Topology.divide(planes=fabric.planes, t0=fabric.t0 or 1, t1=fabric.t1 or 1, hosts=len(order))
+    topo, order = _topology(spec), list(spec.nodes)
     addresses, groups = {}, {}
     for node in nodes:
         t0, port = topo.seat(order.index(node))

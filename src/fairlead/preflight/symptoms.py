@@ -115,8 +115,10 @@ def of_train(train: Train, small: int, facts: PairFacts, loss: float) -> Symptom
 
 
 def speed_symptoms(facts: PairFacts, limits: Limits) -> dict[Symptom, set[Triple]]:
-    """Slow and late directed pairs: the best of all measurements of a pair against the median of the first ones."""
-    slowest = limits.slow_ratio * median_rate(facts)
+    """Slow and late directed pairs: the best of all measurements of a pair against the median of the first ones, and
+    a rate against the size's floor.
+    """
+    slowest = max(limits.slow_ratio * median_rate(facts), floor(facts, limits))
     latest = late_from(facts, limits)
     slow = {Triple(s.src, s.dst, s.path) for s in facts.speeds if s.rate_bps < slowest}
     late = {Triple(s.src, s.dst, s.path) for s in facts.speeds if s.rtt_ns > latest}
@@ -132,6 +134,11 @@ def _measured(facts: PairFacts) -> frozenset[Triple]:
 def median_rate(facts: PairFacts) -> float:
     """The fleet's median rate in the first pass, b/s; 0 where nothing was measured."""
     return statistics.median(rates) if (rates := [s.rate_bps for s in facts.speeds if s.rate_bps]) else 0.0
+
+
+def floor(facts: PairFacts, limits: Limits) -> float:
+    """The rate, b/s, that every port reaches by what its VM size says, whatever the others do; 0 where nobody says."""
+    return min(limits.floor_ratio * facts.port_bps, limits.floor_bps)
 
 
 def late_from(facts: PairFacts, limits: Limits) -> float:

@@ -6,6 +6,7 @@ from itertools import permutations
 
 import pytest
 
+from fairlead.base.units import rate
 from fairlead.preflight.facts import Clock, Fault, PairFacts, Speed, Train, Work
 from fairlead.preflight.judge_pairs import dead_part, judge_pairs
 from fairlead.records.verdict import Verdict
@@ -119,9 +120,21 @@ def test_a_late_port_is_a_warning():
     assert (alarm.code, alarm.verdict) == ("preflight/late-link", Verdict.WARN)
 
 
-def test_a_fleet_that_is_slow_everywhere_is_no_fault_of_anybody():
-    speeds = [Speed(s.src, s.dst, s.path, 1_000_000, 400_000, 3) for s in facts().speeds]
-    assert alarms(judge_pairs(facts(speeds=speeds))) == []
+@pytest.mark.parametrize(("port_bps", "floor"), [(0, 0), (250e6, 50e6), (1e9, 200e6), (400e9, 200e6)])
+def test_a_fleet_that_is_slow_everywhere_is_held_to_what_its_ports_should_carry(port_bps, floor):
+    def judged(rate_bps):
+        speeds = [Speed(s.src, s.dst, s.path, int(rate_bps), 400_000, 3) for s in facts().speeds]
+        return alarms(judge_pairs(facts(speeds=speeds, speeds_again=speeds, port_bps=port_bps)))
+
+    assert judged(floor or 1e6) == []
+    if floor:
+        alarm, _ = judged(floor - 1e6)
+        assert (alarm.code, alarm.verdict, str(alarm.subject.name)) == (
+            "preflight/slow-link",
+            Verdict.FAIL,
+            "the fabric",
+        )
+        assert f"where a port carries {rate(port_bps)}" in alarm.message
 
 
 def test_the_senders_own_error_is_evidence():

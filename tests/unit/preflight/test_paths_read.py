@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
+import pytest
+
 from fairlead.base.nodeset import NodeSet
-from fairlead.preflight.paths import paths_of
+from fairlead.preflight.paths import paths_of, port_bps
 from fairlead.records.facts import NodeFacts
-from fairlead.spec.model import Access, Pool, Spec
+from fairlead.spec.model import Access, Fabric, Lab, Pool, Spec
 
 SPEC = Spec(schema=1, pools=(Pool(name="p", size="other", nodes=NodeSet("n[0-1]")),), access=Access(via="ssh"))
 
@@ -44,3 +47,25 @@ def test_a_node_that_has_rails_alone_uses_the_first():
 
 def test_a_node_without_any_address_has_none():
     assert paths("", lo=link("127.0.0.1/8")).addresses["n0"] == ("",)
+
+
+@pytest.mark.parametrize(("size", "bps"), [("Standard_ND96isr_H200_v5", 80e9), ("other", 0)])
+def test_what_the_slowest_port_should_carry_is_known_by_vm_size(size, bps):
+    spec = msgspec.structs.replace(SPEC, pools=(Pool(name="p", size=size, nodes=NodeSet("n[0-1]")),))
+    assert port_bps(spec, NodeSet("n[0-1]")) == bps
+
+
+@pytest.mark.parametrize(
+    ("fabric", "lab", "mbps"),
+    [
+        (Fabric(planes=2, t0=2, t1=2), Lab(), 250),
+        (Fabric(planes=2, t0=2, t1=2), Lab(rate_mbps=100), 100),
+        (Fabric(planes=2, t0=2, t1=1), Lab(rate_mbps=100), 50),
+        (Fabric(planes=2, t0=2, t1=1), Lab(rate_mbps=100, uplink_rate_mbps=400), 100),
+        (Fabric(planes=2, t0=1, t1=4), Lab(uplink_rate_mbps=60), 60),
+    ],
+)
+def test_what_a_port_of_the_lab_should_carry_is_its_share_of_the_uplinks(fabric, lab, mbps):
+    pools = (Pool(name="p", size="lab", nodes=NodeSet("n[0-3]")),)
+    spec = Spec(schema=1, pools=pools, access=Access(via="lab"), fabric=fabric, lab=lab)
+    assert port_bps(spec, NodeSet("n[0-3]")) == mbps * 1e6
