@@ -16,6 +16,7 @@ import msgspec
 from fairlead import preflight
 from fairlead.cluster import connect, enter
 from fairlead.errors import FairleadError, UsageError
+from fairlead.lab import store
 from fairlead.lab.faults import apply, catalog
 from fairlead.lab.faults.kinds import View
 from fairlead.lab.faults.script import pairs
@@ -27,6 +28,7 @@ from fairlead.records.verdict import Verdict
 from fairlead.spec.model import Spec
 
 Note = Callable[[str], None]
+_GOES = "the lab goes when the bringup ends"
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,7 +100,17 @@ def _standing(spec: Spec, outcome: Outcome, *, keep: bool, note: Note) -> Iterat
         yield ""
         return
     shape = LabShape.from_spec(spec)
-    was_up = enter.is_up(enter.read(shape.name))
+    waits = f"another bringup has the lab `{shape.name}`; this one waits"
+    with store.turn(shape.name, waits=lambda: note(waits)) as mark:
+        if mark.read_text() == _GOES:
+            down(shape.name)  # a bringup was killed, and whatever it injected is in there still
+        was_up = enter.is_up(enter.read(shape.name))
+        goes = not (was_up or keep)
+        mark.write_text(_GOES if goes else "")
+        yield from _up(shape, outcome, was_up=was_up, goes=goes, note=note)
+
+
+def _up(shape: LabShape, outcome: Outcome, *, was_up: bool, goes: bool, note: Note) -> Iterator[str]:
     began = time.monotonic()
     state = up(shape)
     took_s = time.monotonic() - began
@@ -112,7 +124,7 @@ def _standing(spec: Spec, outcome: Outcome, *, keep: bool, note: Note) -> Iterat
     try:
         yield shape.name
     finally:
-        if not was_up and not keep:
+        if goes:
             began = time.monotonic()
             down(shape.name)
             took_s = time.monotonic() - began

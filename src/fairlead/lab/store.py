@@ -5,6 +5,7 @@
     DIR/<name>/lock          held while somebody builds, changes or takes down the lab
     DIR/<name>/life          held by the lab's own processes for as long as any of them exists
     DIR/<name>/...           keys and configurations of the lab's services
+    DIR/<name>.turn          held while somebody has the lab to itself, from before it is built until it is gone
 
 A folder without a live keeper is what a killed `up` or a reboot left, and is swept by the next `up` or `down`.
 """
@@ -16,7 +17,8 @@ import fcntl
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from fairlead.base.files import disk_errors, write_atomic
 from fairlead.cluster.enter import RECORD, folder, is_alive, is_up, names, place, read, running
@@ -38,6 +40,7 @@ __all__ = [
     "place",
     "read",
     "running",
+    "turn",
     "write",
 ]
 
@@ -49,7 +52,7 @@ NEXT = "next.json"
 def locked(name: str, *, limit_s: float = 60.0) -> Iterator[None]:
     """Be the only one who builds, changes or removes this lab. Raises LabError `lab/busy` after `limit_s`."""
     deadline = time.monotonic() + limit_s
-    while (fd := _try_lock(name)) is None:
+    while (fd := _try_lock(folder(name) / "lock")) is None:
         if time.monotonic() > deadline:
             raise LabError("lab/busy", f"another command is changing the lab `{name}`", hint="try again later")
         time.sleep(0.02)
@@ -59,9 +62,31 @@ def locked(name: str, *, limit_s: float = 60.0) -> Iterator[None]:
         os.close(fd)
 
 
-def _try_lock(name: str) -> int | None:
+@contextlib.contextmanager
+def turn(name: str, *, limit_s: float = 600.0, waits: Callable[[], None] = lambda: None) -> Iterator[Path]:
+    """Have a lab to oneself for longer than one change; `waits` is called once where somebody else has it.
+
+    Yields a file that a killed holder leaves to the next one, with what it wrote there. Raises LabError `lab/busy`
+    after `limit_s`.
+    """
+    path, deadline = place() / f"{name}.turn", time.monotonic() + limit_s
+    if (fd := _try_lock(path)) is None:
+        waits()
+    while fd is None:
+        if time.monotonic() > deadline:
+            raise LabError("lab/busy", f"another command works with the lab `{name}`", hint="try again later")
+        time.sleep(0.1)
+        fd = _try_lock(path)
+    try:
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(fd)
+        _tidy()
+
+
+def _try_lock(path: Path) -> int | None:
     """The lock's open file, or None where somebody else has it or just removed it."""
-    path = folder(name) / "lock"
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -115,6 +140,11 @@ def write(state: LabState, record: str = RECORD) -> None:
 def forget(name: str) -> None:
     """Remove a lab's folder, and the directories of labs if it was the last."""
     shutil.rmtree(folder(name), ignore_errors=True)
+    _tidy()
+
+
+def _tidy() -> None:
+    """Remove the directories of labs if nothing is in them."""
     with contextlib.suppress(OSError):
         place().rmdir()
         if place().parent.name == "fairlead":

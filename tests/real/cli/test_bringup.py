@@ -120,6 +120,22 @@ def test_interrupted_it_takes_its_lab_down(tmp_path, name, how):
     assert census.left_of(name) == []
 
 
+def test_two_at_once_take_turns_and_the_second_follows_a_killed_one(tmp_path, name):
+    with subprocess.Popen(command(), cwd=tmp_path, stderr=subprocess.PIPE, text=True) as first:
+        assert first.stderr is not None
+        assert first.stderr.readline().startswith("lab ")
+        second = subprocess.Popen(command("--json"), cwd=tmp_path, stdout=-1, stderr=subprocess.PIPE, text=True)
+        assert second.stderr is not None
+        assert f"another bringup has the lab `{name}`" in second.stderr.readline()
+        first.kill()
+        first.communicate()
+    out, said = second.communicate(timeout=200)
+    assert second.returncode == 0, said
+    assert json.loads(out)["verdict"] == "pass"
+    assert census.left_of(name) == []
+    assert not (enter.place() / f"{name}.turn").exists()
+
+
 @pytest.mark.parametrize(
     ("fault", "code"),
     [
