@@ -160,10 +160,9 @@ def test_two_thousand_random_cases(block: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("block", range(20))
-def test_a_hundred_thousand_random_cases(block: int) -> None:
-    for seed in range((block + 2) * 5_000, (block + 3) * 5_000):
+@pytest.mark.parametrize("block", range(10))
+def test_twenty_thousand_random_cases(block: int) -> None:
+    for seed in range((block + 5) * 2_000, (block + 6) * 2_000):
         play(seed)
 
 
