@@ -136,6 +136,17 @@ def test_ranks_meet_nobody_over_a_dead_plane(lab):
     assert result["bad"] == "", [f for f in result["findings"] if f["verdict"] == "fail"]
 
 
+def test_a_fabric_that_is_slow_everywhere_is_found_where_no_median_can(lab):
+    for plane in ("p0/*", "p1/*"):
+        words = ["lab", "fault", "-n", lab.name, "rate", plane, "mbps=10"]
+        subprocess.run([*FAIRLEAD, *words], check=True, capture_output=True)
+    result = json.loads(preflight(lab, "--json").stdout)
+    assert (result["culprit"]["code"], result["culprit"]["verdict"]) == ("preflight/slow-link", "fail")
+    assert result["culprit"]["subject"]["name"] == "the fabric"
+    assert "where a port carries 250 Mb/s" in result["culprit"]["message"]
+    assert result["bad"] == ""
+
+
 def test_a_bad_node_is_left_out_and_the_rest_goes_on(lab):
     subprocess.run([*FAIRLEAD, "lab", "fault", "-n", lab.name, "node-hung", "n2"], check=True, capture_output=True)
     done = preflight(lab)
