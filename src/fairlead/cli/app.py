@@ -80,10 +80,15 @@ def _call(words: list[str]) -> Answer:
         return Answer(schema="fairlead.help/1", text=text, body={"help": text})
     if words[0] in {"--version", "-V"}:
         return Answer(schema="fairlead.version/1", text=f"fairlead {__version__}")
-    from cyclopts import CycloptsError
+    from cyclopts import CycloptsError, UnusedCliTokensError
 
     try:
         answer = build()(words, exit_on_error=False, print_error=False)
+    except UnusedCliTokensError as error:
+        verb, left = " ".join(error.command_chain or ()), " ".join(error.unused_tokens or ())
+        is_file = left.endswith(".toml") and " " not in left
+        hint = f"fairlead {verb} -f {left}" if is_file else f"fairlead {verb} --help"
+        raise UsageError("cli/usage", f"`fairlead {verb}` has no place for `{left}`", hint=hint) from None
     except CycloptsError as error:
         verb = session().verb
         hint = f"fairlead {verb} --help" if verb != "fairlead" else "fairlead --help"

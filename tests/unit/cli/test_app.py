@@ -130,6 +130,20 @@ def test_a_wrong_flag_is_one_document_with_status_2(fairlead, path):
     assert f"-{path[0]}-" in done.document["run"]
 
 
+@pytest.mark.parametrize(
+    ("words", "left", "hint"),
+    [
+        (["check", "other.toml"], "other.toml", "fairlead check -f other.toml"),
+        (["lab", "up", "other.toml"], "other.toml", "fairlead lab up -f other.toml"),
+        (["preflight", "n1", "n2"], "n1 n2", "fairlead preflight --help"),
+    ],
+)
+def test_words_too_many_are_said_and_a_file_is_shown_its_place(fairlead, words, left, hint):
+    error = fairlead(*words, "--json").document["error"]
+    assert (error["code"], error["hint"]) == ("cli/usage", hint)
+    assert error["message"] == f"`fairlead {' '.join(words).removesuffix(left).strip()}` has no place for `{left}`"
+
+
 @pytest.mark.parametrize("path", PATHS)
 def test_help_of_each_verb_is_text_or_one_document(fairlead, path):
     plain = fairlead(*path, "--help")
