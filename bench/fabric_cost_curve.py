@@ -14,24 +14,14 @@ from dataclasses import asdict
 
 import simruns
 
-SCENARIO = """
-[topology]
-planes = 8
-t0 = {t0}
-t1 = 256
-hosts_per_t0 = 256
-[[traffic]]
-kind = "permutation"
-size_bytes = 1_000_000
-[run]
-threads = 2
-"""
 SIZES = (4, 32, 128, 512)  # T0 of each plane
 
 
 def main() -> None:
     head = simruns.machine()
-    found = [simruns.measured(SCENARIO.format(t0=t0), verbose=sys.stderr.isatty()) for t0 in SIZES]
+    found = [
+        simruns.measured(simruns.PERMUTATION.format(t0=t0, threads=2), verbose=sys.stderr.isatty()) for t0 in SIZES
+    ]
     if "--json" in sys.argv:
         print(json.dumps({"machine": head, "runs": [asdict(r) for r in found]}, indent=1))
         return

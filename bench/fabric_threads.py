@@ -13,18 +13,6 @@ from statistics import median
 
 import simruns
 
-SCENARIO = """
-[topology]
-planes = 8
-t0 = {t0}
-t1 = 256
-hosts_per_t0 = 256
-[[traffic]]
-kind = "permutation"
-size_bytes = 1_000_000
-[run]
-threads = {threads}
-"""
 CASES = ((32, 5), (128, 5), (512, 1))  # T0 of each plane, repetitions
 
 
@@ -35,7 +23,7 @@ def main() -> None:
         found: dict[int, list[float]] = {1: [], 2: []}
         for _ in range(times):
             for threads, seconds in found.items():
-                seconds.append(simruns.measured(SCENARIO.format(t0=t0, threads=threads)).play_s)
+                seconds.append(simruns.measured(simruns.PERMUTATION.format(t0=t0, threads=threads)).play_s)
         one, two = median(found[1]), median(found[2])
         spans = [f"{min(s):.2f} to {max(s):.2f} s" for s in found.values()]
         rows.append([f"{t0 * 256:,}", f"{one:.2f} s", spans[0], f"{two:.2f} s", spans[1], f"{one / two:.2f}"])

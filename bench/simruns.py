@@ -15,6 +15,20 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+PERMUTATION = """
+[topology]
+planes = 8
+t0 = {t0}
+t1 = 256
+hosts_per_t0 = 256
+[[traffic]]
+kind = "permutation"
+size_bytes = 1_000_000
+[run]
+threads = {threads}
+"""
+"""The scenario of the cost curve: 256 NICs a T0 and 256 T1 a plane, `t0` of them, 1 MB from each NIC to another."""
+
 
 @dataclass(frozen=True)
 class Measured:

@@ -88,13 +88,22 @@ def traffic(r: Results, command: str = "") -> Figure:
     )
 
 
+def _bins_a_point(r: Results) -> int:
+    """How many bins of the run make one point of a picture: no more points than can be seen."""
+    return max(1, len(r.goodput_bits_per_s[0]) // 400)
+
+
+def _times(r: Results, num: int) -> Floats:
+    """The middle of each of so many points, in seconds."""
+    return (np.arange(num, dtype=np.float64) + 0.5) * r.bin_us * _bins_a_point(r) / 1e6
+
+
 def _rates(r: Results) -> tuple[Floats, Floats, float]:
-    """Middle of each bin in seconds, goodput [plane, bin], width of a bin; no more bins than can be seen."""
-    width = max(1, r.goodput_bits_per_s.shape[1] // 400)
+    """Middle of each bin in seconds, goodput [plane, bin], width of a bin."""
+    width = _bins_a_point(r)
     whole = r.goodput_bits_per_s.shape[1] // width * width
     means = r.goodput_bits_per_s[:, :whole].reshape(len(r.goodput_bits_per_s), -1, width).mean(axis=2)
-    times = (np.arange(means.shape[1]) + 0.5) * r.bin_us * width / 1e6
-    return times, means, r.bin_us * width
+    return _times(r, len(means[0])), means, r.bin_us * width
 
 
 def _points(x: Floats, y: Floats) -> list[tuple[float, float]]:
@@ -166,12 +175,11 @@ def queues(r: Results, command: str = "") -> Figure:
 
 def depths(r: Results, command: str = "") -> Figure:
     """The deepest queue of each tier over time."""
-    width = max(1, r.goodput_bits_per_s.shape[1] // 400)
+    width = _bins_a_point(r)
     series = []
     for number, (name, values) in enumerate(r.queue_bytes.items()):
         deepest = values[: len(values) // width * width].reshape(-1, width).max(axis=1)
-        times = (np.arange(len(deepest)) + 0.5) * r.bin_us * width / 1e6
-        series.append(Series(name, _points(times, deepest.astype(np.float64)), colour=number))
+        series.append(Series(name, _points(_times(r, len(deepest)), deepest.astype(np.float64)), colour=number))
     return charts.lines(
         "Queues over time",
         f"The deepest data queue at any port of a tier, in bins of {r.bin_us * width:g} us.",
