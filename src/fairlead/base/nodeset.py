@@ -10,6 +10,9 @@
 
 Zero padding is part of a name: `n1` and `n01` are two nodes. Brackets may stand in more than one place of a name;
 folding uses one of them, so that the text is always one a scheduler takes.
+
+Every name of a set is a host name or an address, wherever the set came from: a set is printed into command lines and
+file names, where `n2 /x.sbatch`, `-oProxyCommand=x` or `../n2` would be something else.
 """
 
 from __future__ import annotations
@@ -25,7 +28,11 @@ MAX_NODES = 1_000_000
 _MOST_DIGITS = 18
 """Of a number at the end of a range; longer ones are names, not numbers."""
 
-_NAME = re.compile(r"[A-Za-z0-9._:@-]+\Z")
+MAX_NAME = 253
+"""Characters of a name: what DNS allows (RFC 1035, section 2.3.4), and a file system for `NODE.json`."""
+
+# RFC 1123, section 2.1, and `_`, which Slurm allows; `:` for IPv6 addresses and `@` for ssh's user@host
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._:@-]*[A-Za-z0-9_])?")
 _NUMBER = re.compile(r"([0-9]+)")
 _LAST_NUMBER = re.compile(r"(.*?)([0-9]+)([^0-9]*)\Z", re.DOTALL)
 
@@ -36,10 +43,20 @@ class NodeSet:
     __slots__ = ("_known", "_names")
 
     def __init__(self, text: str | Iterable[str] = ()) -> None:
-        """Parse folded text, or take names. Raises UsageError (`nodes/syntax`, `nodes/too-many`)."""
+        """Parse folded text, or take names. Raises UsageError (`nodes/syntax`, `nodes/name`, `nodes/too-many`)."""
         names = expand(text) if isinstance(text, str) else text
         self._known = frozenset(names)
+        for name in self._known:
+            if not is_name(name):
+                raise _bad_name(name)
         self._names: tuple[str, ...] = tuple(sorted(self._known, key=_natural))
+
+    @classmethod
+    def _of_sorted(cls, names: tuple[str, ...]) -> NodeSet:
+        """A set of names that come from other sets: good, and in order."""
+        made = cls.__new__(cls)
+        made._known, made._names = frozenset(names), names  # noqa: SLF001 - a constructor
+        return made
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -60,13 +77,13 @@ class NodeSet:
         return hash(self._known)
 
     def __or__(self, other: NodeSet) -> NodeSet:
-        return NodeSet(self._known | other._known)
+        return self._of_sorted(tuple(sorted(self._known | other._known, key=_natural)))
 
     def __and__(self, other: NodeSet) -> NodeSet:
-        return NodeSet(self._known & other._known)
+        return self._of_sorted(tuple(n for n in self._names if n in other._known))
 
     def __sub__(self, other: NodeSet) -> NodeSet:
-        return NodeSet(self._known - other._known)
+        return self._of_sorted(tuple(n for n in self._names if n not in other._known))
 
     def __le__(self, other: NodeSet) -> bool:
         return self._known <= other._known
@@ -76,6 +93,15 @@ class NodeSet:
 
     def __repr__(self) -> str:
         return f"NodeSet({str(self)!r})"
+
+
+def is_name(name: str) -> bool:
+    """Whether a word can name a node: a host name or an address, nothing that could be an option, a path or two words.
+
+    >>> [is_name(n) for n in ("h200-001", "10.0.0.1", "n2 /x.sbatch", "-n2", "..", "")]
+    [True, True, False, False, False, False]
+    """
+    return len(name) <= MAX_NAME and _NAME.fullmatch(name) is not None
 
 
 def expand(text: str) -> list[str]:
@@ -152,8 +178,10 @@ def _expand_one(part: str, text: str) -> list[str]:
         if len(names) * len(choices) > MAX_NODES:
             raise _too_many(text)
         names = [n + c for n in names for c in choices]
-    if not _NAME.match(names[0]):
-        raise _syntax(text, f"`{names[0]}` is not a node name")
+    # brackets add digits alone, so all names are good where those at the ends are
+    for name in (names[0], names[-1]):
+        if not is_name(name):
+            raise _syntax(text, f"`{_quoted(name)}` is not a node name")
     return names
 
 
@@ -185,6 +213,11 @@ def _too_many(text: str) -> UsageError:
 def _syntax(text: str, why: str) -> UsageError:
     hint = "write names like h200-[000-127],login1"
     return UsageError("nodes/syntax", f"node set `{_quoted(text)}`: {_quoted(why)}", hint=hint)
+
+
+def _bad_name(name: str) -> UsageError:
+    hint = "a name is letters, digits, `.`, `-` and `_`, and begins with a letter or a digit"
+    return UsageError("nodes/name", f"{_quoted(ascii(name))} is not a node name", hint=hint)
 
 
 def _quoted(text: str) -> str:

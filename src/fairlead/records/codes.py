@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import functools
 import tomllib
-from importlib import resources
 from pathlib import Path
 
 import msgspec
+
+from fairlead.base.rooms import files
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -29,11 +30,15 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     id: str = ""
 
 
-@functools.cache
 def explanations() -> dict[str, Explanation]:
     """Every code of every room."""
+    return _explanations(tuple(files("codes.toml")))
+
+
+@functools.cache
+def _explanations(places: tuple[Path, ...]) -> dict[str, Explanation]:
     found: dict[str, Explanation] = {}
-    for path in sorted(Path(str(resources.files("fairlead"))).rglob("codes.toml")):
+    for path in places:
         for code, fields in tomllib.loads(path.read_text("utf-8")).items():
             found[code] = msgspec.convert({"code": code, **fields}, Explanation)
     return dict(sorted(found.items()))

@@ -1,6 +1,7 @@
 """What a probe read on one node: a tree of plain values in which every hole is marked and says why.
 
-A leaf that could not be read is the object `{"unread": "why", "source": "/sys/..."}`: a fact in its own right. Rules
+A leaf that could not be read is the object `{"unread": "why", "source": "/sys/..."}`, with `needs` where a right is
+missing: a fact in its own right. Rules
 reach values through `Facts.get`, which raises Unread on a hole, so that a rule cannot mistake "could not read" for a
 value.
 
@@ -41,9 +42,11 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
 class Unread(Exception):
     """A rule asked for a value that nobody could read."""
 
-    def __init__(self, path: str, why: str, source: str = "") -> None:
+    def __init__(self, path: str, why: str, source: str = "", needs: str = "") -> None:
         super().__init__(f"{path}: {why}")
         self.path, self.why, self.source = path, why, source
+        self.needs = needs
+        """The right it takes, where a missing right was the reason."""
 
 
 def is_unread(value: Any) -> bool:
@@ -101,7 +104,7 @@ class Facts:
             value = value.get(key) if isinstance(value, dict) else None
             if is_unread(value):
                 why, source = str(value["unread"]), str(value.get("source", ""))
-                return Unread(fact_path(full), why, source or self.source(full[:depth]))
+                return Unread(fact_path(full), why, source or self.source(full[:depth]), str(value.get("needs", "")))
         return Unread(fact_path(full), "the probe did not report it", self.source(full))
 
     def begin(self) -> None:

@@ -5,7 +5,7 @@
       spec.toml       the cluster file as it was
       facts/NODE.json what was read on each node
       commands.jsonl  every command run on nodes: argv, rc, ms, bytes
-      log.jsonl       the log, one record a line
+      log.jsonl       what was done, one Event a line   (records/log.py)
       findings.json   what was judged
       result.json     the document `--json` prints              (written last: a folder without it was cut short)
 
@@ -26,7 +26,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 
@@ -145,11 +145,13 @@ class RunFolder:
         """Add one JSON line, whole or not at all."""
         path, line = self.path / name, to_json(builtins(record), indent=0).encode() + b"\n"
         with disk_errors(path), path.open("ab", buffering=0) as file:
-            written = file.write(line)
-            if written < len(line):
-                # a disk that fills up takes part of a line without a word
-                file.truncate(file.tell() - written)
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            is_new = file.tell() == 0
+            try:
+                _write_whole(file, line)
+            except OSError:
+                if is_new:
+                    path.unlink(missing_ok=True)
+                raise
 
     def write_facts(self, facts: Iterable[NodeFacts]) -> None:
         """One file a node under facts/."""
@@ -161,6 +163,14 @@ class RunFolder:
         self.info = msgspec.structs.replace(self.info, end=now_utc(), verdict=verdict, exit=exit_code)
         self.write("run.json", self.info)
         self.write("result.json", document)
+
+
+def _write_whole(file: IO[bytes], line: bytes) -> None:
+    """A line or nothing: a disk that fills up takes part of it without a word."""
+    written = file.write(line)
+    if written < len(line):
+        file.truncate(file.tell() - written)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 class Run:

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import inspect
 
 from fairlead.spec.decode import type_of
-from fairlead.spec.model import Pool, Spec
+from fairlead.spec.model import Expect, Pool, Spec
 from fairlead.spec.vmsize import EXPECTED, FACTS, Expected, Source, VmSize, size
 
 
@@ -28,10 +28,35 @@ class Contract(VmSize, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Least size of /dev/shm, in GiB."""
     max_disk_used_pct: float | None = None
     """Fullest a local file system may be, in per cent."""
+    memory_slack_pct: float | None = None
+    """How much less memory than sold a node may show, in per cent."""
+    max_gpu_temperature_c: float | None = None
+    """Hottest a GPU may be, in degrees Celsius."""
+    max_remapped_rows: float | None = None
+    """Most memory rows of a GPU that may have been remapped after uncorrectable errors."""
+    max_nvidia_smi_s: float | None = None
+    """Longest that nvidia-smi may take, in seconds."""
+    max_clock_off_s: float | None = None
+    """Farthest a clock may be off by chrony's own measure, in seconds."""
+    max_clock_skew_s: float | None = None
+    """Farthest a node's clock may be from the other nodes', in seconds."""
+    max_zombies: float | None = None
+    """Most zombie processes on a node."""
+    event_window_min: float | None = None
+    """How far ahead an event that the platform has scheduled for a node counts, in minutes."""
+    corrected_errors_per_day: float | None = None
+    """Corrected hardware errors in 24 hours at which a node is a warning."""
+    refused_register_reads_per_hour: float | None = None
+    """Refused reads of an HCA's registers in an hour at which a node is a warning."""
 
 
-SITE_FACTS = ("hcas", "memlock_gib", "shm_gib", "max_disk_used_pct")
+SITE_FACTS = tuple(f for f in Contract.__struct_fields__ if f not in VmSize.__struct_fields__)
 """Facts that no VM size has."""
+
+MAX_NODES = 1_000_000
+
+LAB_HAS: Mapping[str, float] = {"memlock_gib": 0.0, "shm_gib": 0.0}
+LAB_WHY = "lab hosts lock no memory for RDMA, and their ranks talk through sockets"
 
 
 @functools.cache
@@ -46,13 +71,16 @@ def expectable() -> Mapping[str, inspect.Type]:
 def contract_of(spec: Spec, pool: Pool) -> Contract:
     """What nodes of a pool must be. The pool's own words go before [[expect]], and that before the VM-size table."""
     table = size(pool.size) or VmSize(name=pool.size)
-    said: dict[str, tuple[Any, str]] = {}
-    expected, expected_why = dict(table.expected), {}
+    said: dict[str, tuple[Any, str]] = (
+        {fact: (value, LAB_WHY) for fact, value in LAB_HAS.items()} if spec.is_lab else {}
+    )
+    reached, expected_why = dict(table.reached), dict[str, str]()
     for expect in spec.expects:
         if expect.pool in ("", pool.name):
             if expect.fact in EXPECTED:
-                expected[expect.fact] = _limit(expect.fact, float(expect.value))
-                expected_why[expect.fact] = expect.why
+                mine = reached.get(expect.fact, ()) if expect.fact in expected_why else ()
+                reached[expect.fact] = (*mine, _limit(expect, table))
+                expected_why.setdefault(expect.fact, expect.why)
             else:
                 said[expect.fact] = (expect.value, expect.why)
     for fact, value in (("gpus", pool.gpus), ("hca_ports", pool.ports)):
@@ -62,15 +90,20 @@ def contract_of(spec: Spec, pool: Pool) -> Contract:
     facts = {f: getattr(table, f) for f in (*FACTS, "name", "family", "aliases", "note")}
     facts |= {fact: value for fact, (value, _) in said.items()}
     sources = {**table.sources, **{fact: _own(text) for fact, text in why.items()}}
-    return msgspec.convert({**facts, "expected": expected, "sources": sources}, Contract, from_attributes=True)
+    expected = {quantity: rows[0] for quantity, rows in reached.items()}
+    filled = {**facts, "expected": expected, "reached": reached, "sources": sources}
+    return msgspec.convert(filled, Contract, from_attributes=True)
 
 
 def _own(why: str) -> Source:
     return Source(name="the cluster file", where=why, date="", confidence="documented")
 
 
-def _limit(quantity: str, value: float) -> Expected:
-    """A site's number is a limit; only for times is it an upper one."""
-    if EXPECTED[quantity][0] == "us":
-        return Expected(fail_above=value, source="cluster file")
-    return Expected(fail_below=value, source="cluster file")
+def _limit(expect: Expect, table: VmSize) -> Expected:
+    """A site's number is a limit; only for times is it an upper one. It holds for the messages that the table's did."""
+    known = table.expected.get(expect.fact)
+    least = expect.message_bytes if expect.message_bytes is not None else known.message_bytes if known else 0
+    nodes = (expect.min_nodes or 1, expect.max_nodes or MAX_NODES) if expect.min_nodes or expect.max_nodes else None
+    side = "fail_above" if EXPECTED[expect.fact][0] == "us" else "fail_below"
+    said = f"the cluster file: {expect.why}"
+    return Expected(**{side: float(expect.value)}, nodes=nodes, message_bytes=least, source=said)  # type: ignore[arg-type]

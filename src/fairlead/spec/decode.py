@@ -6,7 +6,7 @@
 
 msgspec stops at the first fault and knows no lines, so the walk over the types is done here. A field that is refused
 is filled with its default, or with an empty value of its type, and the walk goes on; `checks` then see a whole value,
-and the Report drops what they say about a field that was refused before.
+and Problems drops what they say about a field that was refused before.
 
 Types understood: str, int, float, bool, Literal of strings, datetime.date, tuple[X, ...], dict[str, X], Struct, Any and
 X | None, with the bounds and patterns of msgspec.Meta; and any class that is built from one text, takes "", and raises
@@ -32,11 +32,11 @@ from msgspec import inspect
 from fairlead.base.suggest import did_you_mean
 from fairlead.errors import FairleadError, Problem
 from fairlead.spec.locate import KeyPath, Place, locate
-from fairlead.spec.report import Report
+from fairlead.spec.problems import Problems
 from fairlead.spec.text import SECRET_NAME, holds_secret, parse, read_text, whole_file
 
 T = TypeVar("T")
-Check = Callable[[T, Report], None]
+Check = Callable[[T, Problems], None]
 """Looks at a whole value and reports what does not fit together."""
 
 
@@ -66,7 +66,7 @@ class Reading(Generic[T]):
             raise whole_file("spec/syntax", "tables or lists are nested too deeply", file, hint) from None
         if not tree:
             raise whole_file("spec/empty", f"{file} is empty", file, hint)
-        self.report = Report(file, text, self.places)
+        self.report = Problems(file, text, self.places)
         self.value: T = _Walk(self.report).value(tree, (), type_of(kind))
 
     def run(self, checks: Iterable[Check[T]]) -> None:
@@ -99,7 +99,7 @@ def decode_file(path: Path, kind: type[T], *, checks: Iterable[Check[T]] = (), w
     return decode_text(read_text(path, what=what), kind, file=str(path), checks=checks)
 
 
-def decode_value(raw: Any, kind: inspect.Type, path: KeyPath, report: Report, *, is_text: bool = False) -> Any:
+def decode_value(raw: Any, kind: inspect.Type, path: KeyPath, report: Problems, *, is_text: bool = False) -> Any:
     """One value by the same rules; `is_text`: from a variable, where numbers are written as text."""
     if is_text:
         raw = _from_text(raw, _plain(kind))
@@ -119,7 +119,7 @@ def _type_info(kind: Any) -> inspect.Type:
 class _Walk:
     """Down the tree and the types together."""
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: Problems) -> None:
         self.report = report
 
     def value(self, raw: Any, path: KeyPath, kind: inspect.Type) -> Any:

@@ -37,9 +37,9 @@ def sentences(kind: type) -> Sentences:
 def json_schema(kind: type | None = None) -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) of the cluster file, or of another tree of Structs, with its sentences."""
     if kind is None:
-        from fairlead.spec.model import Spec
+        from fairlead.spec.tables import spec_type
 
-        kind = Spec
+        kind = spec_type()
     schema = msgspec.json.schema(kind)
     for struct in structs(kind):
         said, definition = sentences(struct), schema["$defs"][struct.__name__]

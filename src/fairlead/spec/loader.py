@@ -17,6 +17,7 @@ from fairlead.spec.locate import KeyPath
 from fairlead.spec.model import Spec
 from fairlead.spec.resolve import Origin, resolve
 from fairlead.spec.rules import rules
+from fairlead.spec.tables import spec_type
 from fairlead.spec.text import read_text
 
 DEFAULT_FILE = "cluster.toml"
@@ -98,7 +99,7 @@ def preset_text(name: str) -> str:
 
 @functools.cache
 def _lab() -> Decoded[Spec]:
-    return decode_text(preset_text("lab"), Spec, file="preset:lab")
+    return decode_text(preset_text("lab"), spec_type(), file="preset:lab")
 
 
 def _complete(
@@ -109,7 +110,7 @@ def _complete(
     environ: Mapping[str, str],
     today: dt.date | None,
 ) -> Loaded:
-    reading = Reading(text, Spec, file=file, hint=_NEXT)
+    reading = Reading(text, spec_type(), file=file, hint=_NEXT)
     reading.value, origins = resolve(reading, _lab(), flags=flags, environ=environ)
     reading.run(rules(today or dt.datetime.now(dt.UTC).date()))
     done = reading.done()

@@ -1,17 +1,20 @@
 """The cluster file, as types. Every field has its sentence: `init` writes it as a comment, the schema and the reference
 page print it. What a field means is said here; what must fit together between fields is said in rules.py.
 
-A table belongs to the part of fairlead that reads it, and appears with its first reader.
+Here stand the tables that every room reads. One that belongs to a room stands in that room, whose room.py names it
+(tables.py joins them); `spec.table(Preflight)` is its value.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar, overload
 
 from msgspec import Meta, Struct, field
 
 from fairlead.base.nodeset import NodeSet
+
+T = TypeVar("T")
 
 Label = Annotated[
     str,
@@ -61,6 +64,9 @@ class Pool(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     python: str = "python3"
     """The Python on the nodes, by name or path. It needs no fairlead; the ranks of a job need torch in it."""
+
+    container: str = ""
+    """The container image of the ranks on these nodes; left out, the one in [slurm]."""
 
 
 class Fabric(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -148,99 +154,6 @@ class Runs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How many runs are kept; the oldest go first."""
 
 
-class Lab(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The shape of the lab: virtual hosts in network namespaces on this machine. Read only with `via = "lab"`."""
-
-    name: Label | None = None
-    """The lab's name, for machines with several; left out, the cluster's."""
-
-    rate_mbps: Rate = 250
-    """Rate of every host port, in both directions."""
-
-    uplink_rate_mbps: Rate | None = None
-    """Rate of every link between T0 and T1; left out, as `rate_mbps`."""
-
-    burst_kib: Annotated[int, Meta(ge=1, le=65_536)] = 32
-    """Token bucket of a port: how much may leave at once."""
-
-    buffer_kib: Annotated[int, Meta(ge=1, le=1_048_576)] = 256
-    """Queue of a port; what does not fit is dropped."""
-
-    mtu: Annotated[int, Meta(ge=1280, le=65_535)] = 9000
-    """Largest packet on the fabric, in bytes."""
-
-    segmentation_offload: bool = False
-    """Let packets larger than the MTU cross a hop whole, as real NICs do: faster, but counts and drops are then
-    coarser."""
-
-    checksum_offload: bool = True
-    """Leave out checksums that no wire can spoil; false computes them all."""
-
-    scratch_mib: Annotated[int, Meta(ge=16, le=1_048_576)] = 256
-    """Size of each host's private scratch space, in memory."""
-
-    sshd: bool = False
-    """Run an OpenSSH server on each host."""
-
-    facts: str = ""
-    """A folder with one captured tree per node (NODE/sys, NODE/proc, ...) laid over the host; left out, generated."""
-
-
-class Slurm(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Slurm, for `via = "slurm"`, and for the lab."""
-
-    partition: str = ""
-    """The partition to run in; left out, Slurm's default."""
-
-    account: str = ""
-    """The account to charge; left out, Slurm's default."""
-
-    reservation: str = ""
-    """A reservation to run in."""
-
-    options: tuple[str, ...] = ("--exclusive", "--mem=0")
-    """More sbatch options for the job that holds the nodes. The default asks for whole nodes, with all their memory."""
-
-    time_limit_min: Annotated[int, Meta(ge=1, le=43_200)] = 60
-    """How long that job may hold its nodes, in minutes; fairlead cancels it when it is done with them."""
-
-    pending_s: Seconds = 60.0
-    """How long to wait for that job to start."""
-
-    container: str = ""
-    """A container image for ranks: a path or a URL, as the runtime takes it."""
-
-    container_runtime: Literal["none", "pyxis", "apptainer"] = "none"
-    """What starts the container: pyxis (with enroot) or apptainer."""
-
-    lab: bool = False
-    """Run a real Slurm in the lab: a controller, and a slurmd on each host."""
-
-
-class Preflight(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The gate before a job."""
-
-    timeout_s: Seconds = 120.0
-    """Time limit for the pair phase, and again for the ranks."""
-
-    node_limit_s: Seconds = 60.0
-    """The longest a node's own probe may take. Usually less is waited: once half of the nodes have answered, the others
-    get three times as long, and four seconds at least."""
-
-    message_bytes: Annotated[tuple[Annotated[int, Meta(ge=8, le=1 << 34)], ...], Meta(min_length=1)] = (
-        8,
-        65_536,
-        67_108_864,
-    )
-    """Message sizes of the all-reduce. Sizes between them are tried too, growing while they fit into `reduce_s`."""
-
-    reduce_s: Seconds = 1.0
-    """How long all-reduces may take: on a slow network the largest size is left out rather than waited for."""
-
-    warn_as_fail: bool = False
-    """Let a warning close the gate."""
-
-
 class Expect(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One fact about nodes that differs from the VM-size table, or that no table can know. Checks judge against it."""
 
@@ -256,6 +169,15 @@ class Expect(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     pool: str = ""
     """The pool it is about; left out, every pool."""
 
+    message_bytes: Annotated[int, Meta(ge=0, le=1 << 40, examples=[17_179_869_184])] | None = None
+    """For a rate of messages: the smallest message it holds for; left out, as the VM-size table says."""
+
+    min_nodes: Positive | None = None
+    """For a quantity of a job: the fewest nodes it holds for; left out, any number."""
+
+    max_nodes: Positive | None = None
+    """And the most nodes."""
+
 
 class Spec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A cluster file."""
@@ -269,10 +191,34 @@ class Spec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     access: Access
     waivers: tuple[Waiver, ...] = field(default=(), name="waiver")
     runs: Runs = Runs()
-    lab: Lab = Lab()
-    slurm: Slurm = Slurm()
-    preflight: Preflight = Preflight()
     expects: tuple[Expect, ...] = field(default=(), name="expect")
+
+    @overload
+    def table(self, which: type[T]) -> T: ...
+    @overload
+    def table(self, which: str) -> Any: ...
+    def table(self, which: type[T] | str) -> Any:
+        """A room's table: `spec.table(Preflight).timeout_s`; by its name for who must not know the room.
+
+        At its defaults where this value was not read from a file.
+        """
+        from fairlead.spec.tables import kind_of
+
+        kind = kind_of(which) if isinstance(which, str) else which
+        values = (getattr(self, name) for name in self.__struct_fields__)
+        return next((v for v in values if type(v) is kind), None) or kind()
+
+    def with_table(self, value: Struct) -> Spec:
+        """A copy with a room's table replaced."""
+        from fairlead.spec.tables import name_of, spec_type
+
+        kept = {f: getattr(self, f) for f in self.__struct_fields__}
+        return spec_type()(**{**kept, name_of(type(value)): value})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For pickle, which would look for the joined type by its name and find this one."""
+        fields = {f: getattr(self, f) for f in self.__struct_fields__}
+        return (_bare if type(self) is Spec else _joined), (fields,)
 
     @property
     def is_lab(self) -> bool:
@@ -287,3 +233,13 @@ class Spec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def pool_of(self, node: str) -> Pool | None:
         """The pool a node is in."""
         return next((p for p in self.pools if node in p.nodes), None)
+
+
+def _bare(fields: dict[str, Any]) -> Spec:
+    return Spec(**fields)
+
+
+def _joined(fields: dict[str, Any]) -> Spec:
+    from fairlead.spec.tables import spec_type
+
+    return spec_type()(**fields)

@@ -1,28 +1,26 @@
 """The reference pages of the cluster file and of the VM sizes, as Markdown made from the model and the data.
 
-python -m fairlead.spec.reference [FOLDER]      writes them (docs/reference); a test holds them fresh
+`make docs` writes what `pages` returns into docs/reference; a test holds it fresh.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from msgspec import NODEFAULT, inspect
 
-from fairlead.base.files import write_atomic
 from fairlead.spec.contract import SITE_FACTS, Contract
 from fairlead.spec.decode import type_of
 from fairlead.spec.docs import sentences
+from fairlead.spec.limits import held_for, not_judged, source_of
 from fairlead.spec.loader import preset_names, preset_text
-from fairlead.spec.model import Spec
 from fairlead.spec.resolve import OVERRIDES
+from fairlead.spec.tables import spec_type
 from fairlead.spec.vmsize import EXPECTED, FACTS, Expected, Source, VmSize, sizes, storage
 from fairlead.spec.write import toml_value
 
-_MADE = "<!-- made by `python -m fairlead.spec.reference`; do not edit -->"
+_MADE = "<!-- made by `make docs`; do not edit -->"
 
 _CLUSTER_FILE = """\
 One TOML file, `cluster.toml`, says what the cluster is meant to be. `fairlead init` writes one, `fairlead check`
@@ -32,6 +30,10 @@ refused, every problem is told at once with its line, and the file holds no secr
 _VM_SIZES = """\
 Checks compare nodes with these facts. Where a cell is empty no source says anything, and nothing is concluded from it.
 Numbers in brackets are the sources below. A site overrides a fact with [`[[expect]]`](cluster-file.md#expect)."""
+
+_NOT_JUDGED = """\
+No source has these numbers. Facts are then compared between the nodes of a pool; quantities are measured and reported.
+`[[expect]]` gives one."""
 
 _COLUMNS = [
     *(
@@ -58,14 +60,14 @@ def pages() -> dict[str, str]:
 
 def cluster_file() -> str:
     """Every table and key of the cluster file."""
-    kind = type_of(Spec)
+    kind = type_of(spec_type())
     assert isinstance(kind, inspect.StructType)
     top = [f for f in kind.fields if not _inner(f.type)]
     out = [
         _MADE,
         "# The cluster file",
         _CLUSTER_FILE,
-        _markdown(["key", "type", "default", "meaning"], _rows(top, sentences(Spec).fields)),
+        _markdown(["key", "type", "default", "meaning"], _rows(top, sentences(spec_type()).fields)),
     ]
     for field in kind.fields:
         inner = _inner(field.type)
@@ -108,18 +110,19 @@ def vm_sizes() -> str:
         out += [f"## {family}", _markdown(_COLUMNS, (_row(s, mark) for s in members))]
         limits: dict[tuple[str, ...], list[str]] = {}
         for member in members:
-            for quantity, limit in member.expected.items():
-                said = (
-                    f"`{quantity}`",
-                    _limit(limit),
-                    EXPECTED[quantity][0],
-                    limit.note,
-                    mark(member.source(quantity)),
-                )
-                limits.setdefault(said, []).append(f"`{member.name}`")
+            for quantity, rows in member.reached.items():
+                for row in rows:
+                    said = (f"`{quantity}`", _limit(row), EXPECTED[quantity][0], held_for(row), source_of(row))
+                    limits.setdefault(said, []).append(f"`{member.name}`")
         if limits:
-            rows = (("<br>".join(names), *said) for said, names in limits.items())
-            out.append(_markdown(["size", "quantity", "limits", "unit", "measured how", "source"], rows))
+            lines = (("<br>".join(names), *said) for said, names in limits.items())
+            out.append(_markdown(["size", "quantity", "limits", "unit", "holds for", "source"], lines))
+    real = [s for s in sizes().values() if s.family != "none"]
+    alike: dict[str, list[str]] = {}
+    for member in real:
+        alike.setdefault(", ".join(f"`{name}`" for name in not_judged(member)), []).append(f"`{member.name}`")
+    out += ["## What is not judged for lack of a number", _NOT_JUDGED]
+    out.append(_markdown(["size", "no number for"], (("<br>".join(names), said) for said, names in alike.items())))
     meanings = sentences(VmSize).fields
     out += ["## Facts", _markdown(["fact", "meaning"], ((f"`{f}`", meanings[f]) for f in FACTS))]
     out += ["## Quantities"]
@@ -251,14 +254,3 @@ def _cite(source: Source) -> str:
 def _markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [list(header), ["---"] * len(header), *([c.replace("|", "\\|") for c in row] for row in rows)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def main(arguments: Sequence[str]) -> None:
-    """Write the pages."""
-    folder = Path(arguments[0] if arguments else "docs/reference")
-    for name, text in pages().items():
-        write_atomic(folder / name, text)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

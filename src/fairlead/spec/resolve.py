@@ -13,10 +13,12 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 from msgspec import Struct, inspect
 
+from fairlead.base.rooms import load
 from fairlead.errors import UsageError
 from fairlead.spec.decode import Decoded, Reading, decode_value, type_of
 from fairlead.spec.locate import KeyPath, dotted
 from fairlead.spec.model import Pool, Spec
+from fairlead.spec.tables import tables
 from fairlead.spec.vmsize import size
 
 OriginKind = Literal["flag", "environment", "file", "preset", "size", "derived", "default"]
@@ -152,10 +154,9 @@ def _derived(spec: Spec, said: set[KeyPath]) -> Iterator[Fill]:
     nics = sum(num_nics(spec, p) for p in spec.pools)
     if num_t0 and ("fabric", "hosts_per_t0") not in said and nics % num_t0 == 0:
         yield ("fabric", "hosts_per_t0"), nics // num_t0, Origin("derived", "from the nodes and `t0`")
-    if spec.is_lab and ("lab", "name") not in said:
-        yield ("lab", "name"), spec.cluster.name, Origin("derived", "from [cluster] name")
-    if ("lab", "uplink_rate_mbps") not in said:
-        yield ("lab", "uplink_rate_mbps"), spec.lab.rate_mbps, Origin("derived", "from `rate_mbps`")
+    for table in tables():
+        if table.derived:
+            yield from load(table.derived)(spec, said)
 
 
 def num_nics(spec: Spec, pool: Pool) -> int:
@@ -184,7 +185,7 @@ def replace_at(value: Any, path: KeyPath, new: Any) -> Any:
 
 
 def _type_at(path: tuple[str, ...]) -> inspect.Type:
-    kind = type_of(Spec)
+    kind = type_of(Spec)  # a flag sets no room's table
     for name in path:
         assert isinstance(kind, inspect.StructType)
         kind = next(f.type for f in kind.fields if f.encode_name == name)

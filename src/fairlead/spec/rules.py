@@ -1,4 +1,5 @@
 """What must fit together in a cluster file. Each rule sees the whole spec and says everything it objects to.
+Rules about a room's table stand beside that table.
 
 Pure: no rule reads a machine, a clock or the environment. A rule names every path it looked at in `needs`, so that it
 stays silent where one of them was refused before.
@@ -7,37 +8,31 @@ stays silent where one of them was refused before.
 from __future__ import annotations
 
 import datetime as dt
-import re
 from collections.abc import Callable, Iterator
 
 from fairlead.base.nodeset import NodeSet
+from fairlead.base.rooms import load
 from fairlead.base.suggest import did_you_mean
 from fairlead.errors import UsageError
 from fairlead.spec.contract import expectable
 from fairlead.spec.decode import decode_value
 from fairlead.spec.locate import KeyPath
 from fairlead.spec.model import Spec
-from fairlead.spec.report import Report
+from fairlead.spec.problems import Problems
 from fairlead.spec.resolve import num_nics
+from fairlead.spec.tables import tables
 from fairlead.spec.topology import Topology
-from fairlead.spec.vmsize import size, sizes
+from fairlead.spec.vmsize import EXPECTED, size, sizes
 
 SCHEMA = 1
-MAX_LAB_NODES = 256
-"""Each lab host is a process and a handful of namespaces; a machine that holds more than this is not a laptop."""
-MAX_LAB_PLANES = 8
-LAB_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?\Z")
-"""What can name a lab, and a host in one: it becomes a host name and a file name."""
-LAB_RESERVED = frozenset({"mgmt", "head"})
-"""Hosts a lab has besides the nodes."""
 
 _VIA: KeyPath = ("access", "via")
 
 
-def rules(today: dt.date) -> list[Callable[[Spec, Report], None]]:
+def rules(today: dt.date) -> list[Callable[[Spec, Problems], None]]:
     """Every rule, in the order of the file."""
 
-    def waivers(spec: Spec, report: Report) -> None:
+    def waivers(spec: Spec, report: Problems) -> None:
         _waivers(spec, report, today)
 
     return [
@@ -48,19 +43,18 @@ def rules(today: dt.date) -> list[Callable[[Spec, Report], None]]:
         _fabric,
         _topology,
         _access,
-        _lab,
-        _slurm,
+        *(load(t.rules) for t in tables() if t.rules),
         waivers,
         _expects,
     ]
 
 
-def _schema(spec: Spec, report: Report) -> None:
+def _schema(spec: Spec, report: Problems) -> None:
     if spec.schema != SCHEMA:
         report(("schema",), "spec/schema", f"schema is {spec.schema}; this fairlead reads schema {SCHEMA}")
 
 
-def _pool_names(spec: Spec, report: Report) -> None:
+def _pool_names(spec: Spec, report: Problems) -> None:
     if not spec.pools:
         report(
             ("pool",),
@@ -77,15 +71,12 @@ def _pool_names(spec: Spec, report: Report) -> None:
         first.setdefault(pool.name, number)
 
 
-def _pool_nodes(spec: Spec, report: Report) -> None:
+def _pool_nodes(spec: Spec, report: Problems) -> None:
     owner: dict[str, int] = {}
     for number, pool in enumerate(spec.pools):
         here, nodes = ("pool", number, "nodes"), pool.nodes
         if not nodes:
             report(here, "spec/no-nodes", f"pool `{pool.name}` names no nodes")
-        odd = [n for n in nodes if not n[0].isalnum()]
-        if odd:
-            report(here, "spec/node-name", f"`{odd[0]}` is no node name: it must begin with a letter or a digit")
         shared: dict[int, list[str]] = {}
         for node in nodes:
             if node in owner:
@@ -101,7 +92,7 @@ def _pool_nodes(spec: Spec, report: Report) -> None:
             report(path, "spec/count", f"count is {pool.count}, but `nodes` names {len(nodes)}", needs=[here])
 
 
-def _pool_sizes(spec: Spec, report: Report) -> None:
+def _pool_sizes(spec: Spec, report: Problems) -> None:
     for number, pool in enumerate(spec.pools):
         here: KeyPath = ("pool", number, "size")
         facts = size(pool.size)
@@ -129,7 +120,7 @@ def _pool_sizes(spec: Spec, report: Report) -> None:
             report(("fabric", "rdma"), "spec/size-no-rdma", text, hint='use rdma = "none"', needs=[here, _VIA])
 
 
-def _fabric(spec: Spec, report: Report) -> None:
+def _fabric(spec: Spec, report: Problems) -> None:
     fabric, here, link = spec.fabric, ("fabric", "rdma"), ("fabric", "link")
     if fabric.rdma == "ib" and fabric.link == "ethernet":
         report(here, "spec/rdma-link", 'rdma = "ib" needs link = "infiniband"', needs=[link])
@@ -137,7 +128,7 @@ def _fabric(spec: Spec, report: Report) -> None:
         report(here, "spec/rdma-link", f'rdma = "{fabric.rdma}" needs link = "ethernet"', needs=[link])
 
 
-def _topology(spec: Spec, report: Report) -> None:
+def _topology(spec: Spec, report: Problems) -> None:
     fabric = spec.fabric
     for number, pool in enumerate(spec.pools):
         path: KeyPath = ("pool", number, "ports")
@@ -169,13 +160,10 @@ def _topology(spec: Spec, report: Report) -> None:
         report(("fabric", "hosts_per_t0"), "spec/topology-divide", text, needs=[where, *needs])
 
 
-def _access(spec: Spec, report: Report) -> None:
+def _access(spec: Spec, report: Problems) -> None:
     via = spec.access.via
-    unused = {
-        ("access", "user"): ("ssh",),
-        ("lab",): ("lab",),
-        ("slurm",): ("slurm", "lab"),
-    }
+    unused: dict[KeyPath, tuple[str, ...]] = {("access", "user"): ("ssh",)}
+    unused |= {(t.name,): t.via for t in tables() if t.via}
     for path, readers in unused.items():
         if path in report.places and via not in readers:
             name = f"`{path[-1]}`" if len(path) > 1 else f"[{path[0]}]"
@@ -183,38 +171,7 @@ def _access(spec: Spec, report: Report) -> None:
             report.warn(path, "spec/ignored", text, needs=[_VIA], on="key")
 
 
-def _lab(spec: Spec, report: Report) -> None:
-    if not spec.is_lab:
-        return
-    total = sum(len(p.nodes) for p in spec.pools)
-    if total > MAX_LAB_NODES:
-        text = f"the lab would need {total} virtual hosts; {MAX_LAB_NODES} is the most"
-        report(("pool", 0, "nodes"), "spec/lab-too-large", text, needs=[_VIA, *_of_pools(spec, "nodes")])
-    if spec.fabric.planes > MAX_LAB_PLANES:
-        text = f"the lab would need {spec.fabric.planes} planes; {MAX_LAB_PLANES} is the most"
-        report(("fabric", "planes"), "spec/lab-too-large", text, needs=[_VIA])
-    for number, pool in enumerate(spec.pools):
-        real = [n for n in pool.nodes if not LAB_NAME.match(n)]
-        if real:
-            text = f"`{real[0]}` cannot be a lab host: lower-case letters, digits and dashes only, no address or domain"
-            hint = 'for real nodes use via = "ssh" or "slurm"'
-            report(("pool", number, "nodes"), "spec/lab-real-nodes", text, hint=hint, needs=[_VIA])
-        for taken in sorted(LAB_RESERVED & set(pool.nodes)):
-            text = f"`{taken}` cannot be a lab host: the lab has one of its own"
-            report(("pool", number, "nodes"), "spec/lab-reserved", text, needs=[_VIA])
-
-
-def _slurm(spec: Spec, report: Report) -> None:
-    slurm = spec.slurm
-    if bool(slurm.container) != (slurm.container_runtime != "none"):
-        have, lack = ("container", "container_runtime") if slurm.container else ("container_runtime", "container")
-        report(("slurm", have), "spec/container-half", f"`{have}` needs `{lack}` too", needs=[("slurm", lack)])
-    if slurm.lab and not spec.is_lab:
-        text = f'`lab` starts a Slurm in the lab, but `via` is "{spec.access.via}"'
-        report(("slurm", "lab"), "spec/slurm-lab", text, needs=[_VIA])
-
-
-def _waivers(spec: Spec, report: Report, today: dt.date) -> None:
+def _waivers(spec: Spec, report: Problems, today: dt.date) -> None:
     if not spec.waivers:
         return
     from fairlead.records.codes import explanations  # reads every room's codes: only where a waiver asks for one
@@ -237,9 +194,9 @@ def _waivers(spec: Spec, report: Report, today: dt.date) -> None:
             report.warn((*path, "expires"), "spec/waiver-expired", text, hint=hint, needs=[(*path, "code")])
 
 
-def _expects(spec: Spec, report: Report) -> None:
+def _expects(spec: Spec, report: Problems) -> None:
     pools = {p.name for p in spec.pools}
-    seen: set[tuple[str, str]] = set()
+    seen: set[tuple[object, ...]] = set()
     for number, expect in enumerate(spec.expects):
         path = ("expect", number)
         if expect.pool and expect.pool not in pools:
@@ -258,9 +215,15 @@ def _expects(spec: Spec, report: Report) -> None:
             continue
         if not report.is_refused((*path, "value")):
             decode_value(_as_list(expect.value), kinds[expect.fact], (*path, "value"), report)
-        if (expect.fact, expect.pool) in seen:
+        held = (expect.message_bytes, expect.min_nodes, expect.max_nodes)
+        if expect.fact not in EXPECTED and any(value is not None for value in held):
+            text = f"`{expect.fact}` holds for a node, whatever the messages and the number of nodes"
+            report((*path, "fact"), "spec/expect-holds", text, hint="leave message_bytes, min_nodes and max_nodes out")
+        elif expect.min_nodes and expect.max_nodes and expect.min_nodes > expect.max_nodes:
+            report((*path, "max_nodes"), "spec/expect-holds", "max_nodes is less than min_nodes")
+        if (expect.fact, expect.pool, *held) in seen:
             report((*path, "fact"), "spec/expect-twice", f"`{expect.fact}` is expected twice")
-        seen.add((expect.fact, expect.pool))
+        seen.add((expect.fact, expect.pool, *held))
 
 
 def _of_pools(spec: Spec, *keys: str) -> list[KeyPath]:

@@ -124,6 +124,17 @@ def path_address(  # noqa: PLR0917 - the order is the order of the words in the 
     return _compose(plane, [*up, port_usid(dst_port), t0_usid(dst_t0), function])
 
 
+def loop_address(plane: int, t0: int, t1: int, port: int) -> IPv6Address:
+    """The address to send to for a way up over a T0 to one T1 and back down by the same T0.
+
+    It needs the link between the two in both directions, and no other link between switches.
+
+    >>> loop_address(2, 7, 1, 12)
+    IPv6Address('fcbb:bb02:1007:2001:1007:e00c:1007:0')
+    """
+    return _compose(plane, [t0_usid(t0), t1_usid(t1), t0_usid(t0), port_usid(port), t0_usid(t0), 0])
+
+
 def shift(address: IPv6Address) -> IPv6Address:
     """What the switch that owns the first micro-segment makes of an address (RFC 9800, section 4.1).
 

@@ -42,7 +42,14 @@ class Expected(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     warn_below: float | None = None
     fail_below: float | None = None
     fail_above: float | None = None
+    nodes: tuple[int, int] | None = None
+    """The fewest and the most nodes it holds for; left out, any number."""
+    message_bytes: int = 0
+    """The smallest message it holds for: a rate grows with the message, and a limit for a large one fails a small."""
     source: str
+    """Who says so, in one line."""
+    of: str = ""
+    """The VM size it was found on, where it is taken over from a like one."""
     note: str = ""
     """How it was measured."""
 
@@ -61,6 +68,8 @@ EXPECTED: Mapping[str, tuple[str, str]] = {
     "hca_pair_gbps": ("Gb/s", "RDMA write bandwidth between two nodes, per HCA"),
     "hca_pair_latency_us": ("us", "RDMA read latency between two nodes"),
     "gpu_h2d_gbs": ("GB/s", "copy from host to one GPU"),
+    "gpu_d2h_gbs": ("GB/s", "copy from one GPU to the host"),
+    "gpu_memory_gbs": ("GB/s", "memory bandwidth of one GPU"),
     "gpu_p2p_gbs": ("GB/s", "copy between two GPUs of one node"),
     "gpu_gemm_tflops": ("TFLOPS", "16-bit matrix multiplication on one GPU"),
     "cpu_stream_gbs": ("GB/s", "memory bandwidth of the node (STREAM triad)"),
@@ -123,7 +132,9 @@ class VmSize(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     temp_disk_gib: float | None = None
     """The temporary disk, in GiB."""
     expected: Mapping[str, Expected] = {}
-    """Quantities to reach, by the names of EXPECTED."""
+    """Quantities to reach, by the names of EXPECTED: of several rows, the first."""
+    reached: Mapping[str, tuple[Expected, ...]] = {}
+    """All rows of each quantity: by number of nodes, and by message size; `spec.limits.limit_for` picks one."""
     sources: Mapping[str, Source] = {}
     """Fact or quantity -> where its value comes from."""
 
@@ -155,7 +166,9 @@ class Tier(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 FACTS = tuple(
-    f for f in VmSize.__struct_fields__ if f not in ("name", "family", "aliases", "note", "expected", "sources")
+    f
+    for f in VmSize.__struct_fields__
+    if f not in ("name", "family", "aliases", "note", "expected", "reached", "sources")
 )
 """The names of all facts of a VM size."""
 
@@ -192,22 +205,39 @@ def _by_spelling() -> dict[str, VmSize]:
 def _family(data: dict[str, Any]) -> list[VmSize]:
     """The sizes of one file. A row may be `like` an earlier one: it takes over what it does not say itself.
 
-    The row's `source` vouches for all of it, except what `from` gives another source; `like` takes over `from` as well.
+    The row's `source` vouches for all of it, except what `from` gives another source; `like` takes over `from` as well,
+    and of `expected` each quantity that the row does not name, marked with the size it was found on.
     """
     known = {key: msgspec.convert(s, Source) for key, s in data["source"].items()}
     facts: dict[str, dict[str, Any]] = {}
     origins: dict[str, dict[str, str]] = {}
+    reached: dict[str, dict[str, tuple[Expected, ...]]] = {}
+    vouched: dict[str, dict[str, Source]] = {}
     out: list[VmSize] = []
     for row in data["size"]:
         name, like, said = row["name"], row.pop("like", ""), row.pop("from", {})
         main = row.pop("source")
         inherited = {k: v for k, v in origins.get(like, {}).items() if k not in row}
         origins[name] = inherited | said
+        own = {quantity: _rows(rows) for quantity, rows in row.pop("expected", {}).items()}
         facts[name] = {k: v for k, v in facts.get(like, {}).items() if k not in ("aliases", "note")} | row
-        expected = facts[name].get("expected", {})
-        keys = {f: origins[name].get(f, main) for f in FACTS if f in facts[name]}
-        keys |= {quantity: value["source"] for quantity, value in expected.items()}
-        sources = {fact: known[key] for fact, key in keys.items()}
-        filled = {**facts[name], "family": data["family"], "sources": sources}
+        taken = {q: tuple(_of(like, r) for r in rows) for q, rows in reached.get(like, {}).items()}
+        reached[name] = taken | {q: tuple(_convert(r, known) for r in rows) for q, rows in own.items()}
+        vouched[name] = vouched.get(like, {}) | {q: known[rows[0]["source"]] for q, rows in own.items()}
+        sources = {f: known[origins[name].get(f, main)] for f in FACTS if f in facts[name]} | vouched[name]
+        filled = {**facts[name], "family": data["family"], "sources": sources, "reached": reached[name]}
+        filled["expected"] = {quantity: rows[0] for quantity, rows in reached[name].items()}
         out.append(msgspec.convert(filled, VmSize))
     return out
+
+
+def _rows(said: dict[str, Any] | list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return said if isinstance(said, list) else [said]
+
+
+def _convert(row: dict[str, Any], known: Mapping[str, Source]) -> Expected:
+    return msgspec.convert({**row, "source": str(known[row["source"]])}, Expected)
+
+
+def _of(like: str, row: Expected) -> Expected:
+    return msgspec.structs.replace(row, of=row.of or like)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -17,11 +18,9 @@ from msgspec import inspect
 from fairlead.base.nodeset import NodeSet
 from fairlead.spec.decode import type_of
 from fairlead.spec.docs import sentences
-from fairlead.spec.model import Spec
+from fairlead.spec.tables import spec_type, table
 
 _WIDTH = 100
-_ONLY_VIA = {"lab": ("lab",), "slurm": ("slurm", "lab")}
-"""Tables that only some ways of access read."""
 
 _HEAD = """\
 {title}
@@ -33,7 +32,7 @@ Lines that begin with # and a blank explain; other # lines are settings at their
 
 def write(tree: Mapping[str, Any], *, title: str) -> str:
     """A commented cluster file that holds `tree` (plain values, TOML names)."""
-    kind = type_of(Spec)
+    kind = type_of(spec_type())
     assert isinstance(kind, inspect.StructType)
     via = tree.get("access", {}).get("via", "")
     blocks = ["\n".join(_comment(_HEAD.format(title=title)))]
@@ -43,7 +42,7 @@ def write(tree: Mapping[str, Any], *, title: str) -> str:
             continue
         inner = field.type.item_type if isinstance(field.type, inspect.VarTupleType) else field.type
         if not isinstance(inner, inspect.StructType):
-            blocks.append("\n".join(_setting(field, tree, sentences(Spec).fields)))
+            blocks.append("\n".join(_setting(field, tree, sentences(spec_type()).fields)))
         elif isinstance(field.type, inspect.VarTupleType):
             rows = tree.get(name, [])
             blocks += ["\n".join(_table(f"[[{name}]]", inner, row, explain=i == 0)) for i, row in enumerate(rows)]
@@ -54,16 +53,19 @@ def write(tree: Mapping[str, Any], *, title: str) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def is_read(table: str, via: str) -> bool:
+def is_read(name: str, via: str) -> bool:
     """Whether a table is read at all with this way of access."""
-    return via in _ONLY_VIA.get(table, (via,))
+    found = table(name)
+    return found is None or not found.via or via in found.via
 
 
 def toml_value(value: Any) -> str:
-    """A plain value as TOML writes it.
+    """A plain value as TOML writes it, on one line.
 
     >>> toml_value(["a", 1, True])
     '["a", 1, true]'
+    >>> toml_value({"loss": 0.01, "of a rail": {}})
+    '{loss = 0.01, "of a rail" = {}}'
     """
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -71,9 +73,16 @@ def toml_value(value: Any) -> str:
         return json.dumps(str(value), ensure_ascii=False)
     if isinstance(value, tuple | list):
         return "[" + ", ".join(toml_value(v) for v in value) + "]"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_key(key)} = {toml_value(v)}" for key, v in value.items()) + "}"
     if isinstance(value, dt.date):
         return value.isoformat()
     return repr(value)
+
+
+def _key(name: str) -> str:
+    """A key, quoted where TOML wants it."""
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)
 
 
 def _table(header: str, kind: inspect.StructType, row: Mapping[str, Any] | None, *, explain: bool) -> Iterator[str]:
@@ -101,6 +110,8 @@ def _default(field: inspect.Field) -> str:
     """A setting's default as TOML, or an example where it has none."""
     if field.default not in (None, msgspec.NODEFAULT):
         return toml_value(field.default)
+    if field.default_factory is not msgspec.NODEFAULT:
+        return toml_value(field.default_factory())
     example = _example(field.type)
     return str(example) if field.name == "expires" else toml_value(example)
 

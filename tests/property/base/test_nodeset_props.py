@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.base.nodeset import NodeSet, expand, fold
+from fairlead.base.nodeset import NodeSet, expand, fold, is_name
 from fairlead.errors import UsageError
 
 number = st.integers(0, 120).flatmap(lambda n: st.sampled_from([str(n), f"{n:02}", f"{n:03}"]))
@@ -83,6 +84,12 @@ def test_junk_is_read_or_refused_never_a_crash(text):
 
 
 @given(st.lists(st.text(max_size=12), max_size=10))
-def test_any_names_can_be_held_and_shown(odd):
-    assert set(NodeSet(odd)) == set(odd)
-    assert isinstance(fold(odd), str)
+def test_names_from_elsewhere_are_one_word_or_refused(odd):
+    if not all(is_name(name) for name in odd):
+        with pytest.raises(UsageError, match="is not a node name"):
+            NodeSet(odd)
+        return
+    made = NodeSet(odd)
+    assert set(made) == set(odd)
+    assert str(made).split() == ([str(made)] if odd else [])
+    assert not str(made).startswith("-")

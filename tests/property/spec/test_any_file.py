@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from fairlead.errors import SpecError
 from fairlead.spec.loader import Loaded, preset_names, preset_text, read
 from fairlead.spec.write import toml_value, write
+from support.depth import cases
 
 TODAY = dt.date(2026, 11, 20)
 WHOLE = [write(t, title="t") for t in ({"schema": 1, "access": {"via": "lab"}},)] + [
@@ -46,7 +47,9 @@ VALUES = st.recursive(
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(KEYS), inner, max_size=4)),
     max_leaves=8,
 )
-quick = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+quick = settings(
+    max_examples=cases(150), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.spec.locate import KeyPath, Place, Span, dotted, locate
+from support.depth import cases
 
 BARE = st.text("abzAZ019_-", min_size=1, max_size=4)
 WORDS = st.text("aZ0 .,=#[]{}\"'\\-_é漢\u2028\x85\x7f😀", max_size=6)
@@ -140,7 +141,7 @@ def check_place(text: str, path: KeyPath, place: Place, item: Any) -> None:
         assert found == item
 
 
-@settings(max_examples=300)
+@settings(max_examples=cases(300))
 @given(document())
 def test_every_path_has_its_place(text: str) -> None:
     try:
@@ -159,7 +160,7 @@ def test_the_generator_makes_all_kinds() -> None:
     """The property above would be empty if most documents were not TOML."""
     good: list[int] = []
 
-    @settings(max_examples=200, database=None)
+    @settings(max_examples=cases(200), database=None)
     @given(document())
     def count(text: str) -> None:
         try:

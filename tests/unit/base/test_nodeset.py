@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.base.nodeset import MAX_NODES, NodeSet, expand, fold
+from fairlead.base.nodeset import MAX_NODES, NodeSet, expand, fold, is_name
 from fairlead.errors import Exit, UsageError
 
 
@@ -117,7 +117,30 @@ def test_a_set_is_ordered_indexed_hashable_and_prints_itself():
     assert nodes != "login,n[9-10]"
 
 
-def test_names_from_elsewhere_need_not_be_good_names():
-    odd = ["n²", "n\u0663", "a[1", "", "x\ny1"]
-    assert set(NodeSet(odd)) == set(odd)
-    assert isinstance(str(NodeSet(odd)), str)
+BAD_NAMES = [
+    "n2 /shared/x.sbatch", "-n2", "--uid=0", "-oProxyCommand=x", "..", "../n2", "n2/x", "n2,n3", "n[2", "n2;id", "n2\n",
+    "x\ny1", "n²", "n\u0663", "", " ", "n2-", "n2.", "n2=x", "$(id)", "n" * 254,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+def test_what_could_be_an_option_a_path_or_two_words_is_no_node(name):
+    with pytest.raises(UsageError) as caught:
+        NodeSet(["n1", name])
+    assert caught.value.code == "nodes/name"
+    assert ascii(name)[:200] in caught.value.message
+    assert is_name("n1")
+    assert not is_name(name)
+
+
+@pytest.mark.parametrize("name", ["n1", "10.0.0.1", "fd00::1", "user@host", "gpu_01", "a.b-c.example", "1", "n" * 253])
+def test_names_and_addresses_are_nodes(name):
+    assert str(NodeSet([name])) == name
+    assert NodeSet(name) == NodeSet([name])
+
+
+def test_sets_made_of_sets_hold_the_same_names():
+    a, b = NodeSet("n[1-10]"), NodeSet("n[5-20]")
+    assert [str(s) for s in (a | b, a & b, a - b)] == ["n[1-20]", "n[5-10]", "n[1-4]"]
+    assert (a | b)[0] == "n1"
+    assert hash(a - b) == hash(NodeSet("n[1-4]"))

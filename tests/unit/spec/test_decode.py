@@ -13,7 +13,7 @@ from fairlead.base.nodeset import NodeSet
 from fairlead.errors import SpecError, UsageError
 from fairlead.spec.decode import Decoded, decode_file, decode_text
 from fairlead.spec.locate import MAX_PARTS
-from fairlead.spec.report import Report
+from fairlead.spec.problems import Problems
 
 
 class Part(Struct, frozen=True, kw_only=True):
@@ -204,12 +204,12 @@ def test_unprintable_key_is_shown_escaped() -> None:
     assert message == "unknown key `'a\\x1bb'`"
 
 
-def no_two_parts(whole: Whole, report: Report) -> None:
+def no_two_parts(whole: Whole, report: Problems) -> None:
     if len(whole.parts) > 1:
         report(("part", 1), "test/two", "two parts", on="key")
 
 
-def first_part_is_small(whole: Whole, report: Report) -> None:
+def first_part_is_small(whole: Whole, report: Problems) -> None:
     if whole.parts[0].size > 5:
         report(("part", 0, "size"), "test/large", "large", hint="smaller", needs=[("mode",)])
 
@@ -268,7 +268,7 @@ def test_a_check_may_not_stumble_over_a_good_file() -> None:
 
 
 def test_warnings_stop_nobody() -> None:
-    def warn(whole: Whole, report: Report) -> None:
+    def warn(whole: Whole, report: Problems) -> None:
         report.warn(("mode",), "test/slow", "slow", hint="use fast")
 
     decoded = decode('schema = 1\nmode = "slow"', checks=[warn])

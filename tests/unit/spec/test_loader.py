@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,8 +12,10 @@ import pytest
 
 from fairlead.base.nodeset import NodeSet
 from fairlead.errors import SpecError, UsageError
+from fairlead.lab.table import Lab
 from fairlead.spec.loader import Loaded, load, preset, preset_names, preset_text, read
 from fairlead.spec.locate import dotted
+from fairlead.spec.model import Spec
 from fairlead.spec.resolve import OVERRIDES, leaves
 
 FILE = """\
@@ -165,7 +169,7 @@ def test_a_lab_of_two_lines(tmp_path: Path) -> None:
     assert spec.nodes == NodeSet("n[0-3]")
     fabric = spec.fabric
     assert (fabric.planes, fabric.t0, fabric.t1, fabric.hosts_per_t0, fabric.rdma) == (4, 2, 2, 2, "mrc")
-    assert (spec.pools[0].ports, spec.pools[0].python, spec.lab.name) == (4, sys.executable, "cluster")
+    assert (spec.pools[0].ports, spec.pools[0].python, spec.table("lab").name) == (4, sys.executable, "cluster")
     assert origins(loaded)["fabric.planes"] == "preset lab"
     assert origins(loaded)["pool[0].nodes"] == "preset lab"
     assert origins(loaded)["access.via"] == f"{tmp_path}/c.toml:2"
@@ -175,7 +179,7 @@ def test_what_a_lab_file_says_wins_over_the_preset(tmp_path: Path) -> None:
     text = 'schema = 1\n[access]\nvia = "lab"\n[fabric]\nplanes = 1\nt1 = 3\n[lab]\nname = "mine"\nrate_mbps = 10\n'
     spec = read(write(tmp_path / "c.toml", text), environ={}).spec
     assert (spec.fabric.planes, spec.fabric.t0, spec.fabric.t1, spec.pools[0].ports) == (1, 2, 3, 1)
-    assert (spec.lab.name, spec.lab.uplink_rate_mbps) == ("mine", 10)
+    assert (spec.table(Lab).name, spec.table(Lab).uplink_rate_mbps) == ("mine", 10)
 
 
 def test_only_via_makes_a_lab(tmp_path: Path) -> None:
@@ -208,6 +212,15 @@ def test_presets_cover_the_ways_of_access() -> None:
 def test_unknown_preset() -> None:
     with pytest.raises(UsageError, match=r"no preset `nd-h10`; did you mean `nd-h100`\?"):
         preset("nd-h10")
+
+
+def test_a_spec_survives_copies_and_pickle_with_its_tables(tmp_path: Path) -> None:
+    spec = preset("lab", environ={}).spec
+    for again in (copy.copy(spec), copy.deepcopy(spec), pickle.loads(pickle.dumps(spec))):
+        assert again == spec
+        assert again.table(Lab) == spec.table(Lab)
+    by_hand = Spec(schema=1, access=spec.access)
+    assert pickle.loads(pickle.dumps(by_hand)) == by_hand
 
 
 def test_pool_of(tmp_path: Path) -> None:

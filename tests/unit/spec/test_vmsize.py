@@ -100,6 +100,10 @@ def test_every_number_has_a_source(found: VmSize) -> None:
         given = [n for n in numbers if n is not None]
         assert given == sorted(given)
         assert given or limits.fail_above is not None
+        assert found.reached[quantity][0] == limits
+    for quantity, rows in found.reached.items():
+        assert len({(row.nodes, row.message_bytes) for row in rows}) == len(rows), quantity
+        assert all(row.source for row in rows)
     for source in found.sources.values():
         assert source.name
         assert source.where
@@ -108,7 +112,8 @@ def test_every_number_has_a_source(found: VmSize) -> None:
 
 def test_a_row_like_another_keeps_the_sources_apart() -> None:
     whole, less = sizes()["Standard_HB176rs_v4"], sizes()["Standard_HB176-24rs_v4"]
-    assert (less.vcpus, less.memory_gib, less.expected) == (24, whole.memory_gib, whole.expected)
+    assert (less.vcpus, less.memory_gib, set(less.expected)) == (24, whole.memory_gib, set(whole.expected))
+    assert {row.of for rows in less.reached.values() for row in rows} == {whole.name}
     assert less.source("numa_nodes") == whole.source("numa_nodes")
     h200 = sizes()["Standard_ND96isr_H200_v5"]
     vcpus, numa = h200.source("vcpus"), h200.source("numa_nodes")

@@ -24,7 +24,7 @@ class _Said(NamedTuple):
     file: str
 
 
-class Report:
+class Problems:
     """Call it to refuse a path: `report(("pool", 0, "count"), "spec/count", "...", needs=[("pool", 0, "nodes")])`."""
 
     def __init__(self, file: str, text: str, places: Mapping[KeyPath, Place]) -> None:

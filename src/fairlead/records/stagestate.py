@@ -1,0 +1,90 @@
+"""What a stage has done so far, on disk, so that a later run goes on from there.
+
+    state = StageState(state_place() / "weights" / "llama.json", Spread, schema="fairlead.weights-state/1")
+    with state.turn():                       # one run at a time
+        done = state.read() or Spread()
+        state.write(done)                    # whole or not at all, as often as something is done
+
+The file says which schema it is of. One of another schema, or one that does not read, is an error that says how to
+start afresh: it is never half understood.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from fairlead import __version__
+from fairlead.base.files import disk_errors, write_atomic
+from fairlead.errors import Exit, RunError
+from fairlead.records.codec import builtins, from_json, to_json
+from fairlead.records.journal import locked
+from fairlead.records.runs import now_utc
+
+T = TypeVar("T")
+
+
+class _Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """The file."""
+
+    schema: str
+    version: str
+    """Of the fairlead that wrote it."""
+    written: str
+    """UTC."""
+    state: Any
+
+
+class StageState(Generic[T]):
+    """The state of one piece of work of one stage."""
+
+    def __init__(self, path: Path, kind: type[T], *, schema: str) -> None:
+        """`schema` is the state's name and number, `fairlead.weights-state/1`: raise it when the fields change."""
+        self.path, self.schema = path, schema
+        self._kind = kind
+
+    def read(self) -> T | None:
+        """What an earlier run left; None where there is none. Raises RunError for one that cannot be gone on from."""
+        try:
+            kept = from_json(self.path.read_bytes(), _Kept)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise self._unusable("run/state-damaged", f"does not read: {error}") from error
+        if kept.schema != self.schema:
+            what = f"is {kept.schema}, written by fairlead {kept.version}; this fairlead goes on from {self.schema}"
+            raise self._unusable("run/state-schema", what)
+        try:
+            return msgspec.convert(kept.state, self._kind)
+        except msgspec.ValidationError as error:
+            raise self._unusable("run/state-damaged", f"does not read: {error}") from error
+
+    def write(self, state: T) -> None:
+        """Keep the state. Raises DiskFull or NotPermitted; the state before is then still there, whole."""
+        kept = _Kept(schema=self.schema, version=__version__, written=now_utc(), state=builtins(state))
+        write_atomic(self.path, to_json(kept))
+
+    def clear(self) -> None:
+        """Forget it: the work is done, or begins anew."""
+        with disk_errors(self.path):
+            self.path.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def turn(self, limit_s: float = 0.0) -> Iterator[None]:
+        """Nobody else works on it meanwhile; a run that is killed gives its turn back. Raises RunError (exit 5)."""
+        with disk_errors(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        with locked(self.path.with_suffix(".lock"), limit_s) as is_mine:
+            if not is_mine:
+                text = f"another run of fairlead is at work on {self.path.stem}"
+                hint = f"wait for it; who it is says: fuser {self.path.with_suffix('.lock')}"
+                raise RunError("run/state-busy", text, hint=hint, exit=Exit.RETRY)
+            yield
+
+    def _unusable(self, code: str, what: str) -> RunError:
+        text = f"what an earlier run left in {self.path} {what}"
+        return RunError(code, text, hint=f"to start afresh: rm {self.path}")
