@@ -26,6 +26,10 @@ class Backend(abc.ABC):
         """The same, inside the container image the cluster file names; where it names none, `wrap`."""
         return self.wrap(node, argv)
 
+    def container_of(self, node: str) -> str:
+        """The image that `wrap_contained` uses there; empty where it uses none."""
+        return ""
+
     def wrap_tasks(self, nodes: NodeSet, per_node: int, command: Command, options: Sequence[str]) -> list[str] | None:
         """One step of a scheduler that runs a command as `per_node` tasks on each node; None where there is none.
 

@@ -11,12 +11,14 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from fairlead.cluster.onnode import descendants, signal_all
 
-CHUNK = 1 << 18
+CHUNK = 1 << 16
+"""What a pipe holds, unless somebody made it larger (pipe(7))."""
 _REAP_S = 0.1
 
 
@@ -38,23 +40,45 @@ class Child:
         pipes = (self._process.stdin, self._process.stdout, self._process.stderr)
         self._open = {pipe.fileno(): pipe for pipe in pipes if pipe}
         self.stdin, self.stdout, self.stderr = self._open
+        self._readers: dict[int, asyncio.Future[None]] = {}
+        """Who waits for which pipe; it stays watched between two reads, which counts with a thousand children."""
+        self._watched: set[int] = set()
+        self._came: dict[int, bytes] = {}
         for fd in self._open:
             os.set_blocking(fd, False)
 
     async def read(self, fd: int) -> bytes:
         """The next piece of `stdout` or `stderr`; empty at its end. Nothing is lost if cancelled."""
-        while True:
-            await self._until_ready(fd, self._loop.add_reader, self._loop.remove_reader)
-            with contextlib.suppress(BlockingIOError):
-                return os.read(fd, CHUNK)
+        while fd not in self._came:
+            if fd not in self._open:
+                raise BrokenPipeError
+            self._readers[fd] = ready = self._loop.create_future()
+            if fd not in self._watched:
+                self._loop.add_reader(fd, self._readable, fd)
+                self._watched.add(fd)
+            await ready
+        return self._came.pop(fd)
+
+    def _readable(self, fd: int) -> None:
+        waiting = self._readers.pop(fd, None)
+        if waiting is None or waiting.done():  # nobody wants more now
+            self._loop.remove_reader(fd)
+            self._watched.discard(fd)
+            return
+        with contextlib.suppress(BlockingIOError):
+            self._came[fd] = os.read(fd, CHUNK)
+        waiting.set_result(None)
 
     async def write(self, data: bytes) -> None:
         """All of it to standard input. Raises BrokenPipeError where nobody reads."""
         view = memoryview(data)
         while view:
-            await self._until_ready(self.stdin, self._loop.add_writer, self._loop.remove_writer)
-            with contextlib.suppress(BlockingIOError):
+            if self.stdin not in self._open:
+                raise BrokenPipeError
+            try:
                 view = view[os.write(self.stdin, view) :]
+            except BlockingIOError:
+                await self._until_writable()
 
     def end_input(self) -> None:
         """Close standard input, also under a write that waits."""
@@ -85,19 +109,17 @@ class Child:
             # the number may be another child's in a moment: nobody may still watch it
             self._loop.remove_reader(fd)
             self._loop.remove_writer(fd)
+            self._watched.discard(fd)
             pipe.close()
 
-    async def _until_ready(self, fd: int, add: Callable[..., object], remove: Callable[[int], object]) -> None:
-        if fd in self._open:
-            ready: asyncio.Future[None] = self._loop.create_future()
-            add(fd, _settle, ready)
-            try:
-                await ready
-            finally:
-                if fd in self._open:
-                    remove(fd)
-        if fd not in self._open:
-            raise BrokenPipeError
+    async def _until_writable(self) -> None:
+        ready: asyncio.Future[None] = self._loop.create_future()
+        self._loop.add_writer(self.stdin, _settle, ready)
+        try:
+            await ready
+        finally:
+            if self.stdin in self._open:
+                self._loop.remove_writer(self.stdin)
 
 
 class Captured(NamedTuple):
@@ -139,10 +161,28 @@ def _settle(ready: asyncio.Future[None]) -> None:
         ready.set_result(None)
 
 
+def _below(pid: int) -> list[int]:
+    """Every process below one; many are asked for at once, so the kernel's own list of children is asked first."""
+    found, queue = list[int](), [pid]
+    while queue:
+        for task in Path(f"/proc/{queue.pop()}/task").glob("*"):
+            try:
+                children = [int(word) for word in (task / "children").read_text().split()]
+            except FileNotFoundError:
+                if not task.exists():
+                    continue  # it has ended
+                return descendants(pid)  # a kernel without CONFIG_PROC_CHILDREN
+            except OSError:
+                continue
+            found += children
+            queue += children
+    return found
+
+
 def kill_tree(pid: int) -> None:
     """SIGKILL for a process and everything below it; all are frozen first, so that none forks on the way."""
     frozen: set[int] = set()
-    while found := {pid, *descendants(pid)} - frozen:
+    while found := {pid, *_below(pid)} - frozen:
         signal_all(list(found), signal.SIGSTOP)
         frozen |= found
     signal_all(list(frozen), signal.SIGKILL)

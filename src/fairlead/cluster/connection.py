@@ -10,6 +10,7 @@ from fairlead.cluster.engine import Engine
 from fairlead.cluster.face import Cluster
 from fairlead.cluster.fanout import Watcher
 from fairlead.cluster.protocol import Recorder
+from fairlead.cluster.table import Slurm
 from fairlead.errors import UsageError
 from fairlead.records.runs import default_place
 from fairlead.spec.model import Spec
@@ -42,7 +43,7 @@ def connect(
 
 def _backend(spec: Spec, folder: Path, note: Callable[[str], object]) -> Backend:
     """Imports only the one that is used."""
-    access, slurm = spec.access, spec.slurm
+    access, slurm = spec.access, spec.table(Slurm)
     match access.via:
         case "local":
             from fairlead.cluster.local import LocalBackend
@@ -62,14 +63,17 @@ def _backend(spec: Spec, folder: Path, note: Callable[[str], object]) -> Backend
                 minutes=slurm.time_limit_min,
                 pending_s=slurm.pending_s,
                 options=slurm.options,
+                step_options=slurm.step_options,
                 container=slurm.container,
+                containers={node: pool.container for pool in spec.pools if pool.container for node in pool.nodes},
+                mounts=slurm.container_mounts,
                 runtime=slurm.container_runtime,
             )
             return SlurmBackend(ask, folder=folder, note=note)
         case "lab":
             from fairlead.cluster.lab import LabBackend
 
-            return LabBackend(spec.lab.name or spec.cluster.name)
+            return LabBackend(spec.table("lab").name or spec.cluster.name)
         case "kubernetes":
             raise UsageError(
                 "cluster/no-backend",

@@ -34,9 +34,15 @@ async def fetch_one(talk: Talk, source: str, path: Path, max_bytes: int) -> Resu
         path.parent.mkdir(parents=True, exist_ok=True)
         file = part.open("wb")
 
+    num_bytes = 0
+
     def on_frame(kind: bytes, rank: int, payload: bytes) -> None:
+        nonlocal num_bytes
         if kind != b"d":
             gathered.on_frame(kind, rank, payload)
+            return
+        num_bytes += len(payload)
+        if num_bytes > max_bytes:  # the node should have seen to that; here it counts
             return
         digest.update(payload)
         with disk_errors(path):
@@ -48,6 +54,9 @@ async def fetch_one(talk: Talk, source: str, path: Path, max_bytes: int) -> Resu
             result = gathered.result(await talk.hold(job, None, on_frame))
             if not result.ok:
                 return result
+            if num_bytes > max_bytes:
+                error = f"{source}: Larger than the {max_bytes} bytes allowed"
+                return Result(node=talk.node, state=State.FAILED, error=error)
             if gathered.exit is None or gathered.exit["sha256"] != digest.hexdigest():
                 return Result(node=talk.node, state=State.FAILED, error=f"{source}: It did not arrive whole")
             with disk_errors(path):

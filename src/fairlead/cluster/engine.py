@@ -6,32 +6,46 @@ Every call goes one way: check the names, make the nodes usable, one conversatio
 from __future__ import annotations
 
 import asyncio
+import logging
+import shlex
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from fairlead.base.nodeset import NodeSet
+from fairlead.base.program import Program
 from fairlead.base.suggest import did_you_mean
+from fairlead.base.units import counted
 from fairlead.cluster.backend import Backend
+from fairlead.cluster.channel import encoded
 from fairlead.cluster.child import Captured, capture
 from fairlead.cluster.copies import fetch_one, file_size, push_one, whole_path
 from fairlead.cluster.fanout import DEFAULT_FANOUT, Slot, Slots, Watcher, each, make_room
-from fairlead.cluster.live import LiveGroup
+from fairlead.cluster.heard import Heard
+from fairlead.cluster.live import Group, JoinedGroup, LiveGroup
 from fairlead.cluster.outputs import Gathered, record
 from fairlead.cluster.protocol import (
     DEFAULT_KEEP_BYTES,
     AsyncCluster,
     Command,
+    Message,
     OnLine,
     Recorder,
     Refusal,
     Result,
     State,
 )
+from fairlead.cluster.spread import Spread, relay_program, source_of
 from fairlead.cluster.talk import UNBOUNDED, Talk, pieces, run_job
 from fairlead.cluster.tasks import TaskGroup
 from fairlead.errors import UsageError
+from fairlead.records.log import tell
 from fairlead.records.runs import now_utc
+
+log = logging.getLogger("fairlead.cluster")
+_LOG_CHARS = 120
 
 
 class Engine(AsyncCluster):
@@ -128,9 +142,101 @@ class Engine(AsyncCluster):
         }
         done = self._begun(one.argv, found, limit_s, len(one.stdin) * len(found))
         group = LiveGroup(
-            self._backend, found, one, python_of=self._python_of, envs=envs or None, limit_s=limit_s, record=done
+            self._backend,
+            found,
+            lambda _: one,
+            python_of=self._python_of,
+            envs=envs or None,
+            limit_s=limit_s,
+            record=done,
         )
         return await group.start(self._fanout)
+
+    async def start(
+        self,
+        program: Program,
+        nodes: NodeSet | str,
+        *,
+        limit_s: float,
+        args: Sequence[str] = (),
+        first: Message | None = None,
+        env: Mapping[str, str] | None = None,
+        per_node: int | None = None,
+        in_container: bool = False,
+        as_tasks: bool = False,
+        options: Sequence[str] = (),
+    ) -> Group:
+        """A program on every node, or `per_node` ranks of it, each in the Python and container of its own pool.
+
+        `first` is a message to each of them that is there before any other. `as_tasks`: real tasks of a scheduler, with
+        more `options` of its own, where there is one; ranks are then numbered pool by pool where pools differ. Close
+        the group, always.
+        """
+        found = check_nodes(nodes, self._known)
+        stdin = program.stdin + (b"" if first is None else encoded(first))
+
+        def command(node: str) -> Command:
+            words = program.words(self._python_of(node), args)
+            return Command(argv=words, stdin=stdin, env=env or {}, in_container=in_container)
+
+        done = self._begun(command(found[0]).argv, found, limit_s, len(stdin) * len(found))
+        if as_tasks and per_node:
+            group = await self._tasks(found, command, per_node=per_node, options=options, limit_s=limit_s, done=done)
+            if group is not None:
+                return group
+        envs = per_node and {
+            node: [_rank_env(group, local, per_node, len(found)) for local in range(per_node)]
+            for group, node in enumerate(found)
+        }
+        live = LiveGroup(
+            self._backend,
+            found,
+            command,
+            python_of=self._python_of,
+            envs=envs or None,
+            limit_s=limit_s,
+            record=done,
+        )
+        return await live.start(self._fanout)
+
+    async def _tasks(
+        self,
+        nodes: NodeSet,
+        command: Callable[[str], Command],
+        *,
+        per_node: int,
+        options: Sequence[str],
+        limit_s: float,
+        done: Callable[[list[Result]], None],
+    ) -> Group | None:
+        """One step for the pools that are alike; several share what is heard."""
+        await self._backend.ready(nodes)
+        kinds: dict[tuple[str, str], list[str]] = {}
+        for node in nodes:
+            kinds.setdefault((self._python_of(node), self._backend.container_of(node)), []).append(node)
+        steps, first_rank = [], 0
+        for members in kinds.values():
+            own = NodeSet(members)
+            places = {
+                "FAIRLEAD_WIRE": "lines",
+                "FAIRLEAD_FIRST_RANK": str(first_rank),
+                "FAIRLEAD_WORLD": str(per_node * len(nodes)),
+            }
+            one = command(own[0])
+            one = replace(one, env={**one.env, **places})
+            argv = self._backend.wrap_tasks(own, per_node, one, options)
+            if argv is None:
+                return None
+            steps.append((argv, own, one, first_rank))
+            first_rank += per_node * len(own)
+        heard, env = Heard(len(steps)), self._backend.environ()
+        groups = [
+            TaskGroup(argv, own, one, env=env, per_node=per_node, heard=heard, first_rank=first)
+            for argv, own, one, first in steps
+        ]
+        for group in groups:
+            await group.start(limit_s)
+        return JoinedGroup(groups, heard, done)
 
     async def live_tasks(
         self,
@@ -157,11 +263,20 @@ class Engine(AsyncCluster):
         return await capture(wrapped, limit_s=limit_s, env=self._backend.environ()) if wrapped else None
 
     async def push(
-        self, nodes: NodeSet | str, source: Path, target: str, *, limit_s: float, mode: int = 0o644
+        self,
+        nodes: NodeSet | str,
+        source: Path,
+        target: str,
+        *,
+        limit_s: float,
+        mode: int = 0o644,
+        addresses: Mapping[str, str] | None = None,
     ) -> list[Result]:
-        """Copy one local file to the same path on every node."""
+        """Copy a local file or folder to the same path on every node; from node to node where addresses are given."""
         found = check_nodes(nodes, self._known)
         whole_path(target)
+        if addresses is not None or source.is_dir():  # noqa: ASYNC240 - one look at a local disk
+            return await self._spread(found, source, target, limit_s=limit_s, mode=mode, addresses=addresses or {})
         num_bytes = file_size(source) * len(found)
 
         async def work(talk: Talk, slot: Slot) -> list[Result]:
@@ -170,6 +285,28 @@ class Engine(AsyncCluster):
         return await self._do(
             found, work, _one_blank, ("push", str(source), target), limit_s=limit_s, bytes_in=num_bytes
         )
+
+    async def _spread(
+        self, nodes: NodeSet, source: Path, target: str, *, limit_s: float, mode: int, addresses: Mapping[str, str]
+    ) -> list[Result]:
+        what = await asyncio.to_thread(source_of, source, mode)
+        done = self._begun(("push", str(source), target), nodes, limit_s, what.size)
+        program = relay_program()
+        group = LiveGroup(
+            self._backend,
+            nodes,
+            lambda node: Command(argv=program.words(self._python_of(node)), stdin=program.stdin),
+            python_of=self._python_of,
+            envs=None,
+            limit_s=limit_s,
+        )
+        await group.start(self._fanout)
+        results: list[Result] = []
+        try:
+            results = await Spread(group, what, target, addresses, fanout=self._fanout).run(nodes)
+        finally:
+            done(results or await group.close())
+        return self.last
 
     async def fetch(
         self, nodes: NodeSet | str, source: str, into: Path, *, limit_s: float, max_bytes: int
@@ -232,13 +369,20 @@ class Engine(AsyncCluster):
         """A call has begun; returns what takes its results at the end, and records it."""
         at, started = now_utc(), time.monotonic()
         self.last = []
+        via, words = self._backend.name, _words(argv)
+        tell(log, f"asks {counted(len(nodes), 'node')}", via=via, argv=words, nodes=str(nodes), limit_s=limit_s)
 
         def ended(results: list[Result]) -> None:
             self.last = results
+            if not (self._recorder or log.isEnabledFor(logging.INFO)):
+                return
+            ms = round((time.monotonic() - started) * 1000)
+            call = record(via, argv, nodes, results, at=at, ms=ms, limit_s=limit_s, bytes_in=bytes_in)
+            level = logging.INFO if all(r.ok for r in results) else logging.WARNING
+            said: dict[str, Any] = {"states": call.states, "errors": call.errors, "took_ms": ms}
+            tell(log, f"{counted(len(nodes), 'node')} answered", level=level, via=via, argv=words, **said)
             if self._recorder:
-                ms = round((time.monotonic() - started) * 1000)
-                via = self._backend.name
-                self._recorder(record(via, argv, nodes, results, at=at, ms=ms, limit_s=limit_s, bytes_in=bytes_in))
+                self._recorder(call)
 
         return ended
 
@@ -253,6 +397,12 @@ def check_nodes(nodes: NodeSet | str, known: NodeSet | None) -> NodeSet:
         there = guess if guess.startswith("did you mean") else f"it has {known}"
         raise UsageError("nodes/unknown", f"the cluster has no {unknown}; {there}", hint="fairlead check")
     return found
+
+
+def _words(argv: Sequence[str]) -> str:
+    """A command for the log, where the beginning of a long one is enough: `commands.jsonl` has it whole."""
+    text = shlex.join(argv)
+    return text if len(text) <= _LOG_CHARS else text[:_LOG_CHARS] + "..."
 
 
 def _rank_env(group: int, local: int, per_node: int, num_nodes: int) -> dict[str, str]:

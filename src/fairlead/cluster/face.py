@@ -6,11 +6,12 @@ import asyncio
 import functools
 import signal
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from fairlead.base.nodeset import NodeSet
+from fairlead.base.program import Program
 from fairlead.cluster.child import Captured
 from fairlead.cluster.engine import Engine
 from fairlead.cluster.live import Live
@@ -18,6 +19,7 @@ from fairlead.cluster.protocol import (
     AsyncCluster,
     Command,
     Interrupted,
+    Message,
     interrupt_text,
 )
 
@@ -87,6 +89,35 @@ class Cluster:
         call = self._engine().live_tasks(nodes, command, limit_s=limit_s, per_node=per_node, options=options)
         group = self._wait(call)
         return Live(group, self._wait) if group else None
+
+    def start(
+        self,
+        program: Program,
+        nodes: NodeSet | str,
+        *,
+        limit_s: float,
+        args: Sequence[str] = (),
+        first: Message | None = None,
+        env: Mapping[str, str] | None = None,
+        per_node: int | None = None,
+        in_container: bool = False,
+        as_tasks: bool = False,
+        options: Sequence[str] = (),
+    ) -> Live:
+        """A program on every node, or ranks of it, to talk to while it runs; see Engine.start and live.py."""
+        call = self._engine().start(
+            program,
+            nodes,
+            limit_s=limit_s,
+            args=args,
+            first=first,
+            env=env,
+            per_node=per_node,
+            in_container=in_container,
+            as_tasks=as_tasks,
+            options=options,
+        )
+        return Live(self._wait(call), self._wait)
 
     def control(self, argv: Sequence[str], *, limit_s: float) -> Captured | None:
         """A short command of the scheduler itself, such as `scontrol show node`; None where there is no scheduler."""

@@ -91,7 +91,14 @@ class FakeCluster(AsyncCluster):
         return self._ended(results, on_line)
 
     async def push(
-        self, nodes: NodeSet | str, source: Path, target: str, *, limit_s: float, mode: int = 0o644
+        self,
+        nodes: NodeSet | str,
+        source: Path,
+        target: str,
+        *,
+        limit_s: float,
+        mode: int = 0o644,
+        addresses: Mapping[str, str] | None = None,
     ) -> list[Result]:
         """Keep the file's content for every node that the script lets succeed."""
         results = [self._one(n, Command(argv=("push", str(source), target)), limit_s) for n in NodeSet(nodes)]
@@ -119,8 +126,13 @@ class FakeCluster(AsyncCluster):
         """Nothing is held."""
 
     def _keep(self, source: Path, target: str, results: Sequence[Result]) -> None:
-        content = source.read_bytes()
-        self.files |= {(r.node, target): content for r in results if r.ok}
+        contents = (
+            {target: source}
+            if source.is_file()
+            else {f"{target}/{path.relative_to(source)}": path for path in source.rglob("*") if path.is_file()}
+        )
+        for name, path in contents.items():
+            self.files |= {(r.node, name): path.read_bytes() for r in results if r.ok}
 
     def _one(self, node: str, command: Command, limit_s: float) -> Result:
         self.calls.append((node, command))

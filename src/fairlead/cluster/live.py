@@ -1,95 +1,156 @@
-"""Processes that run while their caller talks to them: lines in for all, lines out as they come, ends as they end.
+"""Processes that run while their caller talks to them: messages to all or to one, messages back, ends as they end.
 
-    with cluster.live("n[0-3]", Command(argv=..., stdin=program), limit_s=60) as group:
-        group.send("go")                 # one line to the standard input of every process, behind Command.stdin
-        line = group.read(5.0)           # the next line of any of them; None after 5 s, and whenever one has ended
+    with cluster.start(AGENT, "n[0-3]", limit_s=60) as group:
+        group.send("go")                 # one line to every process
+        group.send(b"...", to="n2")      # a frame to what runs on one node; to=3: to rank 3
+        line = group.read(5.0)           # the next line or frame of any; None after 5 s, and whenever one has ended
+        lines = group.read_all(5.0)      # all that wait
         group.ended                      # (node, rank) -> Result, of those that ended so far
+        group.beats                      # (node, rank) -> the last sign of life
     # leaving stops whatever still runs
 
 LiveGroup holds one conversation a node, as every call does, so that each node's fault is its own. Where it must be real
-tasks of a job, tasks.py does the same with one step of a scheduler.
+tasks of a job, tasks.py does the same with one step of a scheduler. What a program on the node includes to take part is
+channel.py; any other process speaks and hears plain lines.
 """
 
 from __future__ import annotations
 
 import abc
 import asyncio
-from collections.abc import AsyncIterable, Callable, Mapping
+import json
+import time
+from collections import deque
+from collections.abc import AsyncIterable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
 from fairlead.base.nodeset import NodeSet
 from fairlead.cluster.backend import Backend
+from fairlead.cluster.channel import encoded
 from fairlead.cluster.fanout import Slots, make_room
+from fairlead.cluster.heard import Beat, Heard, Key, Source
+from fairlead.cluster.onnode import STUCK_S
 from fairlead.cluster.outputs import Gathered
-from fairlead.cluster.protocol import Command, Interrupted, Line, Refusal, Result, State, interrupt_text
+from fairlead.cluster.protocol import Command, Interrupted, Line, Message, Refusal, Result, State, interrupt_text
 from fairlead.cluster.talk import UNBOUNDED, Talk, pieces, run_job
 
-Key = tuple[str, int | None]
-"""A node, and the rank there; None where a node runs one process."""
+_KEEP_BYTES = 8 << 10
+"""Of each stream of each process, for its result; every line was handed out as it came."""
+MAX_UNSENT_BYTES = 4 << 20
+"""What may wait for one way to take it; then `send` waits, and a way that takes nothing for STUCK_S is stopped."""
 
-_KEEP_BYTES = 1 << 16
-_MAX_LINES = 10_000
-"""Lines that may wait to be read; then the nodes' output waits where it is."""
-_MAX_SENT = 1_000
-"""Lines that may wait to be taken by a node's way; one that lets more pile up is stopped."""
+
+class Outbox:
+    """What waits to be taken by one way."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[bytes] = deque()
+        self._num_bytes = 0
+        self._moved = asyncio.Event()
+        self.moved_s = time.monotonic()
+        """When something was last taken, or nothing waited."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether more should wait."""
+        return self._num_bytes >= MAX_UNSENT_BYTES
+
+    def put(self, data: bytes) -> None:
+        """Behind all that waits."""
+        if not self._waiting:
+            self.moved_s = time.monotonic()
+        self._waiting.append(data)
+        self._num_bytes += len(data)
+        self._moved.set()
+
+    async def take(self) -> bytes:
+        """The next."""
+        while not self._waiting:
+            self._moved.clear()
+            await self._moved.wait()
+        data = self._waiting.popleft()
+        self._num_bytes -= len(data)
+        self.moved_s = time.monotonic()
+        return data
 
 
 class Group(abc.ABC):
-    """What both kinds share: the lines that wait to be read, and who has ended."""
+    """What all kinds share: who takes part, what they have said, and who has ended."""
 
-    def __init__(self, record: Callable[[list[Result]], None]) -> None:
+    kind = "processes"
+    """`tasks` where a scheduler runs them."""
+
+    def __init__(self, heard: Heard, record: Callable[[list[Result]], None]) -> None:
         """`record` is told the results at the end."""
-        self._record = record
-        self.ended: dict[Key, Result] = {}
-        self._lines: asyncio.Queue[Line | None] = asyncio.Queue()
-        self._wanted = asyncio.Event()
-        self._wanted.set()
+        self.heard, self._record = heard, record
 
     @property
     @abc.abstractmethod
     def num_running(self) -> int:
         """Conversations that still go on."""
 
-    async def read(self, timeout_s: float) -> Line | None:
-        """The next line; None if none came in time, if a process ended, or if all have."""
-        if self._lines.empty() and not self.num_running:
-            return None
-        try:
-            async with asyncio.timeout(timeout_s):
-                line = await self._lines.get()
-        except TimeoutError:
-            return None
-        if self._lines.qsize() <= _MAX_LINES // 2:
-            self._wanted.set()
-        return line
-
     @property
-    def has_unread(self) -> bool:
-        """See Live."""
-        return not self._lines.empty()
+    @abc.abstractmethod
+    def num_starting(self) -> int:
+        """Nodes that have not been reached yet, and not been given up."""
 
     @abc.abstractmethod
-    def send(self, text: str) -> None:
-        """One line to every process that still runs; never waits."""
+    def has(self, to: str | int) -> bool:
+        """Whether a node, or a rank, takes part."""
+
+    @abc.abstractmethod
+    def ways(self, to: str | int | None) -> list[Outbox]:
+        """Where a message to a node, to a rank or to all goes. Those that have ended have none."""
+
+    @abc.abstractmethod
+    def address(self, message: Message, to: str | int | None) -> list[bytes]:
+        """The message as it goes over each of these ways."""
+
+    @abc.abstractmethod
+    def stop_way(self, way: Outbox) -> None:
+        """End what is behind a way that takes nothing any more."""
+
+    def send(self, message: Message, to: str | int | None = None) -> None:
+        """A line (str) or a frame (bytes), to all or to a node or a rank. Never waits; see `room`."""
+        ways = self.ways(to)
+        for data in self.address(message, to) if ways else ():
+            for way in ways:
+                way.put(data)
+
+    def is_full(self, to: str | int | None = None) -> bool:
+        """Whether so much waits already that one should wait for `room` before sending more."""
+        return any(way.is_full for way in self.ways(to))
+
+    async def room(self, to: str | int | None = None) -> None:
+        """Until more can be sent. A way that takes nothing is stopped, so this ends."""
+        while full := [way for way in self.ways(to) if way.is_full]:
+            for way in full:
+                if time.monotonic() - way.moved_s > 2 * STUCK_S:
+                    self.stop_way(way)
+            await asyncio.sleep(0.01)
+
+    async def read(self, timeout_s: float) -> Line | None:
+        """The next line or frame; None if none came in time, if a process ended, or if all have."""
+        if not self.heard.has_unread and self.num_running:
+            await self.heard.news(timeout_s)
+        return next(iter(self.heard.take(1)), None)
+
+    async def read_all(self, timeout_s: float) -> list[Line]:
+        """All that waits to be read, after waiting for the first as `read` does."""
+        if not self.heard.has_unread and self.num_running:
+            await self.heard.news(timeout_s)
+        return self.heard.take()
 
     async def close(self, grace_s: float = 0.0) -> list[Result]:
         """Wait `grace_s` for them to end, stop those that have not, and return a result for each, in order."""
-        results = await self._close(grace_s)
+        results = await self.stop(grace_s)
         self._record(results)
         return results
 
     @abc.abstractmethod
-    async def _close(self, grace_s: float) -> list[Result]: ...
-
-    def _heard(self, line: Line) -> None:
-        self._lines.put_nowait(line)
-        if self._lines.qsize() >= _MAX_LINES:
-            self._wanted.clear()
-
-    def _end(self, key: Key, result: Result) -> None:
-        self.ended[key] = result
-        self._lines.put_nowait(None)
+    async def stop(self, grace_s: float) -> list[Result]:
+        """As `close`, without telling anybody."""
 
 
 class LiveGroup(Group):
@@ -99,7 +160,7 @@ class LiveGroup(Group):
         self,
         backend: Backend,
         nodes: NodeSet,
-        command: Command,
+        command_of: Callable[[str], Command],
         *,
         python_of: Callable[[str], str],
         envs: Mapping[str, list[dict[str, str]]] | None,
@@ -107,16 +168,23 @@ class LiveGroup(Group):
         record: Callable[[list[Result]], None] = lambda _: None,
     ) -> None:
         """`envs` holds, for each node, one environment a rank; None for a plain process a node."""
-        super().__init__(record)
-        self._backend, self._python_of, self._nodes, self._command = backend, python_of, nodes, command
+        super().__init__(Heard(len(nodes)), record)
+        self._backend, self._python_of, self._nodes, self._command_of = backend, python_of, nodes, command_of
         self._envs, self._limit_s = envs, limit_s
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._inputs: dict[str, asyncio.Queue[bytes]] = {}
+        self._outboxes: dict[str, Outbox] = {}
+        self._starting: set[str] = set()
+        self._node_of = {rank: node for node in nodes for (_, rank), _ in self._members(node)}
 
     @property
     def num_running(self) -> int:
         """Nodes whose conversation still goes on."""
-        return sum(not task.done() for task in self._tasks.values())
+        return len(self._outboxes)
+
+    @property
+    def num_starting(self) -> int:
+        """Nodes that have not been reached yet, and not been given up."""
+        return len(self._starting)
 
     async def start(self, fanout: int) -> Self:
         """Begin on every usable node. Raises what `ready` raises where nothing can be run at all."""
@@ -127,19 +195,36 @@ class LiveGroup(Group):
             if node in refusals:
                 self._blank(node, refusals[node])
             else:
-                self._inputs[node] = asyncio.Queue(_MAX_SENT)
-                self._tasks[node] = asyncio.create_task(self._talk(node, slots), name=node)
+                self._outboxes[node] = Outbox()
+                self._starting.add(node)
+                self._tasks[node] = task = asyncio.create_task(self._talk(node, slots), name=node)
+                task.add_done_callback(self._over)
         return self
 
-    def send(self, text: str) -> None:
-        """One line to every process that still runs; never waits."""
-        for node, queue in self._inputs.items():
-            if queue.full():
-                self._tasks[node].cancel()
-            elif not self._tasks[node].done():
-                queue.put_nowait(text.encode() + b"\n")
+    def has(self, to: str | int) -> bool:
+        """See Group."""
+        return to in (self._node_of if isinstance(to, int) else self._nodes)
 
-    async def _close(self, grace_s: float) -> list[Result]:
+    def ways(self, to: str | int | None) -> list[Outbox]:
+        """One a node."""
+        if to is None:
+            return list(self._outboxes.values())
+        assert self.has(to), f"{to} is not in this group"
+        node = self._node_of[to] if isinstance(to, int) else to
+        return [self._outboxes[node]] if node in self._outboxes else []
+
+    def address(self, message: Message, to: str | int | None) -> list[bytes]:
+        """All that run on a node share its way."""
+        return [encoded(message, to) if isinstance(to, int) else encoded(message)]
+
+    def stop_way(self, way: Outbox) -> None:
+        """Stop its node's processes."""
+        node = next(node for node, outbox in self._outboxes.items() if outbox is way)
+        self._tasks[node].cancel()
+        del self._outboxes[node]
+
+    async def stop(self, grace_s: float) -> list[Result]:
+        """See Group."""
         running = [task for task in self._tasks.values() if not task.done()]
         if running and grace_s:
             _, late = await asyncio.wait(running, timeout=grace_s)
@@ -152,10 +237,14 @@ class LiveGroup(Group):
         if faults:
             raise faults[0]
         for node in self._tasks:
-            for key, _ in self._members(node):
-                if key not in self.ended:  # cancelled before it had begun
-                    self._blank(node, Refusal(State.CANCELLED, "not started"))
-        return [self.ended[key] for node in self._nodes for key, _ in self._members(node)]
+            if any(key not in self.heard.ended for key, _ in self._members(node)):  # cancelled before it had begun
+                self._blank(node, Refusal(State.CANCELLED, "not started"))
+        return [self.heard.ended[key] for node in self._nodes for key, _ in self._members(node)]
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        self._outboxes.pop(task.get_name(), None)
+        self._starting.discard(task.get_name())
+        self.heard.wake()
 
     def _members(self, node: str) -> list[tuple[Key, int | None]]:
         """(key, local rank) of what runs on a node."""
@@ -166,43 +255,106 @@ class LiveGroup(Group):
     def _blank(self, node: str, why: Refusal) -> None:
         for (_, rank), local in self._members(node):
             result = Result(node=node, state=why.state, error=why.error, hint=why.hint, rank=rank, local_rank=local)
-            self._end((node, rank), result)
+            self.heard.end((node, rank), result)
 
     async def _talk(self, node: str, slots: Slots) -> None:
         slot = await slots.take()
+        command, source = self._command_of(node), self.heard.source()
         talk = Talk(self._backend, node, self._python_of(node), self._limit_s, slot.since_s)
-        ranks = [
-            Gathered(node, rank, local, keep_bytes=_KEEP_BYTES, on_line=self._heard)
-            for (_, rank), local in self._members(node)
-        ]
+        keys = [key for key, _ in self._members(node)]
+        ranks = [self._gathered(key, local, source) for key, local in self._members(node)]
+
+        def on_here() -> None:
+            slot.give()
+            self._starting.discard(node)
 
         def on_frame(kind: bytes, local: int, payload: bytes) -> None:
-            rank = ranks[local]
-            rank.on_frame(kind, 0, payload)
+            if kind == b"b":
+                now = time.monotonic()
+                self.heard.beats |= {keys[int(i)]: Beat(now, text) for i, text in json.loads(payload).items()}
+                return
+            ranks[local].on_frame(kind, 0, payload)
             if kind == b"x":
-                self._end((node, rank.rank), rank.result(talk.ending))
+                self.heard.end(keys[local], ranks[local].result(talk.ending))
 
-        envs = self._envs[node] if self._envs else [{}]
-        job = run_job(self._command, node, envs, UNBOUNDED, is_live=True)
+        job = run_job(command, node, self._envs[node] if self._envs else [{}], UNBOUNDED, is_live=True)
         try:
             ending = await talk.hold(
                 job,
-                self._input(node),
+                self._input(command.stdin, self._outboxes[node]),
                 on_frame,
-                on_here=slot.give,
-                when_wanted=self._wanted.wait,
-                in_container=self._command.in_container,
+                on_here=on_here,
+                when_wanted=source.wanted.wait,
+                in_container=command.in_container,
             )
         finally:
             slot.give()
-        for rank in ranks:
-            self._end((node, rank.rank), rank.result(ending))
+        for key, rank in zip(keys, ranks, strict=True):
+            if key not in self.heard.ended:
+                self.heard.end(key, rank.result(ending))
 
-    async def _input(self, node: str) -> AsyncIterable[bytes]:
-        async for data in pieces(self._command.stdin):
+    def _gathered(self, key: Key, local: int | None, source: Source) -> Gathered:
+        def on_beat(text: str) -> None:
+            self.heard.beats[key] = Beat(time.monotonic(), text)
+
+        def on_line(line: Line) -> None:
+            self.heard.hear(source, line)
+
+        return Gathered(*key, local, keep_bytes=_KEEP_BYTES, on_line=on_line, on_beat=on_beat)
+
+    async def _input(self, first: bytes, outbox: Outbox) -> AsyncIterable[bytes]:
+        async for data in pieces(first):
             yield data
         while True:
-            yield await self._inputs[node].get()
+            yield await outbox.take()
+
+
+class JoinedGroup(Group):
+    """Several groups as one: the steps of pools that differ in their Python or their container. They share `heard`."""
+
+    kind = "tasks"
+
+    def __init__(self, groups: Sequence[Group], heard: Heard, record: Callable[[list[Result]], None]) -> None:
+        super().__init__(heard, record)
+        self._groups = groups
+
+    @property
+    def num_running(self) -> int:
+        """Conversations that still go on."""
+        return sum(group.num_running for group in self._groups)
+
+    @property
+    def num_starting(self) -> int:
+        """Nodes that have not been reached yet."""
+        return sum(group.num_starting for group in self._groups)
+
+    def has(self, to: str | int) -> bool:
+        """See Group."""
+        return any(group.has(to) for group in self._groups)
+
+    def ways(self, to: str | int | None) -> list[Outbox]:
+        """Of the one that has it."""
+        return [way for group in self._having(to) for way in group.ways(to)]
+
+    def address(self, message: Message, to: str | int | None) -> list[bytes]:
+        """As the one that has it does."""
+        return self._having(to)[0].address(message, to)
+
+    def stop_way(self, way: Outbox) -> None:
+        """Of whichever has it."""
+        for group in self._groups:
+            if way in group.ways(None):
+                group.stop_way(way)
+
+    async def stop(self, grace_s: float) -> list[Result]:
+        """All at once."""
+        each = await asyncio.gather(*(group.stop(grace_s) for group in self._groups))
+        return sorted((result for results in each for result in results), key=lambda r: r.rank or 0)
+
+    def _having(self, to: str | int | None) -> list[Group]:
+        found = [group for group in self._groups if to is None or group.has(to)]
+        assert found, f"{to} is not in this group"
+        return found
 
 
 class Live:
@@ -222,24 +374,56 @@ class Live:
             raise Interrupted(interrupt_text(results, str(error)), results) from None
 
     @property
+    def kind(self) -> str:
+        """`tasks` where a scheduler runs them, else `processes`."""
+        return self._group.kind
+
+    @property
     def ended(self) -> Mapping[Key, Result]:
         """Those that ended so far, and how."""
-        return self._group.ended
+        return self._group.heard.ended
+
+    def take_ended(self) -> list[tuple[Key, Result]]:
+        """Those that ended since this was last asked."""
+        return self._group.heard.take_ended()
+
+    @property
+    def beats(self) -> Mapping[Key, Beat]:
+        """The last sign of life of each process that has given one."""
+        return self._group.heard.beats
+
+    @property
+    def num_starting(self) -> int:
+        """Nodes that have not been reached yet, and not been given up: patience begins when this is 0."""
+        return self._group.num_starting
 
     @property
     def has_unread(self) -> bool:
         """Whether something that was said has not been read yet: an end is known before the last words are read."""
-        return self._group.has_unread
+        return self._group.heard.has_unread
 
-    def send(self, text: str) -> None:
-        """One line to every process that still runs; never waits."""
-        self._group.send(text)
+    def send(self, message: Message, to: str | int | None = None) -> None:
+        """A line (str) or a frame (bytes) to every process that still runs; `to` names one node, or numbers one rank.
+
+        Waits only while more than MAX_UNSENT_BYTES wait to be taken.
+        """
+        if self._group.is_full(to):
+            self._wait(self._group.room(to))
+        self._group.send(message, to)
 
     def read(self, timeout_s: float) -> Line | None:
-        """The next line; None if none came in time, or if a process or all of them ended."""
+        """The next line or frame; None if none came in time, or if a process or all of them ended."""
+        if waiting := self._group.heard.take(1):
+            return waiting[0]
         line = self._wait(self._group.read(timeout_s))
         assert line is None or isinstance(line, Line)
         return line
+
+    def read_all(self, timeout_s: float) -> Sequence[Line]:
+        """All lines and frames that wait, after waiting for the first as `read` does: for many who say much."""
+        lines = self._wait(self._group.read_all(timeout_s))
+        assert isinstance(lines, list)
+        return lines
 
     def close(self, grace_s: float = 0.0) -> list[Result]:
         """Wait `grace_s` for them to end, stop those that have not; one result each, in order."""

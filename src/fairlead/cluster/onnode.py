@@ -1,6 +1,6 @@
 """The program fairlead runs on a node: one file, standard library, Python 3.9; piped there, gone with the connection.
 
-It runs commands, receives a file or sends one. It knows nothing of how it was reached and imports nothing of fairlead.
+It runs commands, receives a file or sends one. It knows nothing of how it was reached; channel.py is joined to it.
 The asking side imports it too, for what both ends must agree on: the frames, and what is kept of an output.
 
 Three rules make it a guard. It adopts everything its commands start (PR_SET_CHILD_SUBREAPER), also what double-forks.
@@ -14,6 +14,8 @@ Output: MAGIC, then frames: kind, rank, length (FRAME), payload, END.
     o e a piece of standard output, standard error
     O E its last part, sent at the end where the middle was left out
     d   a piece of a file
+    a   how many bytes of a live job's input all its commands have taken: 8 bytes, after every ACK_BYTES
+    b   signs of life of a live job's commands, the last one of each: JSON, once a second
     x   one rank or copy has ended: JSON
     z   all have ended; nothing follows
 """
@@ -34,6 +36,8 @@ import threading
 import time
 from queue import SimpleQueue
 
+from fairlead.cluster.channel import IS_BEAT, MARK, SEGMENT
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,8 +55,12 @@ DRAIN_S = 0.5
 GIVE_UP_S = 2.0
 """After SIGKILL: what has not ended by then sleeps in the kernel."""
 MAX_LIMIT_S = 10**6
-MAX_WAITING = 1000
-"""Pieces of input a command may leave unread before it counts as stuck."""
+WINDOW_BYTES = 1 << 20
+"""Of a live job's input so much may be on its way, or wait for a command to take it."""
+ACK_BYTES = 1 << 16
+STUCK_S = 10.0
+"""A command that leaves half of that unread, and takes nothing for so long, is killed: the others wait for it."""
+TICK_S = 1.0
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
@@ -173,6 +181,9 @@ class Rank:
         self.pumps: list[threading.Thread] = []
         self.inbox: SimpleQueue[bytes] = SimpleQueue()
         """What goes to its standard input, in order; nothing (b"") ends it."""
+        self.num_put = self.num_taken = 0
+        """Bytes of its input."""
+        self.moved = time.monotonic()
 
 
 class Run:
@@ -184,6 +195,9 @@ class Run:
         self.stopped = ""
         self.is_live = bool(job["live"])
         self.lock = threading.Lock()
+        self.num_in = self.num_acked = 0
+        """Bytes of a live job's input that came, and that whoever asked knows to be taken."""
+        self.beats: dict[int, str] = {}
         self.alive: dict[int, Rank] = {}
         self.spared_until = 0.0
 
@@ -202,6 +216,8 @@ class Run:
             self.attend(rank, payload)
         spawn(self.watch_input)
         spawn(self.watch_clock)
+        if self.is_live:
+            spawn(self.tick)
         finishing = []
         while self.alive:
             # adopted orphans end here too; an ended rank keeps its process group's number until it is reaped
@@ -249,7 +265,7 @@ class Run:
                 rank.inbox.put(payload)
             if not self.is_live:
                 rank.inbox.put(b"")
-            spawn(feed, process.stdin, rank.inbox)
+            spawn(self.feed, process.stdin, rank, len(payload))
 
     def pump(self, rank: Rank, kind: bytes, fd: int) -> None:
         """Pass one stream on, no faster than it is taken."""
@@ -257,6 +273,8 @@ class Run:
             data = os.read(fd, CHUNK)
             if not data:
                 return
+            if self.is_live and data.startswith(MARK) and self.keep_beat(rank, data):
+                continue
             head = rank.kept[kind].feed(data)
             if head:
                 self.out.send(kind, head, rank.number)
@@ -264,7 +282,7 @@ class Run:
     def finish(self, rank: Rank, status: int, stopped: str, is_last: bool) -> None:  # noqa: FBT001
         """Stop what an ended rank left behind, send the rest of its output, tell how it ended."""
         took_s = time.monotonic() - self.started
-        if is_last and has_children():
+        if is_last and has_children() and (stopped or not self.job.get("may_leave")):
             kill_below(os.getpid())
         deadline = time.monotonic() + DRAIN_S
         for pump in rank.pumps:
@@ -288,10 +306,57 @@ class Run:
             data = self.stdin.read1(CHUNK)  # type: ignore[attr-defined]
             if not data:
                 return self.stop("disconnected")
-            for pid, rank in list(self.alive.items()):
+            self.num_in += len(data)
+            for rank in list(self.alive.values()):
+                rank.num_put = self.num_in
                 rank.inbox.put(data)
-                if rank.inbox.qsize() > MAX_WAITING:
+
+    def feed(self, pipe: BinaryIO, rank: Rank, spare: int) -> None:
+        """Give a command its input; one that does not want it all is no fault. `spare` bytes of it are not counted."""
+        data = rank.inbox.get()
+        while data:
+            rank.moved = time.monotonic()
+            with contextlib.suppress(OSError):
+                pipe.write(data)
+                pipe.flush()
+            rank.num_taken += len(data)
+            if rank.num_taken - spare - self.num_acked >= ACK_BYTES:
+                self.ack(spare)
+            data = rank.inbox.get()
+        with contextlib.suppress(OSError):
+            pipe.close()
+
+    def ack(self, spare: int) -> None:
+        """Tell how much of the input all commands have taken."""
+        with self.lock:
+            taken = min((rank.num_taken - spare for rank in self.alive.values()), default=self.num_in)
+            if taken - self.num_acked < ACK_BYTES:
+                return
+            self.num_acked = taken
+        self.out.send(b"a", struct.pack(">Q", taken))
+
+    def keep_beat(self, rank: Rank, data: bytes) -> bool:
+        """Whether this is one sign of life and nothing else; then only the last of a second is passed on."""
+        _, flags, _, length = SEGMENT.unpack_from(data.ljust(SEGMENT.size, b"\0"))
+        if not flags & IS_BEAT or len(data) != SEGMENT.size + length + 1:
+            return False
+        self.beats[rank.number] = data[SEGMENT.size : -1].decode("utf-8", "replace")
+        return True
+
+    def tick(self) -> None:
+        """Of a live job, once a second: pass signs of life on, end what holds the others up."""
+        spare = self.job["stdin_bytes"]
+        while True:
+            time.sleep(TICK_S)
+            beats, self.beats = self.beats, {}
+            if beats:
+                self.out.send(b"b", json.dumps(beats).encode())
+            now = time.monotonic()
+            for pid, rank in list(self.alive.items()):
+                unread = rank.num_put + spare - rank.num_taken
+                if unread > WINDOW_BYTES // 2 and now - rank.moved > STUCK_S:
                     signal_all([pid], signal.SIGKILL)
+            self.ack(spare)
 
     def watch_clock(self) -> None:
         """Wait for the limit."""
@@ -338,20 +403,6 @@ def could_not_start(exc: Exception, program: str, cwd: str | None) -> dict[str, 
     if isinstance(exc, FileNotFoundError):
         return {"rc": 127, "error": f"there is no program `{program}`"}
     return {"rc": 126, "error": f"cannot run `{program}`: {getattr(exc, 'strerror', None) or exc}"}
-
-
-def feed(pipe: BinaryIO, inbox: SimpleQueue[bytes]) -> None:
-    """Give a command its standard input; one that does not want it all is no fault."""
-    data = inbox.get()
-    while data:
-        try:
-            pipe.write(data)
-            pipe.flush()
-        except OSError:
-            pass
-        data = inbox.get()
-    with contextlib.suppress(OSError):
-        pipe.close()
 
 
 def receive(job: dict[str, Any], stdin: BinaryIO) -> None:
@@ -456,3 +507,7 @@ def main(stdin: BinaryIO) -> None:
         copy(job, stdin, out)
     out.send(b"z")
     os._exit(0)  # threads may sleep in a read that never returns
+
+
+if __name__ == "__main__":
+    main(sys.stdin.buffer)

@@ -10,6 +10,7 @@ from typing import Any
 from fairlead.base.nodeset import NodeSet
 from fairlead.base.units import duration
 from fairlead.cluster.backend import last_line
+from fairlead.cluster.channel import A_FRAME, A_LINE, Incoming
 from fairlead.cluster.onnode import Kept
 from fairlead.cluster.protocol import CommandRecord, Line, OnLine, Output, Refusal, Result, State
 from fairlead.cluster.talk import Ending
@@ -54,6 +55,25 @@ class Stream:
         return Output(bytes(self._head), tail, max(num_bytes, self._kept.num_bytes))
 
 
+class Messages(Stream):
+    """The standard output of a program with a channel: its frames and beats are taken out of the text."""
+
+    def __init__(self, keep_bytes: int, on_message: Callable[[str, bytes], None]) -> None:
+        super().__init__(keep_bytes, None)
+        self._incoming, self._on_message = Incoming(), on_message
+
+    def feed(self, data: bytes) -> None:
+        """The next piece."""
+        self._head += self._kept.feed(data)
+        for kind, payload in self._incoming.feed(data):
+            self._on_message(kind, payload)
+
+    def flush(self) -> None:
+        """A last line without a line end is a line too."""
+        for kind, payload in self._incoming.end():
+            self._on_message(kind, payload)
+
+
 class Gathered:
     """All that one rank, or one plain command, sent back."""
 
@@ -65,14 +85,27 @@ class Gathered:
         *,
         keep_bytes: int = 0,
         on_line: OnLine | None = None,
+        on_beat: Callable[[str], None] | None = None,
     ) -> None:
+        """With `on_beat` it is a program with a channel, and frames come as lines do."""
         self.node, self.rank, self.local_rank = node, rank, local_rank
         self.exit: dict[str, Any] | None = None
 
         def liner(stream: str) -> Callable[[str], None] | None:
             return (lambda text: on_line(Line(node, rank, stream, text))) if on_line else None
 
-        self._streams = {b"o": Stream(keep_bytes, liner("stdout")), b"e": Stream(keep_bytes, liner("stderr"))}
+        def message(kind: str, payload: bytes) -> None:
+            assert on_line is not None
+            assert on_beat is not None
+            if kind == A_LINE:
+                on_line(Line(node, rank, "stdout", _text(payload)))
+            elif kind == A_FRAME:
+                on_line(Line(node, rank, "frame", "", payload))
+            else:
+                on_beat(_text(payload))
+
+        out = Messages(keep_bytes, message) if on_beat else Stream(keep_bytes, liner("stdout"))
+        self._streams = {b"o": out, b"e": Stream(keep_bytes, liner("stderr"))}
 
     def on_frame(self, kind: bytes, _: int, payload: bytes) -> None:
         """One frame of this rank's."""

@@ -81,6 +81,8 @@ class Command:
     """On the node; empty means where the backend lands."""
     in_container: bool = False
     """Inside the container image the cluster file names, where it names one."""
+    may_leave: bool = False
+    """What it leaves behind once it has ended by itself may live on: for starting a service."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "argv", tuple(self.argv))
@@ -122,13 +124,19 @@ class Result:
 
 
 class Line(NamedTuple):
-    """One line a command wrote, as soon as it is whole; without its line end."""
+    """One line a command wrote, as soon as it is whole, without its line end; or a frame of a program's channel."""
 
     node: str
     rank: int | None
     stream: str
-    """`stdout` or `stderr`."""
+    """`stdout` or `stderr`; `frame` for bytes, see channel.py."""
     text: str
+    data: bytes = b""
+    """The payload of a frame."""
+
+
+Message = str | bytes
+"""What is said to a live process: text is a line, bytes are a frame."""
 
 
 class CommandRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -211,9 +219,21 @@ class AsyncCluster(abc.ABC):
 
     @abc.abstractmethod
     async def push(
-        self, nodes: NodeSet | str, source: Path, target: str, *, limit_s: float, mode: int = 0o644
+        self,
+        nodes: NodeSet | str,
+        source: Path,
+        target: str,
+        *,
+        limit_s: float,
+        mode: int = 0o644,
+        addresses: Mapping[str, str] | None = None,
     ) -> list[Result]:
-        """Copy one local file to the same path on every node: whole, checked and renamed into place, or not at all."""
+        """Copy a local file, or a folder, to the same path on every node: whole, checked, renamed into place; or not.
+
+        With `addresses`, at which the nodes reach each other, the bytes are sent once and fan out from node to node;
+        where they do not reach each other after all, each is sent its own. A folder takes the place of an older one;
+        `mode` is a file's.
+        """
 
     @abc.abstractmethod
     async def fetch(

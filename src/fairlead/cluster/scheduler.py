@@ -10,18 +10,13 @@ from fairlead.base.units import duration
 from fairlead.cluster.backend import last_line
 from fairlead.cluster.child import Captured, capture
 from fairlead.cluster.protocol import Refusal, State
+from fairlead.cluster.slurmwords import JOB, MARKS, Job, Work, are, node_words
 from fairlead.errors import SchedulerError
 
 ASK_LIMIT_S = 30.0
 _FIRST_DELAY_S, _GROWTH, _LONGEST_DELAY_S = 0.1, 1.5, 10.0
-_MARKS = "*~#!%$@^-+"
-"""What sinfo adds to a state: `*` for a node that does not answer; the others tell of power and reservations."""
-
-_UNUSABLE = frozenset(
-    {"down", "drain", "drained", "draining", "error", "fail", "failing", "future", "inval", "perfctrs", "power_down",
-     "unknown"}
-)  # fmt: skip
-_UNUSABLE_IN_JOB = frozenset({"down", "error", "fail", "future", "inval", "unknown"})
+_WAKES = {"POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN"}
+"""Slurm powers such a node up for a job."""
 _HOPELESS = frozenset(
     {"AccountNotAllowed", "BadConstraints", "InvalidAccount", "InvalidQOS", "JobHeldAdmin", "JobHeldUser",
      "PartitionConfig", "PartitionDown", "PartitionInactive", "PartitionNodeLimit", "PartitionTimeLimit",
@@ -46,8 +41,11 @@ async def refusals(nodes: NodeSet, env: Mapping[str, str], *, in_job: bool) -> d
 
 
 def judge_nodes(nodes: NodeSet, listing: str, *, in_job: bool) -> dict[str, Refusal]:
-    """From `sinfo` lines `node|state|reason`. A node in a job may drain: its steps still run."""
-    unusable = _UNUSABLE_IN_JOB if in_job else _UNUSABLE
+    """From `sinfo` lines `node|state|reason`. A node in a job may drain: its steps still run.
+
+    A state that no table has refuses nobody: Slurm itself will say whether it gives the node work.
+    """
+    kinds = [Work.REFUSED] if in_job else [Work.REFUSED, Work.DRAINED]
     found: dict[str, Refusal] = {}
     asked = set(nodes)
     unknown = set(asked)
@@ -56,13 +54,12 @@ def judge_nodes(nodes: NodeSet, listing: str, *, in_job: bool) -> dict[str, Refu
         if node not in asked:
             continue
         unknown.discard(node)
-        is_silent = "*" in state
-        if state.rstrip(_MARKS) in unusable or is_silent:
+        words = node_words(state)
+        if set(are(words, *kinds)) - _WAKES or "UNKNOWN" in words:
             said = "" if reason in ("", "none") else f": {reason}"
-            silent = " and its slurmd does not answer" if is_silent else ""
-            found[node] = Refusal(
-                State.UNREACHABLE, f"Slurm has it {state.rstrip(_MARKS)}{silent}{said}", "scontrol show node NODE"
-            )
+            silent = " and its slurmd does not answer" if "NOT_RESPONDING" in words else ""
+            plain = state.rstrip("+".join(MARKS))
+            found[node] = Refusal(State.UNREACHABLE, f"Slurm has it {plain}{silent}{said}", "scontrol show node NODE")
     nowhere = Refusal(State.UNREACHABLE, "Slurm knows no node of that name", "sinfo -N")
     return found | dict.fromkeys(unknown, nowhere)
 
@@ -77,9 +74,9 @@ async def wait_until_running(
     while True:
         done = await ask(["squeue", "--noheader", f"--jobs={job}", "--states=all", "--format=%T|%r"], env)
         state, _, reason = done.out.partition("|")
-        if state == "RUNNING":
+        if JOB.get(state) is Job.RUNS:
             return None
-        if done.rc == 0 and state not in ("PENDING", "CONFIGURING"):
+        if done.rc == 0 and (JOB.get(state) is Job.ENDED or not state):
             return Refusal(State.UNREACHABLE, f"job {job} ended before it began: {state.lower()} {reason}", "sacct")
         why = reason if done.rc == 0 else last_line(done.err)
         if reason in _HOPELESS:

@@ -16,7 +16,7 @@ import secrets
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -25,6 +25,7 @@ from fairlead.base.nodeset import NodeSet
 from fairlead.cluster import scheduler
 from fairlead.cluster.backend import Backend, last_line
 from fairlead.cluster.protocol import Command, Refusal, State
+from fairlead.cluster.slurmforms import wrong_settings
 from fairlead.errors import MissingTool, SchedulerError
 
 _TOOLS = ("srun", "sbatch", "sinfo", "squeue", "scancel")
@@ -44,7 +45,13 @@ class Ask:
     """How long to wait for the job to start."""
     options: tuple[str, ...] = ("--exclusive", "--mem=0")
     """More sbatch options. The default asks for whole nodes, with all their memory."""
+    step_options: tuple[str, ...] = ()
+    """More srun options for every step."""
     container: str = ""
+    containers: Mapping[str, str] = field(default_factory=dict)
+    """Node -> its own pool's image, where that differs."""
+    mounts: tuple[str, ...] = ()
+    """`SOURCE:TARGET` of the container, as both runtimes write it."""
     runtime: Literal["none", "pyxis", "apptainer"] = "none"
 
 
@@ -64,6 +71,9 @@ class SlurmBackend(Backend):
         """The batch script is left in `folder`; `note` is told what is waited for."""
         self._ask, self._folder, self._note = ask, folder, note
         self._env = _clean(environ)
+        self._left_out = left_out(environ)
+        self._gpus: dict[str, int] = {}
+        """GPUs that the job holds on each node."""
         self._own_job = environ.get("SLURM_JOB_ID", "")
         self._own_nodes = NodeSet(environ.get("SLURM_JOB_NODELIST", ""))
         self._job_of: dict[str, str] = {}
@@ -78,24 +88,43 @@ class SlurmBackend(Backend):
 
     def wrap_contained(self, node: str, argv: Sequence[str]) -> list[str]:
         """The step in a container: by srun's own option with pyxis, by a program before the command with apptainer."""
+        options, words = self._contained(self.container_of(node), argv)
+        return self._srun(node, options, words)
+
+    def container_of(self, node: str) -> str:
+        """Its pool's image, else the one of all."""
         ask = self._ask
-        if ask.runtime == "pyxis":
-            return self._srun(node, [f"--container-image={ask.container}"], argv)
-        if ask.runtime == "apptainer":
-            return self._srun(node, [], ["apptainer", "exec", ask.container, *argv])
-        return self.wrap(node, argv)
+        return "" if ask.runtime == "none" else ask.containers.get(node, "") or ask.container
+
+    def _contained(self, image: str, argv: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Srun's options and the command, in an image."""
+        mounts = self._ask.mounts
+        if image and self._ask.runtime == "pyxis":
+            return [f"--container-image={image}", *([f"--container-mounts={','.join(mounts)}"] if mounts else [])], [
+                *argv
+            ]
+        if image and self._ask.runtime == "apptainer":
+            binds = [word for mount in mounts for word in ("--bind", mount)]
+            return [], ["apptainer", "exec", *binds, image, *argv]
+        return [], [*argv]
 
     def wrap_tasks(self, nodes: NodeSet, per_node: int, command: Command, options: Sequence[str]) -> list[str] | None:
         """One step over nodes of one job; nodes of several jobs cannot share a step."""
         jobs = {self._job_of.get(node, "") for node in nodes}
         if len(jobs) != 1 or not (job := jobs.pop()):
             return None
-        argv = list(command.argv)
-        if command.in_container and self._ask.runtime == "pyxis":
-            options = [*options, f"--container-image={self._ask.container}"]
-        elif command.in_container and self._ask.runtime == "apptainer":
-            argv = ["apptainer", "exec", self._ask.container, *argv]
-        return tasks_step(nodes, per_node, [f"--jobid={job}", "--overlap", *options], command.env, argv)
+        image = self.container_of(nodes[0]) if command.in_container else ""
+        contained, argv = self._contained(image, command.argv)
+        # what the job does not hold, a step of it cannot have: what it does hold counts, whoever asks for what
+        own = [option for option in options if not option.startswith(_GPU_OPTIONS)]
+        gpus = gres(min(self._gpus.get(node, 0) for node in nodes))
+        step = [f"--jobid={job}", "--overlap", *gpus, *contained, *self._step_options(), *own]
+        return tasks_step(nodes, per_node, step, command.env, argv)
+
+    def _step_options(self) -> list[str]:
+        """Of the job's options those that a step must be told again, and those that are for steps alone."""
+        again = [option for option in self._ask.options if option.partition("=")[0] in STEP_TOO]
+        return [*again, *self._ask.step_options]
 
     def wrap_control(self, argv: Sequence[str]) -> list[str] | None:
         """Slurm's commands work on this machine."""
@@ -113,7 +142,9 @@ class SlurmBackend(Backend):
             "--cpu-bind=none",
             "--mpi=none",
             "--chdir=/tmp",
+            *gres(self._gpus.get(node, 0)),
             *options,
+            *self._step_options(),
             "--",
             *argv,
         ]
@@ -129,6 +160,9 @@ class SlurmBackend(Backend):
             raise MissingTool(
                 "cluster/no-slurm", f"Slurm is not on this machine: no {', '.join(missing)}", hint="fairlead doctor"
             )
+        if self._left_out:
+            self._note(f"not used, as [slurm] says what to ask for: {', '.join(self._left_out)}")
+            self._left_out = []
         async with self._allocating:
             return await self._inside(nodes) if self._own_job else await self._outside(nodes)
 
@@ -142,6 +176,7 @@ class SlurmBackend(Backend):
         members = nodes & self._own_nodes
         self._job_of |= dict.fromkeys(members, self._own_job)
         if members:
+            await self._ask_gpus(self._own_job)
             refusals |= await scheduler.refusals(members, self._env, in_job=True)
         return refusals
 
@@ -158,7 +193,16 @@ class SlurmBackend(Backend):
                 await self._cancel(job)
                 return refusals | dict.fromkeys(usable, late)
             self._job_of |= dict.fromkeys(usable, job)
+            await self._ask_gpus(job)
         return refusals
+
+    async def _ask_gpus(self, job: str) -> None:
+        """A step gets the GPUs it asks for and, of a job that was given them unasked, no others."""
+        done = await scheduler.ask(["scontrol", "show", "job", "--details", "--oneliner", job], self._env)
+        if done.rc == 0:
+            self._gpus |= held_gpus(done.out)
+        else:
+            self._note(f"Slurm does not say which GPUs job {job} holds, so steps ask for none: {last_line(done.err)}")
 
     async def _submit(self, nodes: NodeSet) -> str:
         """Write the batch script, submit it, return the job's number. Raises SchedulerError."""
@@ -202,7 +246,7 @@ class SlurmBackend(Backend):
         for pattern, meaning, hint in _FAULTS:
             if found := re.search(pattern, said):
                 return Refusal(State.UNREACHABLE, meaning.format(*found.groups()), hint)
-        why = last_line(said).removeprefix("srun: error: ")
+        why = last_line(without_noise(said)).removeprefix("srun: error: ")
         return self.explain_python(rc, said) or Refusal(
             State.UNREACHABLE, why or f"srun ended with status {rc} and said nothing", "scontrol show node NODE"
         )
@@ -226,7 +270,10 @@ class SlurmBackend(Backend):
 def tasks_step(
     nodes: NodeSet, per_node: int, options: Sequence[str], env: Mapping[str, str], argv: Sequence[str]
 ) -> list[str]:
-    """The srun of a group of tasks, numbered node by node, their lines labelled; binding CPUs is left to the site."""
+    """The srun of a group of tasks, numbered node by node, their lines labelled.
+
+    No binding to CPUs of srun's own choice: what ranks then see would be taken for what the user's job is given.
+    """
     return [
         "srun",
         f"--nodelist={nodes}",
@@ -237,6 +284,7 @@ def tasks_step(
         "--kill-on-bad-exit=0",
         "--wait=0",
         "--label",
+        "--cpu-bind=none",
         "--mpi=none",
         "--chdir=/tmp",
         *options,
@@ -245,6 +293,46 @@ def tasks_step(
         *argv,
     ]
 
+
+STEP_TOO = frozenset(
+    {"--container-env", "--container-mount-home", "--container-mounts", "--container-name", "--container-remap-root",
+     "--container-workdir", "--container-writable", "--export", "--network", "--no-container-mount-home",
+     "--no-container-remap-root", "--propagate"}
+)  # fmt: skip
+"""sbatch options that only have an effect on a step where srun is given them again: srun(1), and pyxis' README."""
+_GPU_OPTIONS = ("--gres=", "--gpus=", "--gpus-per-node=")
+
+
+def gres(num_gpus: int) -> list[str]:
+    """So that a step sees GPUs where Slurm constrains devices (cgroup.conf(5), ConstrainDevices).
+
+    A step inherits the job's own request for GRES, but not what a job got by --exclusive alone (measured, Slurm 22.05).
+    """
+    return [f"--gres=gpu:{num_gpus}"] if num_gpus else []
+
+
+def held_gpus(shown: str) -> dict[str, int]:
+    """Node -> GPUs, from `scontrol show job --details --oneliner`.
+
+    >>> held_gpus("JobId=7 JOB_GRES=gpu:a100:16 Nodes=n[1-2] CPU_IDs=0-95 Mem=0 GRES=gpu:a100:8(IDX:0-7) Requeue=0")
+    {'n1': 8, 'n2': 8}
+    >>> held_gpus("Nodes=n1 CPU_IDs=0 Mem=0 GRES= Nodes=n2 CPU_IDs=0 Mem=0 GRES=gpu:a:1(IDX:0),gpu:b:2(IDX:1-2)")
+    {'n2': 3}
+    """
+    held: dict[str, int] = {}
+    for nodes, listed in re.findall(r"\bNodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)", shown):
+        num = sum(int(count) for count in re.findall(r"\bgpu(?::[^:(,]+)?:(\d+)", listed))
+        if num:
+            held |= dict.fromkeys(NodeSet(nodes), num)
+    return held
+
+
+def without_noise(said: str) -> str:
+    """What srun said, without what it says of every step where Slurm has no plugin that binds to CPUs."""
+    return "\n".join(line for line in said.splitlines() if not line.endswith(NO_BINDING))
+
+
+NO_BINDING = "cluster configuration lacks support for cpu binding"
 
 _FAULTS = (
     (r"Unable to create step for job \d+: (.*)", "Slurm cannot start a step there: {0}", "scontrol show node NODE"),
@@ -260,7 +348,11 @@ _FAULTS = (
 
 
 def script_text(ask: Ask, nodes: NodeSet, tag: str, path: Path) -> str:
-    """A batch script that holds nodes, as readable as one written by hand."""
+    """A batch script that holds nodes, as readable as one written by hand. Raises SchedulerError."""
+    words = {key: getattr(ask, key) for key in ("partition", "account", "reservation")}
+    for wrong in wrong_settings(words, {"options": ask.options}):
+        # the cluster file was checked; who makes an Ask of their own is told the same
+        raise SchedulerError("cluster/slurm-setting", wrong.message, nodes=str(nodes), hint=wrong.hint)
     settings = [
         f"--job-name={tag}",
         f"--nodelist={nodes}",
@@ -289,5 +381,17 @@ def script_text(ask: Ask, nodes: NodeSet, tag: str, path: Path) -> str:
 
 def _clean(environ: Mapping[str, str]) -> dict[str, str]:
     """An environment without the shape of an enclosing job, which srun and sbatch would take for options."""
-    shape = re.compile(r"(SLURM|SBATCH|SRUN|SLURMD|PMI|PMIX)_")
+    shape = re.compile(r"(SLURM|SBATCH|SRUN|SALLOC|SLURMD|PMI|PMIX)_")
     return {key: value for key, value in environ.items() if key == "SLURM_CONF" or not shape.match(key)}
+
+
+def left_out(environ: Mapping[str, str]) -> list[str]:
+    """Settings of the user's for sbatch and srun that are not passed on; those a job sets by itself are no settings.
+
+    >>> left_out({"SBATCH_ACCOUNT": "a", "SLURM_CONF": "/c", "SLURM_PARTITION": "p"})
+    ['SBATCH_ACCOUNT', 'SLURM_PARTITION']
+    >>> left_out({"SBATCH_ACCOUNT": "a", "SLURM_JOB_ID": "7", "SLURM_NTASKS": "2"})
+    ['SBATCH_ACCOUNT']
+    """
+    ours = ("SBATCH_",) if "SLURM_JOB_ID" in environ else ("SBATCH_", "SLURM_", "SRUN_")
+    return sorted(key for key in environ if key.startswith(ours) and key != "SLURM_CONF")

@@ -11,13 +11,13 @@ import functools
 import json
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import resources
 from typing import Any
 
+from fairlead.base.program import Program
 from fairlead.base.units import duration
 from fairlead.cluster.backend import Backend
 from fairlead.cluster.child import Child
-from fairlead.cluster.onnode import CHUNK, END, FRAME, GRACE_S, MAGIC
+from fairlead.cluster.onnode import CHUNK, END, FRAME, GRACE_S, MAGIC, WINDOW_BYTES
 from fairlead.cluster.protocol import Command, Refusal, State
 from fairlead.errors import ClusterError, MissingTool
 
@@ -29,28 +29,15 @@ is known to be. A second interrupt waits for nobody."""
 _LAST_WORDS_S = 0.5
 _NOISE_BYTES = 1 << 14
 _MAX_FRAME = 1 << 20
-_BOOT = (
-    "import sys;f=sys.stdin.buffer;"
-    'sys.version_info<(3,9) and sys.exit("fairlead needs Python 3.9 or newer, this is "+sys.version.split()[0]);'
-    "exec(f.read(int(f.readline())))"
-)
-"""One line without a character that some login shell would read as its own."""
-
 UNBOUNDED = 1 << 62
 """For `keep_bytes`: the node sends everything."""
 OnFrame = Callable[[bytes, int, bytes], None]
 
 
 @functools.cache
-def program() -> bytes:
-    """What is piped to a node before the job: the length of the program, and the program."""
-    source = resources.files("fairlead.cluster").joinpath("onnode.py").read_bytes() + b"\nmain(f)\n"
-    return b"%d\n%s" % (len(source), source)
-
-
-def boot(python: str) -> list[str]:
-    """The command that starts the program on a node: isolated from the user's Python settings there."""
-    return [python, "-I", "-S", "-c", _BOOT, "fairlead"]
+def guard() -> Program:
+    """The program that every conversation begins with."""
+    return Program.of("fairlead", "fairlead.cluster.channel", "fairlead.cluster.onnode")
 
 
 class Garbled(Exception):
@@ -141,9 +128,10 @@ class Talk:
         child = self._start(self.backend.wrap_contained if in_container else self.backend.wrap)
         said = bytearray()
         # the node's own limit is for the case that nobody is left to enforce this one
-        sending = asyncio.create_task(_send(child, {**job, "limit_s": self.limit_s + STOP_S}, body))
+        window = _Window() if job.get("live") else None
+        sending = asyncio.create_task(_send(child, {**job, "limit_s": self.limit_s + STOP_S}, body, window))
         hearing = asyncio.create_task(_hear(child, said))
-        listener = _Listener(child, ending, on_frame, on_here, when_wanted)
+        listener = _Listener(child, ending, on_frame, on_here, when_wanted, window)
         try:
             try:
                 async with asyncio.timeout_at(self.since_s + self.limit_s):
@@ -180,7 +168,7 @@ class Talk:
         return refusal
 
     def _start(self, wrap: Callable[[str, Sequence[str]], list[str]]) -> Child:
-        argv = wrap(self.node, boot(self.python))
+        argv = wrap(self.node, guard().words(self.python))
         try:
             return Child(argv, self.backend.environ())
         except FileNotFoundError as exc:
@@ -206,6 +194,7 @@ class _Listener:
     on_frame: OnFrame
     on_here: Callable[[], None]
     when_wanted: Callable[[], Awaitable[object]] | None
+    window: _Window | None
     frames: Frames = field(default_factory=Frames)
 
     async def listen(self) -> None:
@@ -222,6 +211,8 @@ class _Listener:
                     self.on_here()
                 elif kind == b"z":
                     self.ending.whole = True
+                elif kind == b"a" and self.window:
+                    self.window.taken(int.from_bytes(payload[:8], "big"))
                 else:
                     self.on_frame(kind, rank, payload)
 
@@ -235,13 +226,40 @@ class _Listener:
                     await self.listen()
 
 
-async def _send(child: Child, job: Mapping[str, Any], body: AsyncIterable[bytes] | None) -> None:
+class _Window:
+    """How much of a live job's input is on its way: never more than the node shall have to hold."""
+
+    def __init__(self) -> None:
+        self._sent = self._taken = 0
+        self._moved = asyncio.Event()
+
+    def taken(self, num_bytes: int) -> None:
+        """All commands there have taken so much."""
+        self._taken = max(self._taken, num_bytes)
+        self._moved.set()
+
+    async def sends(self, num_bytes: int) -> None:
+        """Wait until so much more may be sent."""
+        while self._sent > self._taken and self._sent + num_bytes - self._taken > WINDOW_BYTES:
+            self._moved.clear()
+            await self._moved.wait()
+        self._sent += num_bytes
+
+
+async def _send(
+    child: Child, job: Mapping[str, Any], body: AsyncIterable[bytes] | None, window: _Window | None
+) -> None:
     """The program, the job, what the job announces; then the pipe stays open, which says that we are here."""
+    spare = job.get("stdin_bytes", 0)  # what is announced is read at once
     try:
-        await child.write(program() + json.dumps(job).encode() + b"\n")
+        await child.write(guard().stdin + json.dumps(job).encode() + b"\n")
         if body is not None:
             async for data in body:
-                await child.write(data)
+                for piece in _cut(data) if window and not spare else (data,):
+                    if window and not spare:
+                        await window.sends(len(piece))
+                    await child.write(piece)
+                spare = max(0, spare - len(data))
     except BrokenPipeError:
         pass  # the other end is gone, and what it said tells why
     except Exception:
@@ -275,10 +293,16 @@ def run_job(
         "stdin_bytes": len(command.stdin),
         "keep_bytes": keep_bytes,
         "live": is_live,
+        "may_leave": command.may_leave,
     }
 
 
 async def pieces(data: bytes) -> AsyncIterable[bytes]:
     """Bytes in memory as a body."""
+    for piece in _cut(data):
+        yield piece
+
+
+def _cut(data: bytes) -> Iterator[bytes]:
     for start in range(0, len(data), CHUNK):
         yield data[start : start + CHUNK]

@@ -8,19 +8,22 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
+import time
 from collections.abc import AsyncIterable, Callable, Mapping, Sequence
-from itertools import product
 from typing import Self
 
 from fairlead.base.nodeset import NodeSet
 from fairlead.cluster.backend import last_line
-from fairlead.cluster.live import Group
+from fairlead.cluster.channel import A_BEAT, A_FRAME, PIECE, Incoming, encoded
+from fairlead.cluster.heard import Beat, Heard
+from fairlead.cluster.live import Group, Outbox
 from fairlead.cluster.local import LocalBackend
 from fairlead.cluster.outputs import Gathered, exit_text, judge
-from fairlead.cluster.protocol import Command, Line, Refusal, Result, State
+from fairlead.cluster.protocol import Command, Line, Message, Refusal, Result, State
+from fairlead.cluster.slurm import NO_BINDING
 from fairlead.cluster.talk import UNBOUNDED, Ending, Talk, pieces, run_job
 
-_MAX_SENT = 1_000
+_PIECE = PIECE.decode()
 _CANCEL_S = 5.0
 """How long the scheduler's program has to end its tasks and give the nodes back, should this process be killed."""
 
@@ -37,11 +40,14 @@ class _Here(LocalBackend):
 
 
 class TaskGroup(Group):
-    """Rank r is on the (r div per_node)-th node. `argv` is the step; it labels every line with the rank.
+    """Rank r is on the (r div per_node)-th node, counted from `first_rank`. `argv` is the step; it labels every line.
 
     The step runs below a node-side program on this machine, so that it ends as everything does: at the limit, at an
-    interrupt, and when this process is killed. The scheduler's program then ends the tasks.
+    interrupt, and when this process is killed. The scheduler's program then ends the tasks. It hands its input to every
+    task, so a message for one of them carries its rank, and the others leave it alone (channel.py).
     """
+
+    kind = "tasks"
 
     def __init__(
         self,
@@ -51,13 +57,19 @@ class TaskGroup(Group):
         *,
         env: Mapping[str, str] | None,
         per_node: int,
+        heard: Heard | None = None,
+        first_rank: int = 0,
         record: Callable[[list[Result]], None] = lambda _: None,
     ) -> None:
-        super().__init__(record)
+        super().__init__(heard or Heard(1), record)
         self._argv, self._env, self._nodes, self._command, self._per_node = argv, env, nodes, command, per_node
+        self._first, self._node_of = first_rank, list(nodes)
         self._task: asyncio.Task[None] | None = None
-        self._to_write: asyncio.Queue[bytes] = asyncio.Queue(_MAX_SENT)
+        self._outbox, self._source = Outbox(), self.heard.source()
+        self._cut: dict[int, Incoming] = {}
+        """Of the ranks that sent messages cut into lines, what is not whole yet."""
         self._own_words: list[str] = []
+        self._has_begun = False
         self._started_s = 0.0
 
     @property
@@ -65,21 +77,38 @@ class TaskGroup(Group):
         """1 while the step runs."""
         return int(self._task is not None and not self._task.done())
 
+    @property
+    def num_starting(self) -> int:
+        """All of them until the first task speaks: a step begins as a whole."""
+        return 0 if self._has_begun or not self.num_running else len(self._node_of)
+
     async def start(self, limit_s: float) -> Self:
         """Begin the step."""
         self._started_s = asyncio.get_running_loop().time()
         self._task = asyncio.create_task(self._run(limit_s))
+        self._task.add_done_callback(lambda _: self.heard.wake())
         return self
 
-    def send(self, text: str) -> None:
-        """One line to every task; never waits."""
-        assert self._task is not None
-        if self._to_write.full():
-            self._task.cancel()
-        else:
-            self._to_write.put_nowait(text.encode() + b"\n")
+    def has(self, to: str | int) -> bool:
+        """See Group."""
+        return bool(self._ranks_of(to))
 
-    async def _close(self, grace_s: float) -> list[Result]:
+    def ways(self, to: str | int | None) -> list[Outbox]:
+        """The step's own, whoever it is for."""
+        assert to is None or self.has(to), f"{to} is not in this group"
+        return [self._outbox] if self.num_running else []
+
+    def address(self, message: Message, to: str | int | None) -> list[bytes]:
+        """A copy for each rank of a node."""
+        return [encoded(message)] if to is None else [encoded(message, rank) for rank in self._ranks_of(to)]
+
+    def stop_way(self, way: Outbox) -> None:
+        """End the step."""
+        assert self._task is not None
+        self._task.cancel()
+
+    async def stop(self, grace_s: float) -> list[Result]:
+        """See Group."""
         assert self._task is not None
         if not self._task.done() and grace_s:
             await asyncio.wait([self._task], timeout=grace_s)
@@ -89,58 +118,85 @@ class TaskGroup(Group):
         if not self._task.cancelled() and (fault := self._task.exception()):
             raise fault
         for node, rank in self._keys():
-            if (node, rank) not in self.ended:  # cancelled before it had begun
+            if (node, rank) not in self.heard.ended:  # cancelled before it had begun
                 self._finish(node, rank, Refusal(State.CANCELLED, "not started"), None)
-        return [self.ended[key] for key in self._keys()]
+        return [self.heard.ended[key] for key in self._keys()]
 
     def _keys(self) -> list[tuple[str, int]]:
-        return [
-            (node, i * self._per_node + local)
-            for (i, node), local in product(enumerate(self._nodes), range(self._per_node))
-        ]
+        return [(node, rank) for node in self._node_of for rank in self._ranks_of(node)]
+
+    def _ranks_of(self, to: str | int) -> range:
+        if isinstance(to, int):
+            last = self._first + len(self._node_of) * self._per_node
+            return range(to, to + 1) if self._first <= to < last else range(0)
+        if to not in self._nodes:
+            return range(0)
+        first = self._first + self._node_of.index(to) * self._per_node
+        return range(first, first + self._per_node)
 
     async def _run(self, limit_s: float) -> None:
         talk = Talk(_Here(self._env), "", sys.executable, limit_s, self._started_s)
         step = Gathered("", keep_bytes=0, on_line=lambda line: self._line(line.stream, line.text, talk.ending))
         step_command = Command(argv=tuple(self._argv), stdin=self._command.stdin)
         job = run_job(step_command, "", [{}], UNBOUNDED, is_live=True) | {"grace_s": _CANCEL_S}
-        ending = await talk.hold(job, self._input(), step.on_frame, when_wanted=self._wanted.wait)
+        ending = await talk.hold(job, self._input(), step.on_frame, when_wanted=self._source.wanted.wait)
         how = step.result(ending)
         # a step that fails without naming a task failed as a whole: refused, cancelled, or its way broke
         said = last_line("\n".join(self._own_words)).removeprefix("srun: error: ")
         rest = Refusal(how.state, how.error)
+        ended = self.heard.ended
         if how.state is State.FAILED:
-            named = any(r.rc for r in self.ended.values())
+            named = any(ended[key].rc for key in self._keys() if key in ended)
             rest = Refusal(State.DONE, "") if named else Refusal(State.FAILED, said or how.error)
         for node, rank in self._keys():
-            if (node, rank) not in self.ended:
+            if (node, rank) not in ended:
                 self._finish(node, rank, rest, 0 if rest.state is State.DONE else None)
 
     async def _input(self) -> AsyncIterable[bytes]:
         async for data in pieces(self._command.stdin):
             yield data
         while True:
-            yield await self._to_write.get()
+            yield await self._outbox.take()
 
     def _line(self, name: str, text: str, ending: Ending) -> None:
-        if label := re.match(r" *(\d+): ", text):
-            rank = int(label[1])
-            node = self._nodes[min(rank // self._per_node, len(self._nodes) - 1)]
-            self._heard(Line(node, rank, name, text[label.end() :]))
+        label, colon, said = text.partition(": ")
+        task = label.strip()
+        if colon and task.isdecimal():
+            self._has_begun = True
+            self._said(int(task), name, said)
             return
-        self._heard(Line("", None, name, text))  # the scheduler's own: that it queues the step, say
+        if text.endswith(NO_BINDING):  # an answer to our own --cpu-bind=none, which asks for just that
+            return
+        self.heard.hear(self._source, Line("", None, name, text))  # the scheduler's own: that it queues the step, say
         self._own_words.append(text)
         del self._own_words[:-64]
-        for ranks, how, rc in task_ends(text):
-            for rank in ranks:
-                if rank < len(self._nodes) * self._per_node:
+        for tasks, how, rc in task_ends(text):
+            for task_number in tasks:
+                if task_number < len(self._node_of) * self._per_node:
                     told = {"rc": rc, "error": how, "stopped": ending.cut}
-                    self._finish(self._nodes[rank // self._per_node], rank, judge(told, ending), rc)
+                    node = self._node_of[task_number // self._per_node]
+                    self._finish(node, self._first + task_number, judge(told, ending), rc)
 
-    def _finish(self, node: str, rank: int | None, why: Refusal, rc: int | None) -> None:
+    def _said(self, task: int, name: str, text: str) -> None:
+        """One line of one task; it may be a part of a message."""
+        rank, node = self._first + task, self._node_of[min(task // self._per_node, len(self._node_of) - 1)]
+        if not text.startswith(_PIECE):
+            self.heard.hear(self._source, Line(node, rank, name, text))
+            return
+        found: list[tuple[str, bytes]] = []
+        self._cut.setdefault(rank, Incoming()).line(text.encode(), found)
+        for kind, payload in found:
+            if kind == A_BEAT:
+                self.heard.beats[node, rank] = Beat(time.monotonic(), payload.decode("utf-8", "backslashreplace"))
+            elif kind == A_FRAME:
+                self.heard.hear(self._source, Line(node, rank, "frame", "", payload))
+            else:
+                self.heard.hear(self._source, Line(node, rank, name, payload.decode("utf-8", "backslashreplace")))
+
+    def _finish(self, node: str, rank: int, why: Refusal, rc: int | None) -> None:
         took_s = asyncio.get_running_loop().time() - self._started_s
-        local = rank % self._per_node if rank is not None else None
-        self._end(
+        local = (rank - self._first) % self._per_node
+        self.heard.end(
             (node, rank),
             Result(node=node, state=why.state, rc=rc, error=why.error, rank=rank, local_rank=local, duration_s=took_s),
         )

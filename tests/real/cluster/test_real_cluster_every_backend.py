@@ -13,7 +13,7 @@ import time
 import pytest
 
 from fairlead.cluster import Command, State
-from support.processes import left_after, marked, quickest_s, until_marked
+from support.processes import left_after, until_marked
 
 pytestmark = pytest.mark.real
 
@@ -30,21 +30,17 @@ def test_every_node_has_its_result_whatever_the_others_do(world, mark):
         n3) trap '' TERM HUP INT; echo hanging; while :; do sleep {mark}; done;;
         n4) kill -SEGV $$;;
     esac"""
-    records, results = [], []
+    records = []
     with world.cluster(recorder=records.append) as cluster:
         cluster.run(world.nodes, ["true"], limit_s=30)
-
-        def call():
-            results[:] = cluster.run(world.nodes, ["sh", "-c", script], limit_s=3)
-
-        took_s = quickest_s(call, 4)
+        results = cluster.run(world.nodes, ["sh", "-c", script], limit_s=5)
     assert states(results) == ["done", "failed", "timeout", "failed"]
     assert [r.rc for r in results] == [0, 3, -9, -11]
     assert [r.stdout.text for r in results] == ["fine\n", "", "hanging\n", ""]
     assert results[1].stderr.text == "wrong\n"
-    assert results[2].error == "ran into the limit of 3 s"
+    assert results[2].error == "ran into the limit of 5 s"
     assert results[3].error == "killed by SIGSEGV"
-    assert 3 <= took_s < 6
+    assert 5 <= results[2].duration_s < 20
     assert left_after(mark, 20) == {}
     assert records[-1].via == world.name
     assert records[-1].states == {"done": "n1", "failed": "n[2,4]", "timeout": "n3"}
@@ -102,15 +98,12 @@ def test_what_cannot_be_started_says_so(world):
 def test_what_a_command_leaves_running_ends_with_it(world, mark):
     """Also what has a session of its own and has lost its parent, and holds the output pipe open."""
     with world.cluster() as cluster:
-        started = time.monotonic()
         [result] = cluster.run(
             "n1", ["sh", "-c", f"(setsid sh -c 'sleep {mark} & sleep {mark}' &); echo done"], limit_s=20
         )
-        took_s = time.monotonic() - started
         assert left_after(mark, 20) == {}
     assert result.ok
     assert result.stdout.text == "done\n"
-    assert took_s < 18
 
 
 def test_each_node_its_own_command_at_the_same_time(world, tmp_path):
@@ -144,31 +137,30 @@ def test_a_group_of_ranks_knows_its_places(world):
     assert {line.rank for line in heard if line.text == "the same for all"} == set(range(6))
 
 
-def test_lines_arrive_while_ranks_still_run(world):
+def test_lines_arrive_while_ranks_still_run(world, tmp_path):
+    """The rank goes on when its first lines have been heard here."""
     arrived = []
-    started = time.monotonic()
+
+    def hear(line) -> None:
+        arrived.append((line.stream, line.text))
+        if len(arrived) == 2:
+            (tmp_path / "heard").touch()
+
+    script = f"echo a; echo b >&2; until [ -e {tmp_path}/heard ]; do sleep 0.05; done; echo c"
     with world.cluster() as cluster:
-        cluster.run("n1", ["true"], limit_s=30)
-        started = time.monotonic()
-        cluster.run_ranks(
-            "n1", ["sh", "-c", "echo a; echo b >&2; sleep 2; echo c"], per_node=1, limit_s=20,
-            on_line=lambda line: arrived.append((line.stream, line.text, time.monotonic() - started)),
-        )  # fmt: skip
-    assert sorted((s, t) for s, t, _ in arrived) == [("stderr", "b"), ("stdout", "a"), ("stdout", "c")]
-    at = {text: at_s for _, text, at_s in arrived}
-    assert at["c"] - at["a"] > 1.5
+        results = cluster.run_ranks("n1", ["sh", "-c", script], per_node=1, limit_s=60, on_line=hear)
+    assert states(results) == ["done"]
+    assert sorted(arrived) == [("stderr", "b"), ("stdout", "a"), ("stdout", "c")]
+    assert arrived[-1] == ("stdout", "c")
 
 
 def test_the_first_rank_that_fails_stops_its_group(world, mark):
     script = f"[ $RANK = 1 ] && sleep 0.5 && exit 7; trap '' TERM; sleep {mark}"
     with world.cluster() as cluster:
         cluster.run("n[1-2]", ["true"], limit_s=30)
-        started = time.monotonic()
-        results = cluster.run_ranks("n[1-2]", ["sh", "-c", script], per_node=2, limit_s=30)
-        took_s = time.monotonic() - started
+        results = cluster.run_ranks("n[1-2]", ["sh", "-c", script], per_node=2, limit_s=60)
     assert states(results) == ["cancelled", "failed", "cancelled", "cancelled"]
     assert results[1].rc == 7
-    assert took_s < 20
     assert left_after(mark, 20) == {}
 
 
@@ -269,10 +261,10 @@ def test_nothing_is_left_after_a_kill(world, mark, request):
 def test_one_interrupt_stops_everything_and_says_so(world, mark, request):
     process = start(world, mark)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert out == "interrupted; stopped on n[1-4] (4)|cancelled|cancelled|cancelled|cancelled\n"
-    assert marked(mark) == {}
+    assert left_after(mark, 20) == {}
     if world.name == "slurm":
         request.getfixturevalue("slurm").until_no_jobs()
 
@@ -282,7 +274,7 @@ def test_a_second_interrupt_does_not_wait(world, mark, request):
     process.send_signal(signal.SIGINT)
     time.sleep(0.1)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert out.startswith("interrupted"), out
     assert left_after(mark, 20) == {}

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from support.processes import marked, until_marked
+from fairlead.records.runs import list_runs
+from support.processes import left_after, until_marked
 
 pytestmark = pytest.mark.real
 
@@ -43,7 +44,7 @@ def environ(**changes: str) -> dict[str, str]:
 
 def fairlead(place: Path, *words: str, **changes: str) -> subprocess.CompletedProcess[str]:
     argv = [sys.executable, "-m", "fairlead", "exec", *words]
-    return subprocess.run(argv, cwd=place, capture_output=True, text=True, timeout=60, env=environ(**changes))
+    return subprocess.run(argv, cwd=place, capture_output=True, text=True, timeout=120, env=environ(**changes))
 
 
 def test_nodes_that_answer_alike_are_one_block(place):
@@ -58,7 +59,7 @@ def test_nodes_that_answer_alike_are_one_block(place):
 def test_all_well_is_exit_0_and_leaves_a_run_folder(place):
     done = fairlead(place, "-w", "n[1-2]", "--", "echo", "-n", "--json")
     assert (done.returncode, done.stdout) == (0, "n[1-2] (2)  done\n--json\n")
-    [run] = (place / "runs").iterdir()
+    [run] = list_runs(place / "runs")
     [call] = [json.loads(line) for line in (run / "commands.jsonl").read_text().splitlines()]
     assert (call["via"], call["argv"], call["nodes"], call["rc"]) == (
         "local",
@@ -72,7 +73,7 @@ def test_all_well_is_exit_0_and_leaves_a_run_folder(place):
 
 def test_json_is_one_document_with_every_node(place):
     done = fairlead(
-        place, "--json", "--timeout", "1.5", "--", "sh", "-c", "[ $FAIRLEAD_NODE = n2 ] && sleep 60; printf '\\377'"
+        place, "--json", "--timeout", "5", "--", "sh", "-c", "[ $FAIRLEAD_NODE = n2 ] && sleep 60; printf '\\377'"
     )
     document = json.loads(done.stdout)
     assert document["schema"] == "fairlead.exec/1"
@@ -168,9 +169,24 @@ def test_an_interrupt_shows_what_had_come_and_says_what_was_stopped(place, numbe
     )  # fmt: skip
     until_marked(f"sleep\0{mark}", 2, limit_s=30)
     process.send_signal(number)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert out == "n1 (1)  done\nhi\n\nn[2-3] (2)  cancelled  stopped\nhi\n"
     assert f"{why}; stopped on n[2-3] (2)" in err
     assert "Traceback" not in err
-    assert marked(mark) == {}
+    assert left_after(mark, 20) == {}
+
+
+def test_each_call_to_nodes_is_told_in_the_runs_log_and_with_v_on_stderr(place):
+    done = fairlead(place, "-w", "n[1-3]", "-v", "--", "sh", "-c", "[ $FAIRLEAD_NODE != n2 ]")
+    (log,) = place.glob("runs/*/log.jsonl")
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    asks, answered = (e for e in events if e["source"] == "fairlead.cluster")
+    assert (asks["what"], asks["data"]["nodes"], asks["data"]["via"]) == ("asks 3 nodes", "n[1-3]", "local")
+    assert (answered["severity"], answered["data"]["states"]) == ("warn", {"done": "n[1,3]", "failed": "n2"})
+    assert answered["data"]["errors"] == {"exit status 1": "n2"}
+    assert answered["data"]["took_ms"] >= 0
+    for event in events:
+        assert sum(event["what"] in line for line in done.stderr.splitlines()) >= 1, event
+    quiet = fairlead(place, "-w", "n[1-3]", "--", "true")
+    assert "asks 3 nodes" not in quiet.stderr

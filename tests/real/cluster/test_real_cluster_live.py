@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.cluster import Command, State
+from fairlead.cluster.heard import LINE_COST_BYTES, MAX_UNREAD_BYTES
 from support.processes import left_after, marked, until_marked
 
 pytestmark = pytest.mark.real
@@ -26,7 +27,7 @@ done
 """
 
 
-def lines(group, number: int, limit_s: float = 20) -> list[str]:
+def lines(group, number: int, limit_s: float = 60) -> list[str]:
     """That many lines, sorted; a None in between is a process that ended."""
     heard, deadline = [], time.monotonic() + limit_s
     while len(heard) < number and time.monotonic() < deadline:
@@ -56,7 +57,7 @@ def test_a_rank_that_dies_is_seen_while_the_others_run(world):
         assert lines(group, 4) == ["n1 0 got hello", "n1 1 got hello", "n2 2 got hello", "n2 3 got hello"]
         group.send("die 2")
         lines(group, 4)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while ("n2", 2) not in group.ended and time.monotonic() < deadline:
             group.read(0.2)
         assert group.ended["n2", 2].rc == 7
@@ -71,14 +72,14 @@ def test_leaving_stops_what_still_runs(world, mark):
     with world.cluster() as cluster:
         with cluster.live("n[1-2]", command, limit_s=60) as group:
             assert lines(group, 2) == ["up", "up"]
-        assert marked(f"sleep\0{mark}") == {}
+        assert left_after(f"sleep\0{mark}", 20) == {}
 
 
 def test_the_limit_ends_a_group(world, mark):
     with world.cluster() as cluster:
         cluster.run("n1", ["true"], limit_s=30)
-        with cluster.live("n1", Command(argv=("sleep", mark)), limit_s=2) as group:
-            deadline = time.monotonic() + 20
+        with cluster.live("n1", Command(argv=("sleep", mark)), limit_s=4) as group:
+            deadline = time.monotonic() + 60
             while not group.ended and time.monotonic() < deadline:
                 group.read(5.0)
             assert group.read(5.0) is None
@@ -101,7 +102,7 @@ def test_one_process_that_is_frozen_does_not_hold_up_the_others(world):
             for number in range(300):
                 group.send("x" * 1000 + str(number))
             assert len(lines(group, 300)) == 300
-        assert marked(mark) == {}
+        assert left_after(mark, 20) == {}
 
 
 PROGRAM = """
@@ -138,7 +139,7 @@ def start(world, mark: str, kind: str = "") -> subprocess.Popen[str]:
 def test_nothing_of_a_group_outlives_its_caller(world, mark, number):
     process = start(world, mark)
     process.send_signal(number)
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=60)
     assert left_after(mark, 20) == {}
     if number == signal.SIGINT:
         assert out == "interrupted; stopped on n[1-2] (2)\n"
@@ -150,7 +151,7 @@ def test_a_reader_that_is_slow_slows_the_writer():
     with LOCAL.cluster() as cluster, cluster.live("n1", ["sh", "-c", "yes 0123456789"], limit_s=60) as group:
         for _ in range(2000):
             assert group.read(5.0).text == "0123456789"
-            assert group._group._lines.qsize() < 100_000
+            assert len(group._group.heard._lines) * LINE_COST_BYTES < MAX_UNREAD_BYTES + (1 << 20)
 
 
 # ---- as real tasks of Slurm ------------------------------------------------------------------------------------------
@@ -167,7 +168,7 @@ def test_tasks_are_real_tasks_numbered_node_by_node(slurm_world):
         while len(places) < 4:
             line = group.read(20)
             assert line is not None
-            if "got" not in line.text:
+            if line.rank is not None and "got" not in line.text:  # srun itself may have a word to say
                 places[line.rank] = (line.node, line.text)
         assert places == {
             0: ("n1", "0 0 n1"), 1: ("n1", "1 1 n1"), 2: ("n2", "2 0 n2"), 3: ("n2", "3 1 n2"),
@@ -188,7 +189,7 @@ def test_a_task_that_dies_is_seen_while_the_others_run(slurm_world):
         assert len(lines(group, 4)) == 4
         group.send("die 2")
         lines(group, 4)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while ("n2", 2) not in group.ended and time.monotonic() < deadline:
             group.read(0.2)
         assert group.ended["n2", 2].rc == 7
@@ -202,8 +203,8 @@ def test_a_task_that_dies_is_seen_while_the_others_run(slurm_world):
 def test_no_task_outlives_its_caller(slurm_world, slurm, mark, number):
     process = start(slurm_world, mark, kind="_tasks")
     process.send_signal(number)
-    process.communicate(timeout=30)
-    assert left_after(mark, 15) == {}
+    process.communicate(timeout=60)
+    assert left_after(mark, 60) == {}
     slurm.until_no_jobs()
 
 
@@ -212,10 +213,10 @@ def test_tasks_that_hang_end_at_the_limit(slurm_world, mark):
     command = Command(argv=("sh", "-c", f"trap '' TERM; exec sleep {mark}"))
     with slurm_world.cluster() as cluster:
         cluster.run("n[1-2]", ["true"], limit_s=30)
-        with cluster.live_tasks("n[1-2]", command, limit_s=2, per_node=2) as group:
-            deadline = time.monotonic() + 20
+        with cluster.live_tasks("n[1-2]", command, limit_s=4, per_node=2) as group:
+            deadline = time.monotonic() + 60
             while not group.ended and time.monotonic() < deadline:
                 group.read(5.0)
             assert {r.state for r in group.ended.values()} == {State.TIMEOUT}
         # still inside the allocation: the step's end, not the job's, must have ended them
-        assert left_after(f"sleep\0{mark}", 15) == {}
+        assert left_after(f"sleep\0{mark}", 60) == {}

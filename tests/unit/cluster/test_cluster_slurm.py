@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fairlead.base.nodeset import NodeSet
-from fairlead.cluster.protocol import State
+from fairlead.cluster.protocol import Command, State
 from fairlead.cluster.scheduler import judge_nodes
 from fairlead.cluster.slurm import Ask, SlurmBackend, script_text
 from fairlead.errors import MissingTool
@@ -55,6 +56,42 @@ def test_pyxis_is_an_option_of_srun():
 def test_apptainer_is_a_program_before_the_command():
     argv = backend(Ask(container="/shared/t.sif", runtime="apptainer")).wrap_contained("n1", ["python3"])
     assert words_after_dashes(argv) == ["apptainer", "exec", "/shared/t.sif", "python3"]
+
+
+def test_each_node_has_the_image_of_its_pool_and_sees_what_is_mounted():
+    ask = Ask(container="all.sif", containers={"n1": "own.sif"}, mounts=("/a:/b", "/c:/c"), runtime="apptainer")
+    made = backend(ask)
+    assert (made.container_of("n1"), made.container_of("n2")) == ("own.sif", "all.sif")
+    words = ["apptainer", "exec", "--bind", "/a:/b", "--bind", "/c:/c", "own.sif", "python3"]
+    assert words_after_dashes(made.wrap_contained("n1", ["python3"])) == words
+    pyxis = backend(replace(ask, runtime="pyxis")).wrap_contained("n1", ["python3"])
+    assert {"--container-image=own.sif", "--container-mounts=/a:/b,/c:/c"} <= set(pyxis)
+    assert backend(replace(ask, runtime="none")).container_of("n1") == ""
+
+
+def test_options_that_only_have_an_effect_on_a_step_reach_every_step():
+    ask = Ask(options=("--exclusive", "--mem=0", "--network=x", "--container-mounts=/a:/b"), step_options=("--own=1",))
+    made = backend(ask)
+    made._gpus = {"n1": 8}
+    step = made.wrap("n1", ["x"])
+    tasks = made.wrap_tasks(NodeSet("n1"), 8, Command(argv=("x",)), ["--gres=gpu:16", "--exact"])
+    assert tasks is not None
+    for argv in (step, tasks):
+        assert {"--network=x", "--container-mounts=/a:/b", "--own=1", "--gres=gpu:8", "--cpu-bind=none"} <= set(argv)
+        assert not {"--exclusive", "--mem=0", "--gres=gpu:16"} & set(argv)
+    assert "--exact" in tasks
+
+
+def test_a_step_asks_for_no_gpus_where_the_job_holds_none():
+    made = backend()
+    made._gpus = {"n2": 8}
+    tasks = made.wrap_tasks(NodeSet("n1"), 1, Command(argv=("x",)), ["--gres=gpu:1"])
+    assert not [w for w in (*made.wrap("n1", ["x"]), *(tasks or ())) if w.startswith("--gres")]
+
+
+def test_what_every_step_complains_of_is_no_reason():
+    noise = "srun: cluster configuration lacks support for cpu binding"
+    assert backend().explain("n1", 1, f"srun: error: it broke\n{noise}").error == "it broke"
 
 
 def test_without_a_container_contained_is_plain():

@@ -9,14 +9,14 @@ import pytest
 
 from fairlead.cluster.protocol import State
 from fairlead.cluster.ssh import SshBackend
-from fairlead.cluster.talk import boot
+from fairlead.cluster.talk import guard
 
 
 def test_the_login_shell_gets_back_the_same_words():
-    argv = boot("/opt/my python/bin/python3")
+    argv = guard().words("/opt/my python/bin/python3")
     *_, node, line = SshBackend().wrap("n1", argv)
     assert node == "n1"
-    assert shlex.split(line) == argv
+    assert tuple(shlex.split(line)) == argv
 
 
 def test_a_node_name_is_never_an_option():

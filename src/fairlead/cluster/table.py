@@ -1,0 +1,71 @@
+"""`[slurm]` in the cluster file: what can be set, and what must fit together."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from fairlead.cluster.slurmforms import wrong_settings
+from fairlead.spec.model import Seconds, Spec
+from fairlead.spec.problems import Problems
+
+
+class Slurm(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Slurm, for `via = "slurm"`, and for the lab."""
+
+    partition: str = ""
+    """The partition to run in; left out, Slurm's default."""
+
+    account: str = ""
+    """The account to charge; left out, Slurm's default."""
+
+    reservation: str = ""
+    """A reservation to run in."""
+
+    options: tuple[str, ...] = ("--exclusive", "--mem=0")
+    """More sbatch options for the job that holds the nodes. The default asks for whole nodes, with all their memory."""
+
+    step_options: tuple[str, ...] = ()
+    """More srun options for every step that runs in that job: probes, agents, ranks. Of `options`, those that only have
+    an effect on steps (--container-..., --export, --network) reach them too."""
+
+    time_limit_min: Annotated[int, Meta(ge=1, le=43_200)] = 60
+    """How long that job may hold its nodes, in minutes; fairlead cancels it when it is done with them."""
+
+    pending_s: Seconds = 60.0
+    """How long to wait for that job to start."""
+
+    container: str = ""
+    """A container image for ranks: a path or a URL, as the runtime takes it. A [[pool]] may name its own."""
+
+    container_mounts: tuple[str, ...] = ()
+    """What the container sees of its node: ["/data:/data"]."""
+
+    container_runtime: Literal["none", "pyxis", "apptainer"] = "none"
+    """What starts the container: pyxis (with enroot) or apptainer."""
+
+    lab: bool = False
+    """Run a real Slurm in the lab: a controller, and a slurmd on each host."""
+
+
+def rules(spec: Spec, report: Problems) -> None:
+    """Every setting is one word or one line; a container needs image and runtime; a Slurm in the lab needs a lab."""
+    slurm = spec.table(Slurm)
+    words = {key: getattr(slurm, key) for key in ("partition", "account", "reservation", "container")}
+    lists = {key: getattr(slurm, key) for key in ("options", "step_options", "container_mounts")}
+    for wrong in wrong_settings(words, lists):
+        report(("slurm", *wrong.path), "cluster/slurm-setting", wrong.message, hint=wrong.hint)
+    for number, pool in enumerate(spec.pools):
+        for wrong in wrong_settings({"container": pool.container}, {}):
+            report(("pool", number, *wrong.path), "cluster/slurm-setting", wrong.message, hint=wrong.hint)
+    own = [i for i, pool in enumerate(spec.pools) if pool.container]
+    if own and slurm.container_runtime == "none":
+        text = "`container` needs `container_runtime` in [slurm] too"
+        report(("pool", own[0], "container"), "cluster/container-half", text, needs=[("slurm", "container_runtime")])
+    elif not own and bool(slurm.container) != (slurm.container_runtime != "none"):
+        have, lack = ("container", "container_runtime") if slurm.container else ("container_runtime", "container")
+        report(("slurm", have), "cluster/container-half", f"`{have}` needs `{lack}` too", needs=[("slurm", lack)])
+    if slurm.lab and not spec.is_lab:
+        text = f'`lab` starts a Slurm in the lab, but `via` is "{spec.access.via}"'
+        report(("slurm", "lab"), "cluster/slurm-lab", text, needs=[("access", "via")])

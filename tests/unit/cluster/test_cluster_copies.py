@@ -1,0 +1,37 @@
+"""Files from nodes: what a node may send is bounded on this side, whatever the node thinks."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+from fairlead.cluster.copies import fetch_one
+from fairlead.cluster.protocol import State
+from fairlead.cluster.talk import Ending
+
+
+class Sender:
+    """A node that sends so many bytes, and says that all is well."""
+
+    node = "n1"
+
+    def __init__(self, num_bytes: int) -> None:
+        self.data = b"x" * num_bytes
+
+    async def hold(self, job, body, on_frame):
+        for start in range(0, len(self.data), 1000):
+            on_frame(b"d", 0, self.data[start : start + 1000])
+        on_frame(b"x", 0, json.dumps({"rc": 0, "sha256": hashlib.sha256(self.data).hexdigest()}).encode())
+        return Ending(here=True, whole=True)
+
+
+async def test_a_file_within_the_bound_is_kept(tmp_path):
+    result = await fetch_one(Sender(5000), "/a/file", tmp_path / "n1/file", 5000)
+    assert result.state is State.DONE
+    assert (tmp_path / "n1/file").stat().st_size == 5000
+
+
+async def test_a_node_that_sends_more_than_was_asked_for_fills_no_disk(tmp_path):
+    result = await fetch_one(Sender(50_000), "/a/file", tmp_path / "n1/file", 5000)
+    assert (result.state, result.error) == (State.FAILED, "/a/file: Larger than the 5000 bytes allowed")
+    assert list(tmp_path.iterdir()) == []
