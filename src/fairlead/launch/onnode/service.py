@@ -1,0 +1,440 @@
+"""Puts a service on a node, looks after it, takes it away: run there for one request, which comes as a line of JSON.
+
+    deploy    write its files, have it run: by systemd where that is there for us, else by supervisor.py
+    status    every service of this user on this node, or one
+    renew     a supervisor's lease
+    stop      end it and everything it started, and remove its files
+
+Answers with one line of JSON. Two at once take turns: each service has a lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+
+from fairlead.launch.onnode.supervisor import boot_id, end_marked, now_s, read_json, start_ticks, write_json
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+LOCK_S = 30.0
+"""How long one request waits for another."""
+SETTLE_S = 10.0
+"""How long a service may take to be seen running."""
+STEADY_S = 1.0
+"""How long it must have been up for that: one that cannot even begin ends sooner."""
+WORDS = 8
+"""Lines of its output that go with an answer."""
+
+
+class Refused(Exception):
+    """Why a request cannot be done here, in one sentence; and what to do."""
+
+    def __init__(self, text: str, hint: str = "") -> None:
+        super().__init__(text)
+        self.hint = hint
+
+
+def node_name() -> str:
+    """This node, as it was called by whoever asks."""
+    return os.environ.get("FAIRLEAD_NODE") or socket.gethostname()
+
+
+def base() -> str:
+    """Where services of this user on this node have their files. A home directory may be shared by many nodes."""
+    own = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    top = os.environ.get("FAIRLEAD_SERVICES") or ("/var/lib" if os.geteuid() == 0 else own)
+    return os.path.join(top, "fairlead", "services", node_name())
+
+
+def private(path: str) -> str:
+    """A directory that is ours alone, made if it is not there. Raises Refused where somebody else can write there."""
+    os.makedirs(path, mode=0o700, exist_ok=True)
+    found = os.lstat(path)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise Refused(f"{path} is not a directory of our own")
+    if found.st_mode & 0o077:
+        os.chmod(path, 0o700)
+    return path
+
+
+@contextlib.contextmanager
+def locked(folder: str) -> Iterator[None]:
+    """Alone with this service. Raises Refused where another request does not end."""
+    path, deadline = folder + ".lock", time.monotonic() + LOCK_S
+    while True:
+        file = open(path, "a")  # noqa: SIM115
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(file.fileno()).st_nlink:  # else its holder removed it with the service
+                break
+        file.close()
+        if time.monotonic() > deadline:
+            raise Refused(f"another request about this service takes longer than {LOCK_S:g} s")
+        time.sleep(0.05)
+    with file:
+        yield
+        if not os.path.isdir(folder):
+            os.unlink(path)
+            with contextlib.suppress(OSError):  # of this node, services, fairlead: as far as they are empty
+                for _ in range(3):
+                    folder = os.path.dirname(folder)
+                    os.rmdir(folder)
+
+
+# ---- the two ways to keep it running ---------------------------------------------------------------------------------
+
+
+class Supervised:
+    """By our own supervisor, where there is no service manager: until stopped, or until the lease ends."""
+
+    name = "supervisor"
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def running(self) -> dict[str, Any]:
+        """What the supervisor says of itself; empty where it does not live."""
+        state = read_json(os.path.join(self.folder, "state.json"))
+        alive = state.get("boot") == boot_id() and start_ticks(state.get("pid", 0)) == state.get("start", -2)
+        return state if alive and state.get("phase") != "ended" else {}
+
+    def apply(self, spec: dict[str, Any]) -> None:
+        """Have this spec run: told to a supervisor that lives, else with a new one."""
+        state = self.running()
+        if state and state.get("supervisor") == spec["supervisor"]:
+            os.kill(state["pid"], signal.SIGHUP)
+        else:
+            self.end()
+            self.begin()
+
+    def renew(self) -> None:
+        """The lease has changed."""
+        state = self.running()
+        if state:
+            os.kill(state["pid"], signal.SIGHUP)
+
+    def begin(self) -> None:
+        """Start a supervisor that belongs to nobody."""
+        words = [sys.executable, "-I", "-S", os.path.join(self.folder, "supervisor.py"), self.folder]
+        keep = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "SSH_", "FAIRLEAD_SERVICE"))}
+        if os.fork():
+            os.wait()
+            return
+        try:
+            os.setsid()
+            if os.fork() == 0:
+                null = os.open(os.devnull, os.O_RDWR)
+                log = os.open(os.path.join(self.folder, "log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+                for target, fd in enumerate((null, log, log)):
+                    os.dup2(fd, target)
+                os.closerange(3, 256)
+                os.chdir("/")
+                os.execve(words[0], words, keep)  # noqa: S606
+        finally:
+            os._exit(0)
+
+    def end(self) -> None:
+        """End the supervisor and all of the service."""
+        state = self.running()
+        if state:
+            os.kill(state["pid"], signal.SIGTERM)
+            deadline = time.monotonic() + SETTLE_S
+            while time.monotonic() < deadline and start_ticks(state["pid"]) == state["start"]:
+                time.sleep(0.02)
+            if start_ticks(state["pid"]) == state["start"]:
+                os.kill(state["pid"], signal.SIGKILL)
+        end_marked(self.folder)
+
+    def look(self) -> dict[str, Any]:
+        """How it is."""
+        state = read_json(os.path.join(self.folder, "state.json"))
+        spec, lease = (read_json(os.path.join(self.folder, n + ".json")) for n in ("spec", "lease"))
+        alive = self.running()
+        is_up = bool(alive) and start_ticks(alive["child"]) == alive["child_start"] and alive["child"] > 0
+        word = "running" if is_up else "waiting" if alive else "dead"
+        why = state.get("last_exit", "")
+        if not alive and state.get("phase") != "ended":
+            why = "the node was booted since" if state.get("boot") != boot_id() else "its supervisor was killed"
+        return {
+            "state": word,
+            "pid": alive.get("child", 0) if is_up else 0,
+            "up_s": round(now_s() - alive["began"], 1) if is_up else 0.0,
+            "restarts": state.get("restarts", 0),
+            "last_exit": why,
+            "digest": state.get("digest", "") if alive else spec.get("digest", ""),
+            "lease_s": round(lease.get("until", 0.0) - now_s(), 1) if alive else 0.0,
+            "log": last_lines(os.path.join(self.folder, "log")),
+        }
+
+
+class Systemd:
+    """By systemd: the system's own for root, which starts it after a boot, too; else the user's."""
+
+    name = "systemd"
+
+    def __init__(self, folder: str, service: str) -> None:
+        self.folder, self.unit = folder, f"fairlead-{service}.service"
+        self.is_root = os.geteuid() == 0
+        # a home directory may be shared by nodes that shall not all run this: a user's unit is this node's alone
+        place = "/etc/systemd/system" if self.is_root else f"/run/user/{os.geteuid()}/systemd/user"
+        self.path = os.path.join(place, self.unit)
+
+    @staticmethod
+    def is_there() -> bool:
+        """Whether a systemd runs here that would take a unit of ours."""
+        if not shutil.which("systemctl"):
+            return False
+        user = f"/run/user/{os.geteuid()}/systemd/private"
+        return os.path.isdir("/run/systemd/system") if os.geteuid() == 0 else os.path.exists(user)
+
+    def ctl(self, *words: str, must: bool = True) -> str:
+        """Systemctl. Raises Refused with its own words."""
+        argv = ["systemctl", *([] if self.is_root else ["--user"]), "--no-ask-password", *words]
+        env = dict(os.environ, SYSTEMD_PAGER="", **({} if self.is_root else self.user_env()))
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=LOCK_S, check=False)
+        if must and done.returncode:
+            said = " ".join(done.stderr.split()) or f"status {done.returncode}"
+            raise Refused(f"{' '.join(argv[:1] + list(words))}: {said}", f"journalctl -u {self.unit}")
+        return done.stdout
+
+    @staticmethod
+    def user_env() -> dict[str, str]:
+        """What a user's systemctl needs and a bare connection does not set."""
+        return {"XDG_RUNTIME_DIR": f"/run/user/{os.geteuid()}"}
+
+    def apply(self, spec: dict[str, Any]) -> None:
+        """Write the unit, have it run, also after a boot."""
+        os.makedirs(os.path.dirname(self.path), exist_ok=True)
+        text = unit_text(self.folder, spec, wanted_by="multi-user.target" if self.is_root else "default.target")
+        with open(self.path + ".new", "w") as file:
+            file.write(text)
+        os.chmod(self.path + ".new", 0o644)
+        os.replace(self.path + ".new", self.path)
+        self.ctl("daemon-reload")
+        if self.is_root:
+            self.ctl("enable", self.unit)
+        else:
+            with contextlib.suppress(OSError, subprocess.SubprocessError):  # else it ends when the user logs out
+                subprocess.run(["loginctl", "enable-linger"], capture_output=True, timeout=10, check=False)
+        self.ctl("reset-failed", self.unit, must=False)
+        self.ctl("restart", self.unit)
+
+    def renew(self) -> None:
+        """Systemd needs no lease."""
+
+    def end(self) -> None:
+        """Stop it, and take its unit away."""
+        self.ctl("disable", "--now", self.unit, must=False)
+        self.ctl("stop", self.unit, must=False)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.path)
+        self.ctl("daemon-reload")
+        self.ctl("reset-failed", self.unit, must=False)
+        end_marked(self.folder)
+
+    def look(self) -> dict[str, Any]:
+        """How it is."""
+        names = "ActiveState,SubState,MainPID,NRestarts,Result,ActiveEnterTimestampMonotonic"
+        said = dict(
+            line.partition("=")[::2] for line in self.ctl("show", self.unit, f"--property={names}").splitlines()
+        )
+        is_up = said.get("SubState") == "running"
+        since_s = int(said.get("ActiveEnterTimestampMonotonic") or 0) / 1e6
+        restarting = said.get("SubState") == "auto-restart"
+        return {
+            "state": "running" if is_up else "waiting" if restarting else "dead",
+            "pid": int(said.get("MainPID") or 0),
+            "up_s": round(time.clock_gettime(time.CLOCK_MONOTONIC) - since_s, 1) if is_up else 0.0,
+            "restarts": int(said.get("NRestarts") or 0),
+            "last_exit": "" if said.get("Result") in ("success", None) else said["Result"],
+            "digest": read_json(os.path.join(self.folder, "spec.json")).get("digest", ""),
+            "lease_s": 0.0,
+            "log": self.last_words(),
+        }
+
+    def last_words(self) -> list[str]:
+        """The end of its output, which the journal keeps."""
+        argv = ["journalctl", *([] if self.is_root else ["--user"]), "-u", self.unit, "-n", str(WORDS), "-o", "cat"]
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            done = subprocess.run(argv, capture_output=True, text=True, timeout=LOCK_S, check=False)
+            return done.stdout.splitlines()[-WORDS:]
+        return []
+
+
+def unit_text(folder: str, spec: dict[str, Any], *, wanted_by: str) -> str:
+    """The unit. Arguments and environment stay in spec.json, which is ours alone; a unit file can be read by all."""
+    python, program = spec["manager_python"], os.path.join(folder, "supervisor.py")
+    words = " ".join(quoted(word) for word in (python, "-I", "-S", program, folder, "exec"))
+    return (
+        "# Written by fairlead; `fairlead service stop` removes it.\n"
+        "[Unit]\n"
+        f"Description=fairlead service {spec['name']}\n"
+        "StartLimitIntervalSec=0\n\n"
+        "[Service]\n"
+        "Type=simple\n"
+        f"ExecStart={words}\n"
+        "Restart=always\n"
+        "RestartSec=1\n"
+        "UMask=0077\n\n"
+        "[Install]\n"
+        f"WantedBy={wanted_by}\n"
+    )
+
+
+def quoted(word: str) -> str:
+    """A word of a command line as systemd reads it (systemd.service(5), COMMAND LINES; specifiers)."""
+    text = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    return f'"{text}"'
+
+
+def last_lines(path: str) -> list[str]:
+    """The end of its output."""
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        file.seek(0, os.SEEK_END)
+        file.seek(max(0, file.tell() - 4096))
+        return file.read().decode("utf-8", "replace").splitlines()[-WORDS:]
+    return []
+
+
+# ---- requests --------------------------------------------------------------------------------------------------------
+
+
+def manager_for(folder: str, name: str, wanted: str = "auto") -> Supervised | Systemd:
+    """How it is kept: as it was begun; a new one by systemd where that is there. Raises Refused where it cannot be."""
+    begun = read_json(os.path.join(folder, "spec.json")).get("manager", "")
+    kind = begun or (wanted if wanted != "auto" else "systemd" if Systemd.is_there() else "supervisor")
+    if kind == "systemd" and not Systemd.is_there():
+        raise Refused("there is no systemd here that would take a unit of ours", "leave `manager` out")
+    if kind == "supervisor" and not begun and os.environ.get("SLURM_JOB_ID"):
+        raise Refused(
+            f"this is a step of Slurm job {os.environ['SLURM_JOB_ID']}, which ends what it started, and no systemd is "
+            "here to keep it",
+            'reach the nodes with via = "ssh", or start it from the prolog',
+        )
+    return Systemd(folder, name) if kind == "systemd" else Supervised(folder)
+
+
+def deploy(folder: str, asked: dict[str, Any]) -> dict[str, Any]:
+    """Have it run as asked; does nothing where it does so already, but renew the lease."""
+    private(folder)
+    before = read_json(os.path.join(folder, "spec.json"))
+    manager = manager_for(folder, asked["name"], asked.get("manager", "auto"))
+    supervisor = hashlib.sha256(asked["supervisor"].encode()).hexdigest()[:12]
+    spec = {key: asked[key] for key in ("name", "python", "args", "env")}
+    content = json.dumps([spec, asked["source"], supervisor], sort_keys=True)
+    digest = hashlib.sha256(content.encode()).hexdigest()[:12]
+    spec.update(
+        digest=digest,
+        program=f"program-{digest}.py",
+        supervisor=supervisor,
+        manager=manager.name,
+        manager_python=sys.executable,
+        lease_s=asked["lease_s"],
+    )
+    write_json(os.path.join(folder, "lease.json"), {"until": now_s() + asked["lease_s"]})
+    if before.get("digest") == digest and manager.look()["state"] == "running":
+        manager.renew()
+        return {"did": "unchanged"}
+    for name, text in (("supervisor.py", asked["supervisor"]), (spec["program"], asked["source"])):
+        path = os.path.join(folder, name)
+        with open(path + ".new", "w") as file:
+            file.write(text)
+        os.replace(path + ".new", path)
+    write_json(os.path.join(folder, "spec.json"), spec)
+    manager.apply(spec)
+    settle(manager, digest)
+    for name in os.listdir(folder):
+        if name.startswith("program-") and name != spec["program"]:
+            os.unlink(os.path.join(folder, name))
+    return {"did": "upgraded" if before else "started"}
+
+
+def settle(manager: Supervised | Systemd, digest: str) -> None:
+    """Wait until what was asked for has been up for a moment, or has failed at its first try."""
+    deadline = time.monotonic() + SETTLE_S
+    while time.monotonic() < deadline:
+        found = manager.look()
+        if found["digest"] == digest and (found["up_s"] >= STEADY_S or found["restarts"]):
+            return
+        time.sleep(0.05)
+
+
+def status(asked: dict[str, Any]) -> list[dict[str, Any]]:
+    """One service, or all."""
+    names = [asked["name"]] if asked.get("name") else []
+    with contextlib.suppress(FileNotFoundError):
+        names = names or sorted(n for n in os.listdir(base()) if not n.endswith(".lock"))
+    return [look(name) for name in names]
+
+
+def look(name: str) -> dict[str, Any]:
+    """How a service is."""
+    folder = os.path.join(base(), name)
+    spec = read_json(os.path.join(folder, "spec.json"))
+    if not spec:
+        return {"name": name, "state": "absent"}
+    try:
+        manager = manager_for(folder, name)
+        return {"name": name, "manager": manager.name, **manager.look()}
+    except (Refused, OSError, subprocess.SubprocessError) as why:
+        return {"name": name, "state": "unknown", "error": str(why)}
+
+
+def renew(folder: str, name: str, lease_s: float) -> None:
+    """A longer lease."""
+    if read_json(os.path.join(folder, "spec.json")):
+        write_json(os.path.join(folder, "lease.json"), {"until": now_s() + lease_s})
+        manager_for(folder, name).renew()
+
+
+def stop(folder: str, name: str) -> dict[str, Any]:
+    """End it, and remove all it had."""
+    if not os.path.isdir(folder):
+        return {"did": "nothing"}
+    manager_for(folder, name).end()
+    shutil.rmtree(folder)
+    return {"did": "stopped"}
+
+
+def serve(asked: dict[str, Any]) -> dict[str, Any]:
+    """One request."""
+    if asked["do"] == "status":
+        return {"services": status(asked)}
+    folder = os.path.join(private(base()), asked["name"])
+    with locked(folder):
+        done: dict[str, Any] = {}
+        if asked["do"] == "deploy":
+            done = deploy(folder, asked)
+        elif asked["do"] == "renew":
+            renew(folder, asked["name"], asked["lease_s"])
+        elif asked["do"] == "stop":
+            done = stop(folder, asked["name"])
+        return {**done, "services": [look(asked["name"])]}
+
+
+def answer() -> None:
+    """The request on standard input, the answer on standard output."""
+    os.umask(0o077)
+    asked = json.loads(sys.stdin.readline())
+    try:
+        said = serve(asked)
+    except Refused as why:
+        said = {"error": str(why), "hint": why.hint}
+    except (OSError, subprocess.SubprocessError) as why:
+        said = {"error": f"{getattr(why, 'filename', None) or 'service'}: {getattr(why, 'strerror', None) or why}"}
+    sys.stdout.write(json.dumps(said) + "\n")
+    sys.stdout.flush()
