@@ -8,7 +8,21 @@ from __future__ import annotations
 from fairlead.checks.catalog import CATALOG, Check
 from fairlead.checks.engine import judge, judge_node
 from fairlead.checks.expect import DEFAULTS, Expect, expect_of
+from fairlead.checks.hcas import rdma_devices
 from fairlead.checks.holes import condensed
+from fairlead.checks.rules.gpu import gpu_count
 from fairlead.checks.skews import SKEWS
 
-__all__ = ["CATALOG", "DEFAULTS", "SKEWS", "Check", "Expect", "condensed", "expect_of", "judge", "judge_node"]
+__all__ = [
+    "CATALOG",
+    "DEFAULTS",
+    "SKEWS",
+    "Check",
+    "Expect",
+    "condensed",
+    "expect_of",
+    "gpu_count",
+    "judge",
+    "judge_node",
+    "rdma_devices",
+]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from fairlead.checks.node import Node, Outcome
 from fairlead.checks.rules import gpu, host, ib, net
+from fairlead.checks.skews import MAY_ASK
 from fairlead.records.verdict import Verdict
 
 FAIL, WARN = Verdict.FAIL, Verdict.WARN
@@ -32,10 +33,15 @@ class Check:
     when: str = ""
     needs: tuple[str, ...] = ()
     """Numbers of the VM size without which there is nothing to compare; the fleet is compared instead."""
+    optional: str = ""
+    """What to do so that an ordinary user may read it. Where only that right is missing, the check is skipped and says
+    so: who may not read the kernel's messages can still get a verdict on the node."""
 
 
 _SMI = ("nvidia.smi",)
-_PCI = ("pci.devices",)
+_PCI = ("pci.devices", "host.cpu.numa")
+_LOG = ("kernel_log", "host.pid_namespace", "host.os.uptime_s")
+_MAY_READ_LOG = "usermod -aG systemd-journal USER on the nodes (Debian: adm), or run as root"
 _PORTS = ("ib.devices", "host.environment", "host.nccl_conf")
 
 CATALOG: tuple[Check, ...] = (
@@ -49,6 +55,15 @@ CATALOG: tuple[Check, ...] = (
         ("imds",),
         "correct `size` of the pool in the cluster file",
         when="metadata asked for",
+        optional=MAY_ASK,
+    ),
+    Check(
+        "host/scheduled-event",
+        host.scheduled_event,
+        ("imds",),
+        "drain {node}, and give the job another; the platform begins at that time whether or not anybody agrees",
+        when="metadata asked for",
+        optional=MAY_ASK,
     ),
     Check(
         "host/cpus",
@@ -139,8 +154,9 @@ CATALOG: tuple[Check, ...] = (
     Check(
         "host/kernel-faults",
         host.kernel_faults,
-        ("kernel_log", "host.os.uptime_s"),
+        _LOG,
         "on {node}: dmesg -T --level=emerg,alert,crit,err",
+        optional=_MAY_READ_LOG,
     ),
     Check(
         "host/clock",
@@ -230,7 +246,12 @@ CATALOG: tuple[Check, ...] = (
         when="NVIDIA GPUs",
     ),
     Check(
-        "gpu/xid", gpu.xid, ("kernel_log",), "on {node}: dmesg -T | grep Xid; drain it and reboot", when="NVIDIA GPUs"
+        "gpu/xid",
+        gpu.xid,
+        _LOG[:2],
+        "on {node}: dmesg -T | grep Xid; drain it and reboot",
+        when="NVIDIA GPUs",
+        optional=_MAY_READ_LOG,
     ),
     Check(
         "gpu/throttle",
@@ -281,7 +302,6 @@ CATALOG: tuple[Check, ...] = (
         "on {node}: nvidia-smi nvlink -s -i {part}; reboot, then have the GPU replaced",
         scope="GPU",
         when="NVIDIA GPUs",
-        needs=("nvlinks_per_gpu",),
     ),
     Check(
         "gpu/fabric",
@@ -429,9 +449,10 @@ CATALOG: tuple[Check, ...] = (
     Check(
         "ib/kernel-messages",
         ib.kernel_messages,
-        ("kernel_log", "host.os.uptime_s"),
+        _LOG,
         "on {node}: dmesg -T | grep mlx5_core",
         when="RDMA",
+        optional=_MAY_READ_LOG,
     ),
 )
 

@@ -14,7 +14,7 @@ from fairlead.checks.absent import name_absent
 from fairlead.checks.catalog import CATALOG, Check
 from fairlead.checks.expect import Expect, expect_of
 from fairlead.checks.fleet import judge_fleet
-from fairlead.checks.holes import broken, unread
+from fairlead.checks.holes import broken, not_allowed, unread
 from fairlead.checks.node import Node, Outcome, skip
 from fairlead.checks.scopes import CONDITIONS, SCOPES
 from fairlead.checks.waive import apply_waivers
@@ -35,7 +35,7 @@ def judge(facts: Sequence[NodeFacts], spec: Spec, *, today: dt.date | None = Non
     old facts are judged as of their day.
     """
     expects = {pool.name: expect_of(spec, pool) for pool in spec.pools}
-    stranger = Expect(link=spec.fabric.link, rdma=spec.fabric.rdma, is_lab=spec.is_lab)
+    stranger = Expect(link=spec.fabric.link, rdma=spec.fabric.rdma)
     pool_of = {node: pool.name for pool in spec.pools for node in pool.nodes}
     nodes = [Node(Facts(record), expects.get(pool_of.get(record.node, ""), stranger)) for record in facts]
     findings: list[Finding] = []
@@ -59,43 +59,54 @@ def judge_node(node: Node, checks: Iterable[Check] = CATALOG) -> list[Finding]:
 
 def _judge(check: Check, node: Node) -> list[Finding]:
     """One check on one node: a finding for each part that is not well, and one that folds those that are."""
-    node.facts.begin()
+    node.begin()
     try:
         reason = _why_not(check, node)
         if reason:
             return [_finding(check, node, "", skip(reason))]
         parts = SCOPES[check.scope].parts(node)
     except Unread as hole:
-        return [unread(check.code, _subject(check, node, ""), hole)]
+        return [_open(check, node, "", hole)]
     except Exception as bug:  # noqa: BLE001 - a rule's bug must not hide what the other rules find
         return [broken(check.code, _subject(check, node, ""), check.rule, bug)]
     if not parts:
         return [_finding(check, node, "", skip(f"there is no {check.scope} to judge"))]
     findings, well, not_asked = [], [], []
+    chosen_by, taken = node.assumed, dict[str, list[Unread]]()
     for part, unclear in parts.items():
-        node.facts.begin()
+        node.begin()
         if unclear is not None:
             findings.append(unread(check.code, _subject(check, node, part), unclear))
             continue
         try:
             outcome = check.rule(node, part)
         except Unread as missing:
-            findings.append(unread(check.code, _subject(check, node, part), missing))
+            findings.append(_open(check, node, part, missing))
             continue
         except Exception as bug:  # noqa: BLE001
             findings.append(broken(check.code, _subject(check, node, part), check.rule, bug))
             continue
+        node.assumed = {**chosen_by, **node.assumed}
         if outcome.verdict is Verdict.PASS:
             well.append((part, outcome))
+            taken |= node.assumed
         elif outcome.verdict is Verdict.SKIP:
             not_asked.append(outcome)
         else:
             findings.append(_finding(check, node, part, outcome))
     if well:
+        node.assumed = taken
         findings.append(_finding(check, node, "", _fold(well)))
     elif not_asked and not findings:
         findings.append(_finding(check, node, "", not_asked[0]))
     return findings
+
+
+def _open(check: Check, node: Node, part: str, hole: Unread) -> Finding:
+    """A check that asked for a hole: unknown, or not looked at where that is no more than a right nobody has."""
+    if check.optional and hole.needs:
+        return not_allowed(check.code, _subject(check, node, part), hole, check.optional)
+    return unread(check.code, _subject(check, node, part), hole)
 
 
 def _why_not(check: Check, node: Node) -> str:
@@ -131,14 +142,15 @@ def _subject(check: Check, node: Node, part: str) -> Subject:
 def _finding(check: Check, node: Node, part: str, outcome: Outcome) -> Finding:
     verdict = outcome.verdict or check.severity
     is_calm = verdict in (Verdict.PASS, Verdict.SKIP)
+    assumed = node.assumptions() if verdict is not Verdict.SKIP else []
     return Finding(
         code=check.code,
         verdict=verdict,
         subject=_subject(check, node, part),
-        message=outcome.message,
+        message="; assuming that ".join((outcome.message, *assumed)),
         evidence=() if is_calm else evidence(node.facts),
         remedy="" if is_calm else _remedy(check.remedy, node, part),
-        data=outcome.data,
+        data={**outcome.data, "assumes": assumed} if assumed else outcome.data,
     )
 
 
@@ -167,14 +179,14 @@ def _text(value: Any) -> str:
 
 def read_by(check: Check, node: Node) -> set[tuple[str, ...]]:
     """Every fact a check reads on a node, by its keys: what its verdict rests on."""
-    node.facts.begin()
+    node.begin()
     seen: set[tuple[str, ...]] = set()
     try:
         if not _why_not(check, node):
             parts = SCOPES[check.scope].parts(node)
             seen |= set(node.facts.read)
             for part, hole in parts.items():
-                node.facts.begin()
+                node.begin()
                 if hole is None:
                     check.rule(node, part)
                 seen |= set(node.facts.read)

@@ -38,6 +38,49 @@ DEFAULTS: Mapping[str, Default] = {
         "used space or inodes at which a file system fails; it warns 5 % before",
         "practice of Slurm health checks",
     ),
+    "corrected_errors_per_day": Default(
+        10,
+        "errors in 24 h",
+        "corrected memory errors at which a node is a warning; single ones are what correction is for",
+        "mcelog's default for a memory module (mcelog.conf, [dimm] ce-error-threshold = 10 / 24h)",
+    ),
+    "refused_register_reads_per_hour": Default(
+        100,
+        "messages in 1 h",
+        "refused reads of an HCA's registers at which something polls it too eagerly",
+        "seen from node exporters (node_exporter#3434, gpud#1164)",
+    ),
+    "memory_slack_pct": Default(
+        10,
+        "%",
+        "how much less memory than sold a guest may see",
+        "up to 6.7 % by the limits of AzureHPC node health checks (ND96amsr_A100_v4)",
+    ),
+    "max_gpu_temperature_c": Default(
+        93,
+        "C",
+        "hottest a GPU may be; its own slowdown begins a few degrees above",
+        "the limit cluster health agents use (cyclecloud-healthagent)",
+    ),
+    "max_remapped_rows": Default(
+        512,
+        "rows",
+        "memory rows of a GPU remapped after uncorrectable errors",
+        "AzureHPC node health checks give a GPU up there (azure_gpu_ecc)",
+    ),
+    "max_nvidia_smi_s": Default(
+        5, "s", "time nvidia-smi may take; a slow one is often the first sign of a GPU in trouble", "Primus node-smoke"
+    ),
+    "max_clock_off_s": Default(
+        0.1, "s", "how far a clock may be off, by chrony's own measure", "practice of MPI sites"
+    ),
+    "max_clock_skew_s": Default(
+        300, "s", "how far apart the nodes' clocks may be", "older credentials are refused by munge, and so by Slurm"
+    ),
+    "event_window_min": Default(
+        720, "min", "how far ahead an event that the platform has scheduled for a node counts", "a job of half a day"
+    ),
+    "max_zombies": Default(19, "processes", "zombies: a few are normal where shells run jobs", "fairlead"),
 }
 """Limits that hold where the cluster file names no other with `[[expect]]`."""
 
@@ -50,7 +93,6 @@ class Expect:
     size: str = "other"
     link: str = "ethernet"
     rdma: str = "none"
-    is_lab: bool = False
     values: Mapping[str, Any] = field(default_factory=lambda: {name: d.value for name, d in DEFAULTS.items()})
     origins: Mapping[str, str] = field(default_factory=dict)
 
@@ -77,7 +119,6 @@ def expect_of(spec: Spec, pool: Pool) -> Expect:
         size=contract.name,
         link=spec.fabric.link,
         rdma=spec.fabric.rdma,
-        is_lab=spec.is_lab,
         values=values,
         origins=origins,
     )

@@ -9,19 +9,18 @@ import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+from msgspec.structs import replace
+
 from fairlead.base.nodeset import NodeSet, fold
 from fairlead.base.units import counted
-from fairlead.checks.holes import broken, unread
+from fairlead.checks.holes import broken, not_allowed, unread
 from fairlead.checks.node import Node
 from fairlead.checks.rules import gpu
 from fairlead.checks.scopes import CONDITIONS
-from fairlead.checks.skews import FAIL, SKEWS, WARN, Skew, Values
+from fairlead.checks.skews import FAIL, SKEWS, Skew, Values
 from fairlead.records.facts import Unread
 from fairlead.records.finding import Evidence, Finding, Subject
 from fairlead.records.verdict import Verdict
-
-CLOCK_LIMIT_S = 300
-"""Older credentials are refused by munge, and so by Slurm."""
 
 
 def judge_fleet(nodes: Sequence[Node]) -> list[Finding]:
@@ -43,14 +42,18 @@ def _judge(skew: Skew, nodes: Sequence[Node]) -> list[Finding]:
     findings: list[Finding] = []
     open_: list[Finding] = []
     asked: list[tuple[str, Values]] = []
+    assumed: dict[str, None] = {}
     for node in nodes:
-        node.facts.begin()
+        node.begin()
         name = node.facts.node
         try:
             if not CONDITIONS[skew.when](node):
                 asked.append((name, {str(label): str(value) for label, value in skew.values(node).items()}))
+                assumed |= dict.fromkeys(f"{text} on {name}" for text in node.assumptions())
         except Unread as hole:
-            open_.append(unread(skew.code, Subject(kind="node", nodes=(name,)), hole))
+            subject = Subject(kind="node", nodes=(name,))
+            told = not_allowed(skew.code, subject, hole, skew.optional) if skew.optional and hole.needs else None
+            open_.append(told or unread(skew.code, subject, hole))
         except Exception as bug:  # noqa: BLE001 - one comparison's bug must not hide what the others find
             open_.append(broken(skew.code, Subject(kind="node", nodes=(name,)), skew.values, bug))
     labels = sorted({label for _, values in asked for label in values})
@@ -64,7 +67,16 @@ def _judge(skew: Skew, nodes: Sequence[Node]) -> list[Finding]:
         shown = f"{len(labels)} compared" if len(labels) > 1 else next(iter(by_value)) if labels else "none"
         message = f"{skew.what}: {shown} on {counted(len(asked), 'node')}"
         findings = [Finding(code=skew.code, verdict=Verdict.PASS, subject=Subject(kind="cluster"), message=message)]
-    return findings + open_
+    return [_with(finding, list(assumed)) for finding in findings] + open_
+
+
+def _with(finding: Finding, assumed: list[str]) -> Finding:
+    """A finding that says what was taken for granted on the nodes it compares."""
+    if not assumed:
+        return finding
+    more = [f"{len(assumed) - 2} more of the kind"] if len(assumed) > 2 else []
+    message = "; assuming that ".join((finding.message, *assumed[:2], *more))
+    return replace(finding, message=message, data={**finding.data, "assumes": assumed})
 
 
 def _has_number(value: object) -> bool:
@@ -83,7 +95,7 @@ def _odd(skew: Skew, label: str, groups: Mapping[str, list[str]]) -> list[Findin
     if len(leaders) == len(second):
         sides = "; ".join(f"{value} on {fold(names)}" for value, names in ordered[:4])
         message = f"{what} differs, and no value has a majority: {sides}"
-        return [_about(skew, WARN, [n for _, names in ordered for n in names], message, proof)]
+        return [_about(skew, skew.tie, [n for _, names in ordered for n in names], message, proof)]
     return [
         _about(
             skew,
@@ -112,7 +124,7 @@ def _same_gpu(nodes: Sequence[Node]) -> list[Finding]:
     owners: dict[str, list[str]] = defaultdict(list)
     open_: list[Finding] = []
     for node in nodes:
-        node.facts.begin()
+        node.begin()
         try:
             for address in node.get(gpu.SMI):
                 owners[node.text(gpu.SMI, address, "uuid")].append(node.facts.node)
@@ -144,6 +156,7 @@ def _clocks(nodes: Sequence[Node]) -> list[Finding]:
     """The nodes' clocks agree within what munge takes. Seconds also come from reading one node after another."""
     times = {node.facts.node: node.facts.record.taken_at_ns / 1e9 for node in nodes}
     middle = statistics.median(times.values())
+    limits = {node.facts.node: node.expect.get("max_clock_skew_s") for node in nodes}
     found = []
     for name, seconds in times.items():
         off = seconds - middle
@@ -157,7 +170,7 @@ def _clocks(nodes: Sequence[Node]) -> list[Finding]:
                     remedy=f"fairlead probe -w {name}",
                 )
             )
-        elif abs(off) > CLOCK_LIMIT_S:
+        elif abs(off) > limits[name]:
             found.append(
                 Finding(
                     code="host/clock-skew",
@@ -166,7 +179,7 @@ def _clocks(nodes: Sequence[Node]) -> list[Finding]:
                     message=f"the clock is {abs(off):.0f} s {'ahead of' if off > 0 else 'behind'} the other nodes'",
                     evidence=(Evidence("clock", f"{off:+.0f} s from the median of {counted(len(times), 'node')}"),),
                     remedy=f"on {name}: chronyc makestep; chronyc tracking",
-                    data={"value": round(off), "unit": "s", "limit": CLOCK_LIMIT_S},
+                    data={"value": round(off), "unit": "s", "limit": limits[name]},
                 )
             )
     if found:

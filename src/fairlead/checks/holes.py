@@ -29,6 +29,18 @@ def unread(code: str, subject: Subject, hole: Unread) -> Finding:
     )
 
 
+def not_allowed(code: str, subject: Subject, hole: Unread, what_to_do: str) -> Finding:
+    """A check whose fact takes what this user has not: skipped and shown, so that the rest can still be a verdict."""
+    return Finding(
+        code=code,
+        verdict=Verdict.SKIP,
+        subject=subject,
+        message=f"not looked at: {hole.source}: {hole.why}; it takes {hole.needs}",
+        remedy=what_to_do,
+        data={"path": hole.path, "needs": hole.needs},
+    )
+
+
 def broken(code: str, subject: Subject, rule: Callable[..., Any], bug: Exception) -> Finding:
     """A check whose rule fell over: a bug of fairlead's, or facts that no probe would print."""
     return Finding(
@@ -51,13 +63,14 @@ def _how_to_read(hole: Unread, node: str) -> str:
 
 
 def condensed(findings: Iterable[Finding]) -> list[Finding]:
-    """The findings for a page: unknowns of one node that come from the same hole are one."""
+    """The findings for a page: those of one node that one hole leaves open, or not looked at, are one."""
     out: list[Finding] = []
     first: dict[tuple[str, tuple[str, ...]], int] = {}
     codes: dict[int, list[str]] = {}
     for finding in findings:
-        path = finding.data.get("path") if finding.verdict is Verdict.UNKNOWN and not finding.waived else None
-        key = (str(path), finding.subject.nodes)
+        is_open = finding.verdict is Verdict.UNKNOWN or (finding.verdict is Verdict.SKIP and "needs" in finding.data)
+        path = finding.data.get("path") if is_open and not finding.waived else None
+        key = (f"{finding.verdict} {path}", finding.subject.nodes)
         if path and key in first:
             seen = codes[first[key]]
             if finding.code not in seen:

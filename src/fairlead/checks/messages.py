@@ -1,6 +1,7 @@
 """Kernel messages, judged by a table of patterns (messages.toml): which line means what, how bad, and for how long.
 
-Judges only messages the probe kept. An empty log is no evidence; the probe says then that it could not read it.
+Judges only messages the probe kept, and only from where the kernel begins to speak: a program may call itself
+`EXT4-fs error` and crash, and the kernel then begins a line with that name. An empty log is no evidence.
 """
 
 from __future__ import annotations
@@ -9,13 +10,17 @@ import functools
 import re
 import tomllib
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from importlib import resources
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fairlead.checks.node import Node, Outcome, bad, ok, skip, unknown, warn
 from fairlead.records.verdict import Verdict
 
-SHARED = "lab hosts share this machine's kernel and its messages"
+SHARED = (
+    "the node is a container or another virtual host: the kernel and its messages are those of the machine under it"
+)
+OWN_KERNEL = "the kernel's messages are the node's own"
 
 
 class Pattern(NamedTuple):
@@ -27,6 +32,8 @@ class Pattern(NamedTuple):
     verdict: Verdict
     within_h: float
     at_least: int
+    limit: str
+    """The name of the limit that says how many are needed, where a site may say otherwise."""
 
 
 class Xid(NamedTuple):
@@ -39,14 +46,16 @@ class Xid(NamedTuple):
 @functools.cache
 def _table() -> tuple[tuple[Pattern, ...], dict[int, Xid]]:
     data = tomllib.loads(resources.files("fairlead.checks").joinpath("messages.toml").read_text("utf-8"))
+    words = data["word"]
     patterns = tuple(
         Pattern(
             p["code"],
-            re.compile(p["match"]),
+            re.compile(re.sub(r"<(\w+)>", lambda m: str(words[m[1]]), p["match"])),
             p["means"],
             Verdict(p["verdict"]),
             p.get("within_h", 0),
             p.get("at_least", 1),
+            p.get("limit", ""),
         )
         for p in data["pattern"]
     )
@@ -64,44 +73,57 @@ def xids() -> dict[int, Xid]:
     return _table()[1]
 
 
+Line = Sequence[Any]
+
+
 def judge_messages(n: Node, code: str) -> Outcome:
     """The worst of a check's patterns over the messages kept, with how often and the latest line."""
-    if n.expect.is_lab:
+    if _is_inside(n):
         return skip(SHARED)
-    lines, uptime_s = n.get("kernel_log.lines"), n.get("host.os.uptime_s")
-    said: list[str] = []
-    worst = Verdict.PASS
-    last = ""
-    for pattern in patterns():
-        if pattern.code != code:
-            continue
-        since = uptime_s - pattern.within_h * 3600 if pattern.within_h else 0.0
-        found = [text for seconds, _, text in lines if seconds >= since and pattern.match.search(text)]
-        if len(found) >= pattern.at_least:
+    lines = n.get("kernel_log.lines")
+    said, few, worst, last = [], [], Verdict.PASS, ""
+    for pattern in (p for p in patterns() if p.code == code):
+        found = list(_found(n, pattern, lines))
+        least = (n.expect.get(pattern.limit) if pattern.limit else None) or pattern.at_least
+        if len(found) >= least:
             said.append(f"{pattern.means} ({len(found)} x)" if len(found) > 1 else pattern.means)
             last = found[-1]
             worst = Verdict.FAIL if Verdict.FAIL in (worst, pattern.verdict) else Verdict.WARN
+        elif found:
+            hours = f" within {pattern.within_h:g} h" if pattern.within_h else ""
+            few.append(f"{pattern.means} ({len(found)} x; {least:g}{hours} would count)")
     if not said:
-        return _none(n)
+        return _none(n, few)
     return (bad if worst is Verdict.FAIL else warn)("; ".join(said), line=last)
 
 
-XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+)")
+def _found(n: Node, pattern: Pattern, lines: Sequence[Line]) -> Iterator[str]:
+    """The lines of a pattern that still count. When the node was booted is only asked where it matters."""
+    hits = [(seconds, text) for seconds, _, text in lines if pattern.match.match(text)]
+    if not hits:
+        return
+    since = n.get("host.os.uptime_s") - pattern.within_h * 3600 if pattern.within_h else 0.0
+    yield from (text for seconds, text in hits if seconds >= since)
+
+
+XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)\b")
+RECOVERY = 154
+"""The GPU's recovery action changed, and the line says to what: `... from 0x1 (GPU Reset Required) to 0x0 (None)`."""
 
 
 def judge_xids(n: Node) -> Outcome:
     """Xids since boot, worst first. Those an application causes by itself are no fault of the node."""
-    if n.expect.is_lab:
+    if _is_inside(n):
         return skip(SHARED)
     counts: Counter[tuple[int, str]] = Counter()
     last = ""
     for _, _, text in n.get("kernel_log.lines"):
-        match = XID.search(text)
-        if match and _xid(int(match[2])).verdict is not Verdict.PASS:
+        match = XID.match(text)
+        if match and _xid(int(match[2]), text).verdict is not Verdict.PASS:
             counts[int(match[2]), match[1]] += 1
             last = text
     if not counts:
-        return _none(n)
+        return _none(n, [])
     ordered = sorted(counts.items(), key=lambda item: (_xid(item[0][0]).verdict is not Verdict.FAIL, item[0]))
     texts = [
         f"Xid {number} ({_xid(number).means}) on {place}" + (f", {num} x" if num > 1 else "")
@@ -111,11 +133,20 @@ def judge_xids(n: Node) -> Outcome:
     return (bad if is_fatal else warn)("; ".join(texts[:4]), line=last, xids=sorted({number for number, _ in counts}))
 
 
-def _none(n: Node) -> Outcome:
-    """Nothing was found; that is good news only if every message was looked at."""
+def _is_inside(n: Node) -> bool:
+    """Whether other nodes may share the kernel, so that its messages single out none of them."""
+    return bool(n.get_or("first", OWN_KERNEL, "host.pid_namespace") == "inner")
+
+
+def _none(n: Node, few: list[str]) -> Outcome:
+    """Nothing that counts was found; that is good news only if every kind of message was looked at."""
     left_out = n.get("kernel_log.num_left_out")
-    return unknown(f"{left_out} older kernel messages did not fit into the facts") if left_out else ok("none")
+    if left_out:
+        return unknown(f"{left_out} kernel messages, of kinds that are not among the facts, did not fit into them")
+    return ok("; ".join(["none that counts", *few]) if few else "none")
 
 
-def _xid(number: int) -> Xid:
+def _xid(number: int, text: str = "") -> Xid:
+    if number == RECOVERY and re.search(r" to 0x0\b", text):
+        return Xid("nothing is asked for any more", Verdict.PASS)
     return xids().get(number, Xid("not in the table", Verdict.WARN))

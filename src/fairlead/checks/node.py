@@ -57,9 +57,51 @@ class Node:
     """A fact, by its path; raises Unread, which no rule catches."""
     memo: dict[str, Any] = field(default_factory=dict)
     """What is worked out once per node, each with the facts it was worked out from."""
+    assumed: dict[str, list[Unread]] = field(default_factory=dict)
+    """What was taken for granted because a fact could not be read -> the holes. It is said with the verdict."""
 
     def __post_init__(self) -> None:
         self.get = self.facts.get
+
+    def begin(self) -> None:
+        """What comes next is evidence of something else."""
+        self.facts.begin()
+        self.assumed = {}
+
+    def peek(self, path: str, *keys: str) -> Any:
+        """A fact, or None where it could not be read: for a rule that finds a fault in one of several facts alone."""
+        try:
+            return self.facts.get(path, *keys)
+        except Unread:
+            return None
+
+    def hole(self, path: str, *keys: str) -> Unread | None:
+        """Why a fact could not be read, where that is evidence itself: a tool that says what is broken."""
+        try:
+            self.facts.get(path, *keys)
+        except Unread as why:
+            return why
+        return None
+
+    def get_or(self, value: Any, assumed: str, path: str, *keys: str) -> Any:
+        """A fact; where it could not be read, `value`, and the verdict says what was assumed.
+
+        Only for a fact that bears on which things are judged, never for the one that is judged.
+        """
+        try:
+            return self.facts.get(path, *keys)
+        except Unread as hole:
+            self.assumed.setdefault(assumed, []).append(hole)
+            return value
+
+    def assumptions(self) -> list[str]:
+        """In words, each with the first reasons."""
+        told = []
+        for what, holes in self.assumed.items():
+            named = "; ".join(f"{hole.path}: {hole.why}" for hole in holes[:2])
+            more = f" and {len(holes) - 2} more" if len(holes) > 2 else ""
+            told.append(f"{what} (could not read {named}{more})")
+        return told
 
     def table(self, path: str, *keys: str) -> dict[str, Any]:
         """A fact that must be a table; a tool that prints a word in its place has not answered the question."""
@@ -82,11 +124,12 @@ class Node:
         if name not in self.memo:
             inner = Node(Facts(self.facts.record), self.expect)
             try:
-                self.memo[name] = (work(inner), inner.facts.read)
+                self.memo[name] = (work(inner), inner.facts.read, inner.assumed)
             finally:
                 self.facts.read |= inner.facts.read
-        result, read = self.memo[name]
+        result, read, assumed = self.memo[name]
         self.facts.read |= read
+        self.assumed |= assumed
         return cast("T", result)
 
 

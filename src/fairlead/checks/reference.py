@@ -1,22 +1,19 @@
 """The reference page of the checks, as Markdown made from the catalogue and its data.
 
-python -m fairlead.checks.reference [FOLDER]      writes docs/reference/checks.md; a test holds it fresh
+`make docs` writes what `pages` returns into docs/reference; a test holds it fresh.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
-from fairlead.base.files import write_atomic
 from fairlead.checks.catalog import CATALOG
 from fairlead.checks.expect import DEFAULTS
 from fairlead.checks.messages import patterns, xids
 from fairlead.checks.skews import SKEWS
 from fairlead.records.codes import explanations
 
-_MADE = "<!-- made by `python -m fairlead.checks.reference`; do not edit -->"
+_MADE = "<!-- made by `make docs`; do not edit -->"
 
 _HEAD = """\
 What `fairlead probe` and `fairlead preflight` judge of nodes, and `fairlead rejudge` of facts read earlier.
@@ -34,12 +31,18 @@ settings, F fabric membership."""
 _PORTS = """\
 Which RDMA ports count, in this order: the devices named by `[[expect]] fact = "hcas"`; those NCCL_IB_HCA lets through
 (environment, then /etc/nccl.conf); every port of the declared link layer, without the accelerated Ethernet port and
-without ports that are switched off, as long as enough others remain; where they do not remain, all of them, so that
+without ports that are switched off, as long as enough others remain, and without ports of another rate (storage, front
+end) where exactly enough have a right one; where they do not remain, all of them, so that
 the one that is off is named. A device without a network interface counts like any other."""
 
 _FLEET = """\
 Compared within a pool. Nodes are folded by value; the odd ones are named against the majority, and where no value has
 one, every side is named in a warning."""
+
+
+def pages() -> dict[str, str]:
+    """File name -> Markdown."""
+    return {"checks.md": page()}
 
 
 def page() -> str:
@@ -83,12 +86,3 @@ def _said(code: str) -> tuple[str, str, str]:
 def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(str(c).replace("|", "\\|") for c in line) + " |" for line in lines)
-
-
-def main(folder: Path) -> None:
-    """Write the page below a folder."""
-    write_atomic(folder / "checks.md", page())
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1] if len(sys.argv) > 1 else "docs/reference"))

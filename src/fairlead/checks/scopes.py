@@ -52,8 +52,8 @@ def _always(n: Node) -> str:
 def _gpus(n: Node) -> str:
     if n.expect.get("gpus") == 0:
         return "no GPU is expected"
-    if n.expect.get("gpus") is None and not gpu.on_pci(n, gpu.vendor(n)):
-        return "no GPU is declared, and PCI shows none"
+    if n.expect.get("gpus") is None and not gpu.shown(n):
+        return "no GPU is declared, and none is shown"
     return ""
 
 
@@ -80,7 +80,10 @@ def _ipoib(n: Node) -> str:
 
 
 def _imds(n: Node) -> str:
-    return "" if "imds" in n.facts.record.facts else "the metadata service was not asked"
+    found = n.facts.record.facts.get("imds")
+    if isinstance(found, dict) and "not_asked" in found:
+        return f"the metadata service was not asked: {found['not_asked']}"
+    return "the metadata service was not asked" if found is None else ""
 
 
 CONDITIONS: Mapping[str, Callable[[Node], str]] = {
@@ -93,5 +96,6 @@ CONDITIONS: Mapping[str, Callable[[Node], str]] = {
     "RDMA over Ethernet": _ethernet,
     "IP over InfiniBand": _ipoib,
     "metadata asked for": _imds,
+    "InfiniBand and metadata": lambda n: _infiniband(n) or _imds(n),
 }
 """When a check applies: a function that gives the reason why not, or nothing."""

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from fairlead.checks.hcas import devices_of, keys_of, ports_of
+from fairlead.checks.hcas import devices_of, is_active, keys_of, ports_of
 from fairlead.checks.node import Node, number_of
 from fairlead.checks.rules import gpu
 from fairlead.records.verdict import Verdict
@@ -32,6 +32,10 @@ class Skew:
     """Only where the VM-size table has no such number; with one, the node is judged by it instead."""
     fill: bool = False
     """A label that a node does not have is a value too: not set."""
+    tie: Verdict = Verdict.WARN
+    """What it means where no value has a majority."""
+    optional: str = ""
+    """As in the catalogue: what to do where only a right is missing."""
 
 
 def _fact(*keys: str) -> Callable[[Node], Values]:
@@ -44,6 +48,13 @@ def _os(n: Node) -> Values:
 
 def _vbios(n: Node) -> Values:
     return {"": ", ".join(sorted({n.text(gpu.SMI, g, "vbios_version") for g in n.get(gpu.SMI)}))}
+
+
+def _pcie_widths(n: Node) -> Values:
+    found = [
+        n.table(gpu.SMI, g, "pci", "pci_gpu_link_info", "link_widths").get("current_link_width") for g in n.get(gpu.SMI)
+    ]
+    return {"": ", ".join(sorted(str(width) for width in found if width not in (None, "N/A"))) or "not reported"}
 
 
 def _gpu_driver(n: Node) -> Values:
@@ -62,18 +73,23 @@ def _rdma_modules(n: Node) -> Values:
     return dict(n.get("versions.rdma_modules"))
 
 
+def _up(n: Node) -> list[str]:
+    """The ports that are active: one that is down has no address, rate or partition to compare, and is told already."""
+    return [port for port in ports_of(n) if is_active(n, port)]
+
+
 def _per_port(fact: str) -> Callable[[Node], Values]:
-    return lambda n: {port: n.get("ib.devices", *keys_of(port), fact) for port in ports_of(n)}
+    return lambda n: {port: n.get("ib.devices", *keys_of(port), fact) for port in _up(n)}
 
 
 def _prefix(n: Node) -> Values:
     """The subnet prefix: the upper half of GID 0."""
-    return {port: ":".join(n.get("ib.devices", *keys_of(port), "gids", "0").split(":")[:4]) for port in ports_of(n)}
+    return {port: ":".join(n.get("ib.devices", *keys_of(port), "gids", "0").split(":")[:4]) for port in _up(n)}
 
 
 def _pkeys(n: Node) -> Values:
     found = {}
-    for port in ports_of(n):
+    for port in _up(n):
         table = n.get("ib.devices", *keys_of(port), "pkeys")
         keys = {n.get("ib.devices", *keys_of(port), "pkeys", index) for index in table}
         found[port] = ", ".join(sorted(keys - {"0x7fff", "0xffff"})) or ", ".join(sorted(keys))
@@ -81,8 +97,8 @@ def _pkeys(n: Node) -> Values:
 
 
 def _rates(n: Node) -> Values:
-    rates = {number_of(n.get("ib.devices", *keys_of(p), "rate"), f"ib.devices.{p}.rate") for p in ports_of(n)}
-    return {"": " and ".join(f"{r:g}" for r in sorted(rates)) + " Gb/s"}
+    rates = {number_of(n.get("ib.devices", *keys_of(p), "rate"), f"ib.devices.{p}.rate") for p in _up(n)}
+    return {"": " and ".join(f"{r:g}" for r in sorted(rates)) + " Gb/s"} if rates else {}
 
 
 def _num_ports(n: Node) -> Values:
@@ -118,7 +134,17 @@ def _mtu(n: Node) -> Values:
 
 
 def _placement(n: Node) -> Values:
-    return {"": str(n.get("imds.compute").get("placementGroupId") or "none")}
+    """A scale set with one placement group names it; where there is none, the scale set itself is the island."""
+    compute = n.get("imds.compute")
+    scale_set = compute.get("vmScaleSetName")
+    return {"": str(compute.get("placementGroupId") or (f"none, in scale set {scale_set}" if scale_set else "none"))}
+
+
+def _interconnect(n: Node) -> Values:
+    return {"": str(n.get("imds.compute").get("interconnectGroupId") or "none")}
+
+
+MAY_ASK = "let the probe's user reach 169.254.169.254 from the nodes, without a proxy"
 
 
 _SAME = "bring the odd nodes to the majority's {what}: re-image {nodes}, or update the package there"
@@ -137,6 +163,14 @@ SKEWS: tuple[Skew, ...] = (
         "video BIOS",
         _vbios,
         "on {nodes}: nvidia-smi --query-gpu=vbios_version --format=csv; have it updated",
+        WARN,
+        when="NVIDIA GPUs",
+    ),
+    Skew(
+        "skew/pcie-width",
+        "PCIe width of the GPUs",
+        _pcie_widths,
+        "on {nodes}: lspci -vv | grep LnkSta; redeploy the VM",
         WARN,
         when="NVIDIA GPUs",
     ),
@@ -190,7 +224,18 @@ SKEWS: tuple[Skew, ...] = (
         "placement group",
         _placement,
         "redeploy {nodes} into the placement group of the others: InfiniBand does not cross it",
-        when="metadata asked for",
+        when="InfiniBand and metadata",
+        tie=FAIL,
+        optional=MAY_ASK,
+    ),
+    Skew(
+        "skew/interconnect-group",
+        "interconnect group",
+        _interconnect,
+        "redeploy {nodes} into the interconnect group of the others: InfiniBand does not cross it",
+        when="InfiniBand and metadata",
+        tie=FAIL,
+        optional=MAY_ASK,
     ),
     Skew(
         "skew/gpu-count",

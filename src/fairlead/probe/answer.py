@@ -30,18 +30,12 @@ Kept = dict[str, str | list[str] | dict[str, str]]
 """The files a probe kept, as they came: text, bytes as {"hex": ...}, the names in a directory."""
 
 
-def command(
-    python: str = "python3",
-    *,
-    imds: bool = False,
-    capture: bool = False,
-    root: Path | None = None,
-    limit_s: float = LIMIT_S,
-) -> list[str]:
-    """The argv that runs the program standing on its stdin. `-I` keeps the user's own modules and PYTHON* out of it."""
-    words = [python, "-I", "-", "--limit", f"{limit_s:g}"]
-    words += ["--root", str(root)] if root else []
-    return words + (["--imds"] if imds else []) + (["--capture"] if capture else [])
+def arguments(
+    *, imds: bool = False, capture: bool = False, root: Path | None = None, limit_s: float = LIMIT_S
+) -> tuple[str, ...]:
+    """The words that tell the program what to do, for `Program.words`."""
+    words = ["--limit", f"{limit_s:g}", *(["--root", str(root)] if root else [])]
+    return (*words, *(["--imds"] if imds else []), *(["--capture"] if capture else []))
 
 
 def parse(text: str | bytes, node: str) -> NodeFacts:
@@ -68,11 +62,9 @@ def local(root: Path | None = None, *, node: str = "", capture: bool = False, im
     """Run the program on this machine, or on a captured tree: the same bytes a node would have sent."""
     if root is not None and not root.is_dir():
         raise UsageError("probe/no-tree", f"no captured tree at {root}", hint="fairlead probe --capture DIR makes one")
-    argv = command(sys.executable, imds=imds, capture=capture, root=root)
+    argv = program().words(sys.executable, arguments(imds=imds, capture=capture, root=root))
     try:
-        done = subprocess.run(
-            argv, input=program().encode(), capture_output=True, timeout=LIMIT_S + GRACE_S, check=False
-        )
+        done = subprocess.run(argv, input=program().stdin, capture_output=True, timeout=LIMIT_S + GRACE_S, check=False)
     except subprocess.TimeoutExpired:
         raise ClusterError("probe/bad-answer", f"no answer within {LIMIT_S + GRACE_S:g} s", nodes=node) from None
     if done.returncode or not done.stdout:
@@ -101,7 +93,8 @@ def split_capture(text: str | bytes) -> tuple[bytes, Kept]:
 def write_tree(kept: Kept, root: Path) -> int:
     """Write what a probe kept as a captured tree below `root`; returns the number of files. Never writes outside of it.
 
-    Keys: a path is a file, `path/` a directory with its names, `path@` a link with its target, `!name` an absence.
+    Keys: a path is a file, `path/` a directory with its names, `path@` a link with its target, `!name` an absence,
+    `?path` a refusal with its reason.
     Raises DiskFull or NotPermitted.
     """
     with disk_errors(root):
@@ -137,6 +130,9 @@ def _write_tree(kept: Kept, root: Path) -> int:
                 here.touch()
     absences = sorted(k[1:] for k in kept if k.startswith("!"))
     write_atomic(root / "absent", "\n".join(absences) + "\n")  # a link of this name is replaced, not followed
+    refusals = sorted(f"{k[1:]}\t{v}" for k, v in kept.items() if k.startswith("?"))
+    if refusals:
+        write_atomic(root / "refused", "\n".join(refusals) + "\n")
     return num
 
 

@@ -14,6 +14,7 @@ from fairlead.checks import judge
 from fairlead.records.facts import Facts
 from fairlead.records.finding import verdict_of
 from fairlead.records.verdict import Verdict
+from support.depth import cases
 from support.judging import facts_of, small, spec_of, verdict
 from support.trees import SMI
 
@@ -67,7 +68,7 @@ def damaged(machine: object, what: dict[str, bytes]) -> object:
 
 
 @given(damage)
-@settings(max_examples=50)
+@settings(max_examples=cases(50))
 def test_junk_is_a_hole_and_never_a_crash(what: dict[str, bytes]) -> None:
     record = facts_of(damaged(MACHINE, what))  # type: ignore[arg-type]
     assert [why for _, why in Facts(record).holes() if "the reader failed" in why] == []
@@ -92,7 +93,7 @@ WORDS = [
 
 
 @given(st.dictionaries(st.sampled_from(range(len(LEAVES))), st.sampled_from(WORDS), min_size=1, max_size=8))
-@settings(max_examples=50)
+@settings(max_examples=cases(50))
 def test_a_gpu_that_answers_nonsense(words: dict[int, str]) -> None:
     text = MACHINE.text(SMI)
     for index in sorted(words, reverse=True):
@@ -109,7 +110,7 @@ values = st.one_of(
 
 
 @given(st.data())
-@settings(max_examples=100)
+@settings(max_examples=cases(100))
 def test_facts_that_no_probe_would_print(data: st.DataObject) -> None:
     """Facts of an old run, edited by hand or by another version: judged as far as they go, never a traceback."""
     records = [copy.deepcopy(WHOLE), copy.deepcopy(WHOLE)]
@@ -145,7 +146,7 @@ def test_no_single_fact_can_stop_the_judge(value: object) -> None:
 
 
 @given(damage)
-@settings(max_examples=50)
+@settings(max_examples=cases(50))
 def test_junk_never_turns_a_fail_into_a_pass(what: dict[str, bytes]) -> None:
     findings = judge([facts_of(damaged(FAULTY, what))], SPEC)  # type: ignore[arg-type]
     assert {"gpu/count", "gpu/row-remap", "gpu/xid", "ib/count", "ib/port-state"} <= FAILED

@@ -40,8 +40,8 @@ via = "lab"
 def spec(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A lab of four hosts with two GPUs and two RDMA ports each."""
     folder = tmp_path_factory.mktemp("probe-lab")
-    before = {name: os.environ.get(name) for name in ("FAIRLEAD_LABS", "FAIRLEAD_RUNS")}
-    os.environ["FAIRLEAD_LABS"], os.environ["FAIRLEAD_RUNS"] = str(folder / "labs"), str(folder / "runs")
+    before = os.environ.get("FAIRLEAD_RUNS")
+    os.environ["FAIRLEAD_RUNS"] = str(folder / "runs")
     path, name = folder / "cluster.toml", fresh_name()
     path.write_text(FILE.format(name=name))
     try:
@@ -49,8 +49,7 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield path
     finally:
         down(name)
-        for key, value in before.items():
-            os.environ.pop(key) if value is None else os.environ.__setitem__(key, value)
+        os.environ.pop("FAIRLEAD_RUNS") if before is None else os.environ.update(FAIRLEAD_RUNS=before)
 
 
 def probed(spec: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[dict[str, Any]]]:
@@ -91,7 +90,7 @@ def test_a_fault_names_its_host(fault: str, spec: Path, capsys: pytest.CaptureFi
     assert status == 3
     hits = [f for f in found if f["code"] == code and says in f["message"]]
     assert hits, found
-    assert {tuple(f["subject"]["nodes"]) for f in found} == {("n2",)}
+    assert {tuple(f["subject"]["nodes"]) for f in found} == {("n2",)}, found
     assert hits[0]["verdict"] == "fail"
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.cli.app import run
+from fairlead.records.runs import list_runs
 
 pytestmark = pytest.mark.real
 
@@ -32,7 +33,7 @@ python = "{python}"
 HALF = """#!/bin/sh
 # the probe's own call is answered with a banner and half a document; any other is the real Python's
 case "$*" in
-    "-I - --limit"*)
+    *fairlead-probe*--limit*)
         cat > /dev/null
         echo "Authorized users only!"
         printf '{{"schema": "fairlead.facts/1", "facts": {{"host": ';;
@@ -66,7 +67,7 @@ def test_nodes_that_answer_and_one_that_answers_half(
     bad = [f for f in found["findings"] if f["code"] == "probe/bad-answer"]
     assert [(f["verdict"], f["subject"]["nodes"]) for f in bad] == [("unknown", ["b0"])]
     assert "Authorized users only!" in bad[0]["evidence"][0]["value"]
-    folder = next((tmp_path / "runs").iterdir())
+    folder = list_runs(tmp_path / "runs")[0]
     facts = json.loads((folder / "facts" / "n1.json").read_text())
     assert facts["node"] == "n1"
     assert facts["facts"]["host"]["os"]["kernel"] == os.uname().release

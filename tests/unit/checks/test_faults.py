@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Callable
 from typing import NamedTuple
@@ -78,6 +79,22 @@ def imds(**fields: str) -> Callable[[Machine], object]:
     return put("/http/169.254.169.254_metadata", json.dumps({"vmId": "1", **fields}))
 
 
+def event(kind: str, not_before: str, *, vm: str = "n0") -> Callable[[Machine], object]:
+    """An event as the service's documentation shows one."""
+    said = {
+        "EventId": "602d9444-d2cd-49c7-8624-8643e7171297",
+        "EventType": kind,
+        "ResourceType": "VirtualMachine",
+        "Resources": [vm],
+        "EventStatus": "Scheduled",
+        "NotBefore": not_before,
+        "Description": "Host server is undergoing maintenance.",
+        "EventSource": "Platform",
+        "DurationInSeconds": -1,
+    }
+    return put(trees.EVENTS, json.dumps({"DocumentIncarnation": 2, "Events": [said]}))
+
+
 def without_module(name: str) -> Callable[[Machine], object]:
     line = f"{name} 16384 0 - Live 0x0000000000000000\n"
     return both(edit("/proc/modules", line, ""), gone(f"/sys/module/{name}"))
@@ -103,6 +120,7 @@ FAULTS = [
     # the machine
     Fault("host/arch", put(trees.cmd_path(["uname", "-m"]), "aarch64\n"), "aarch64, expected x86_64"),
     Fault("host/vm-size", imds(vmSize="Standard_ND96isr_H200_v5"), "the platform calls it Standard_ND96isr_H200_v5"),
+    Fault("host/scheduled-event", event("Redeploy", "Wed, 18 Nov 2026 11:30:00 GMT"), "Redeploy in "),
     Fault("host/cpus", put("/sys/devices/system/cpu/online", "0-46,48-95\n"), "95 processors, expected 96"),
     Fault("host/cpus", put("/sys/devices/system/cpu/online", "0-103\n"), "104 processors", WARN),
     Fault("host/memory", edit("/proc/meminfo", "1915071000", "1715071000"), "1636 GiB of memory, expected 1900"),
@@ -133,8 +151,10 @@ FAULTS = [
     Fault("host/kernel-faults", log("watchdog: BUG: soft lockup - CPU#12 stuck for 26s! [python3:4242]", level=0), "a processor was stuck"),
     Fault("host/kernel-faults", log("EXT4-fs error (device sda1): ext4_find_entry:1658: inode #2: comm ls: reading directory lblock 0"),
           "a file system is damaged"),
-    Fault("host/kernel-faults", log("{1}[Hardware Error]: Hardware error from APEI Generic Hardware Error Source: 0", level=4),
-          "the processor reported a hardware error"),
+    Fault("host/kernel-faults", log("{1}[Hardware Error]: event severity: fatal", level=4),
+          "an error that nothing corrected"),
+    Fault("host/kernel-faults", log("{1}[Hardware Error]: event severity: corrected", level=4, num=10),
+          "corrected hardware errors (10 x)", WARN),
     Fault("host/kernel-faults", log("Out of memory: Killed process 4242 (python3) total-vm:1kB, anon-rss:1kB"), "ran out of memory", WARN),
     Fault("host/clock", put(trees.cmd_path(trees.CHRONYC), "00000000,,0,0,0.0,0.0,0.0,0,0,0,1,1,0.0,Not synchronised\n"), "not synchronised", WARN),
     Fault("host/clock", edit(trees.cmd_path(trees.CHRONYC), "0.000004120", "-2.500000000"), "2.500 s off", WARN),
@@ -161,14 +181,14 @@ FAULTS = [
     Fault("gpu/needs-reset", smi("<reset_required>No", "<reset_required>Yes"), "asks for a reset", about=GPU0),
     Fault("gpu/xid", log(f"NVRM: Xid (PCI:{GPU0[:10]}): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."),
           "Xid 79 (the GPU fell off the bus) on 0001:00:00"),
-    Fault("gpu/xid", log(f"NVRM: Xid (PCI:{GPU0[:10]}): 149, NETIR_LINK_EVT"), "Xid 149 (not in the table)", WARN),
+    Fault("gpu/xid", log(f"NVRM: Xid (PCI:{GPU0[:10]}): 200, something new"), "Xid 200 (not in the table)", WARN),
     Fault("gpu/throttle", smi("hw_power_brake_slowdown>Not Active", "hw_power_brake_slowdown>Active"), "power brake", about=GPU0),
     Fault("gpu/throttle", smi("_sw_thermal_slowdown>Not Active", "_sw_thermal_slowdown>Active"), "software thermal slowdown", WARN, GPU0),
     Fault("gpu/throttle", lambda m: m.put(trees.SMI, m.text(trees.SMI).replace("clocks_event_reason", "clocks_throttle_reason").replace(
         "hw_thermal_slowdown>Not Active", "hw_thermal_slowdown>Active", 1)), "hardware thermal slowdown", about=GPU0),
     Fault("gpu/temperature", smi("<gpu_temp>33 C", "<gpu_temp>96 C"), "96 C, more than 93", about=GPU0),
     Fault("gpu/persistence", smi("<persistence_mode>Enabled", "<persistence_mode>Disabled"), "persistence mode is disabled", WARN, GPU0),
-    Fault("gpu/pcie-width", smi("<current_link_width>16x", "<current_link_width>8x"), "PCIe link at 8x, can do 16x", about=GPU0),
+    Fault("gpu/pcie-width", smi("<current_link_width>16x", "<current_link_width>8x"), "PCIe link at 8x, expected 16x", about=GPU0),
     Fault("gpu/busy", smi("<processes>\n\t\t</processes>", "<processes><process_info><pid>4242</pid><type>C</type><process_name>python3"
                           "</process_name><used_memory>70000 MiB</used_memory></process_info></processes>"), "in use by python3 (4242)", WARN, GPU0),
     Fault("gpu/nvlink", edit(trees.NVLINK, "Link 7: 26.562 GB/s", "Link 7: <inactive>"), "17 of 18 NVLinks up; inactive: 7", about=GPU0),
@@ -273,6 +293,7 @@ def test_some_messages_are_forgiven_after_a_day(hours: int, expected: Verdict) -
 def test_messages_that_did_not_fit_are_no_good_news() -> None:
     """With messages left out, `none found` is not evidence of none."""
     m = small()
-    lines = "".join(f"4,{i},{1000 + i}000000,-;driver {i}: some warning of its own\n" for i in range(1500))
+    words = ["".join(letters) for letters in itertools.product("abcdefghijklm", repeat=3)][:1500]
+    lines = "".join(f"4,{i},{1000 + i}000000,-;driver {w}: some warning of its own\n" for i, w in enumerate(words))
     m.put("/dev/kmsg", lines)
     assert of(judged(m), "host/kernel-faults")[0].verdict is Verdict.UNKNOWN

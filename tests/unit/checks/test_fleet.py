@@ -61,6 +61,7 @@ ODD: dict[str, Callable[[NodeFacts], None]] = {
     "skew/nccl": lambda r: put(r, ["versions", "packages", "nccl"], "2.26.2"),
     "skew/nccl-system": lambda r: put(r, ["versions", "nccl_system"], "2.26.2"),
     "skew/vbios": lambda r: put(r, [*GPU, "vbios_version"], "96.00.30.00.01"),
+    "skew/pcie-width": lambda r: put(r, [*GPU, "pci", "pci_gpu_link_info", "link_widths", "current_link_width"], "8x"),
     "skew/hca-firmware": lambda r: put(r, ["ib", "devices", "mlx5_ib1", "fw_ver"], "28.39.1002"),
     "skew/ofed": lambda r: put(r, ["versions", "ofed"], "MLNX_OFED_LINUX-23.10-0.5.5.0"),
     "skew/rdma-driver": lambda r: put(r, ["versions", "rdma_modules", "mlx5_core"], "23.10-0.5.5"),
@@ -73,6 +74,7 @@ ODD: dict[str, Callable[[NodeFacts], None]] = {
     "skew/subnet-manager": lambda r: put(r, [*PORT, "sm_lid"], "0x7"),
     "skew/port-rate": lambda r: put(r, [*PORT, "rate"], "200 Gb/sec (2X NDR)"),
     "skew/placement": lambda r: put(r, ["imds", "compute", "placementGroupId"], "pg-2"),
+    "skew/interconnect-group": lambda r: put(r, ["imds", "compute", "interconnectGroupId"], "ig-2"),
     "skew/gpu-count": lambda r: r.facts["pci"]["devices"].pop("0001:00:00.0"),
     "skew/port-count": lambda r: r.facts["ib"]["devices"].pop("mlx5_ib1"),
     "skew/cpu-count": lambda r: put(r, ["host", "cpu", "online"], "0-94"),
@@ -104,12 +106,13 @@ def test_the_odd_node_is_named(code: str) -> None:
 
 
 @pytest.mark.parametrize("code", list(ODD))
-def test_a_tie_names_both_sides_and_only_warns(code: str) -> None:
+def test_a_tie_names_both_sides_and_only_warns_but_where_no_side_reaches_the_other(code: str) -> None:
     records = nodes(4)
     for record in records[2:]:
         ODD[code](record)
     found = [f for f in of(skews(records), code) if f.verdict is not Verdict.PASS]
-    assert [f.verdict for f in found] == [Verdict.WARN]
+    apart = code in ("skew/placement", "skew/interconnect-group")
+    assert [f.verdict for f in found] == [Verdict.FAIL if apart else Verdict.WARN]
     assert set(found[0].subject.nodes) == {"n0", "n1", "n2", "n3"}
     assert "no value has a majority" in found[0].message
     assert "n[0-1]" in found[0].message

@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
-from fairlead.checks import judge_node
+from fairlead.checks import judge_node, rdma_devices
 from fairlead.checks.hcas import choose, nccl_takes
 from fairlead.checks.node import Node
-from fairlead.records.facts import Facts
+from fairlead.records.facts import Facts, Unread
 from fairlead.records.verdict import Verdict
 from support.judging import SMALL, expect, facts_of, judged, of, small
 from support.trees import Machine, hca
@@ -104,3 +104,52 @@ def test_a_strange_numa_node_is_unread_and_costs_no_time(number: int) -> None:
         device["numa_node"] = number
     found = judge_node(Node(Facts(record), SMALL))
     assert {f.verdict for f in found if f.code in ("ib/numa", "gpu/numa")} == {Verdict.UNKNOWN}
+
+
+def with_others(rate: str = "200 Gb/sec (4X HDR)") -> Machine:
+    """Two rails, and two ports of another rate for storage."""
+    m = small()
+    for number in (8, 9):
+        hca(m, f"mlx5_ib{number}", address=f"010{number}:00:00.0", numa=0, rate=rate)
+    return m
+
+
+def test_ports_of_another_rate_are_for_something_else_where_enough_are_right() -> None:
+    assert chosen(with_others())[0] == ["mlx5_ib0/1", "mlx5_ib1/1"]
+    told = [f.code for f in judged(with_others()) if f.verdict in (Verdict.FAIL, Verdict.WARN)]
+    assert [code for code in told if code != "ib/numa"] == []
+
+
+def test_a_slow_rail_does_not_pass_for_one_of_them() -> None:
+    m = with_others()
+    m.put("/sys/class/infiniband/mlx5_ib1/ports/1/rate", "200 Gb/sec (2X NDR)\n")
+    assert chosen(m)[0] == ["mlx5_ib0/1", "mlx5_ib1/1", "mlx5_ib8/1", "mlx5_ib9/1"]
+    assert "mlx5_ib1/1" in {f.subject.name for f in of(judged(m), "ib/port-rate") if f.verdict is Verdict.FAIL}
+
+
+def test_more_ports_of_the_right_rate_are_all_counted() -> None:
+    found = of(judged(with_others("400 Gb/sec (4X NDR)")), "ib/count")
+    assert [(f.verdict, f.message) for f in found] == [(Verdict.WARN, "4 RDMA ports, expected 2")]
+
+
+def test_who_looks_at_the_library_from_outside_knows_the_same_ports() -> None:
+    """DGX-like nodes: rails and ports of the same kind for storage, which /etc/nccl.conf leaves out."""
+    m = with_others("400 Gb/sec (4X NDR)")
+    m.put("/etc/nccl.conf", "NCCL_IB_HCA==mlx5_ib0,mlx5_ib1\n")
+    rails = frozenset({"mlx5_ib0", "mlx5_ib1"})
+    for expected in (SMALL, expect("other")):
+        assert rdma_devices(facts_of(m), expected) == rails
+    assert rdma_devices(facts_of(with_others()), SMALL) == rails
+
+
+def test_a_setting_that_leaves_out_a_rail_is_no_choice() -> None:
+    m = small()
+    m.put("/etc/nccl.conf", "NCCL_IB_HCA=mlx5_ib1\n")
+    assert rdma_devices(facts_of(m), SMALL) == {"mlx5_ib0", "mlx5_ib1"}
+
+
+def test_of_a_port_that_nobody_could_read_it_is_not_said_that_it_does_not_count() -> None:
+    record = facts_of(small())
+    del record.facts["ib"]["devices"]["mlx5_ib1"]["ports"]["1"]["link_layer"]
+    with pytest.raises(Unread):
+        rdma_devices(record, SMALL)

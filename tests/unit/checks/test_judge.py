@@ -244,12 +244,3 @@ def test_judging_is_quick() -> None:
     started = time.process_time()
     judge(many, spec_)
     assert (time.process_time() - started) / len(many) < 4 * one + 0.01
-
-
-def test_the_reference_page_is_fresh() -> None:
-    from pathlib import Path
-
-    from fairlead.checks.reference import page
-
-    path = Path(__file__).parents[3] / "docs" / "reference" / "checks.md"
-    assert path.read_text("utf-8") == page(), "run: python -m fairlead.checks.reference"

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.probe import command, program
+from fairlead.base import program as base_program
+from fairlead.probe import arguments, program
 from fairlead.probe.join import PACKAGE
 from fairlead.records.facts import SCHEMA
 
@@ -84,7 +85,7 @@ def test_names_do_not_clash() -> None:
 
 
 def test_the_program_is_one_file_of_its_own() -> None:
-    text = program()
+    text = program().source.decode()
     tree = ast.parse(text, feature_version=(3, 9))
     assert "fairlead.probe" not in "".join(
         ast.dump(n) for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom)
@@ -96,12 +97,15 @@ def test_the_program_is_one_file_of_its_own() -> None:
 
 
 def test_the_program_is_small_enough_to_send_to_a_thousand_nodes() -> None:
-    assert len(program().encode()) < 100_000
+    assert len(program().stdin) < 100_000
 
 
 def test_the_command_shuts_out_the_users_own_modules() -> None:
-    assert command("/opt/py/bin/python3") == ["/opt/py/bin/python3", "-I", "-", "--limit", "20"]
-    assert command(imds=True, capture=True)[-2:] == ["--imds", "--capture"]
+    python, *flags = program().words("/opt/py/bin/python3", arguments())
+    assert python == "/opt/py/bin/python3"
+    assert flags[:2] == ["-I", "-S"]
+    assert flags[-2:] == ["--limit", "20"]
+    assert arguments(imds=True, capture=True)[-2:] == ("--imds", "--capture")
 
 
 def test_the_program_is_the_same_from_a_zip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,6 +115,8 @@ def test_the_program_is_the_same_from_a_zip(tmp_path: Path, monkeypatch: pytest.
     package = tmp_path / "lib.zip"
     with zipfile.ZipFile(package, "w") as archive:
         archive.writestr("fairlead/__init__.py", "")
+        archive.writestr("fairlead/base/__init__.py", "")
+        archive.writestr("fairlead/base/program.py", Path(base_program.__file__ or "").read_text())
         archive.writestr("fairlead/probe/__init__.py", "")
         archive.writestr("fairlead/probe/join.py", Path(sys.modules["fairlead.probe.join"].__file__ or "").read_text())
         for name in [*READERS, "__init__.py"]:
@@ -118,6 +124,6 @@ def test_the_program_is_the_same_from_a_zip(tmp_path: Path, monkeypatch: pytest.
     code = f"""import sys
 sys.path.insert(0, {str(package)!r})
 from fairlead.probe.join import program
-sys.stdout.write(program())"""
+sys.stdout.write(program().source.decode())"""
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == program()
+    assert done.stdout == program().source.decode()

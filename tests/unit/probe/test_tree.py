@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
+from fairlead.probe import split_capture, write_tree
 from fairlead.probe.readers.tree import Absent, Hole, Tree, fact_path, key_values, number, slug
 from fairlead.records import facts as records
+from support import trees
+from support.judging import small
 
 
 @pytest.fixture
@@ -155,3 +159,46 @@ def test_fact_paths_are_written_alike_on_both_sides() -> None:
 
 def test_key_values() -> None:
     assert key_values("A: 1\nB:\t 2 : 3\nno separator\n: nothing\n", ":") == {"A": "1", "B": "2 : 3"}
+
+
+def test_links_that_became_small_files_are_followed(tmp_path: Path) -> None:
+    """A tree that went through git or an archive without symbolic links: the same facts as with them."""
+    m = small()
+    whole, flat = m.write(tmp_path / "whole"), m.write(tmp_path / "flat")
+    num = 0
+    for folder, names, files in os.walk(flat):
+        for name in [*names, *files]:
+            path = Path(folder, name)
+            if path.is_symlink() and str(path.readlink()).startswith("../"):
+                target = str(path.readlink())
+                path.unlink()
+                path.write_text(target)
+                num += 1
+    assert num > 10
+    assert trees.read_root(flat).facts == trees.read_root(whole).facts
+
+
+def test_a_file_that_only_looks_like_a_link_leads_nowhere_outside(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("x")
+    root = tmp_path / "tree"
+    (root / "sys").mkdir(parents=True)
+    (root / "sys" / "a").write_text("../../../../secret")
+    with pytest.raises(Hole):
+        Tree(str(root)).read("/sys/a")
+
+
+def test_what_was_refused_stays_refused_in_the_capture(tmp_path: Path) -> None:
+    m = small()
+    m.remove("/dev/kmsg")
+    m.put("/refused", "/dev/kmsg\toperation not permitted\n")
+    document, kept = split_capture(json.dumps(trees.run_program(m.write(tmp_path / "one"), "--capture")))
+    write_tree(kept, tmp_path / "two")
+    again = trees.run_program(tmp_path / "two")["facts"]["kernel_log"]
+    assert again == json.loads(document)["facts"]["kernel_log"]
+    assert (again["unread"], "group adm" in again["needs"]) == ("operation not permitted", True)
+
+
+def test_five_runs_of_one_tree_give_one_document(tmp_path: Path) -> None:
+    """Whichever reader answers first: runs can be compared byte for byte."""
+    root = trees.nd_h100_v5().write(tmp_path / "tree")
+    assert len({json.dumps(trees.run_program(root)) for _ in range(5)}) == 1

@@ -89,7 +89,7 @@ def test_with_a_cluster_file(captured: Path, tmp_path: Path, capsys: pytest.Capt
     [
         (["--root", "nowhere"], "probe/no-tree", "no captured tree at nowhere"),
         (["--root", "EMPTY"], "probe/no-tree", "holds neither sys and proc nor folders that do"),
-        (["--root", "TREE", "--size", "Standard_ND96isr_H100"], "probe/no-size", "did you mean"),
+        (["--root", "TREE", "--size", "Standard_ND96isr_H100"], "cli/no-size", "did you mean"),
         (["--size", SIZE], "cli/usage", "--size goes with --root"),
         (["--root", "TREE", "--capture", "x"], "cli/usage", "--root and --capture exclude each other"),
         (["--root", "TREE", "-w", "h0"], "cli/usage", "--root and --nodes exclude each other"),

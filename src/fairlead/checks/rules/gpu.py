@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from fairlead.checks.expect import Expect
 from fairlead.checks.messages import judge_xids
 from fairlead.checks.node import Node, Outcome, bad, number_of, ok, skip, unknown, warn
-from fairlead.records.facts import Unread
+from fairlead.records.facts import Facts, NodeFacts, Unread
 
 SMI = "nvidia.smi.gpus"
 VENDORS = {"nvidia": "0x10de", "amd": "0x1002"}
@@ -15,7 +16,30 @@ def vendor(n: Node) -> str:
     declared = n.expect.get("gpu_vendor")
     if declared:
         return str(declared)
-    return next((name for name in VENDORS if on_pci(n, name)), "")
+    on_bus = next((name for name in VENDORS if on_pci(n, name)), "")
+    # a container or an unusual virtual GPU may hide the bus, and the driver still has them
+    return on_bus or ("nvidia" if n.peek(SMI) else "")
+
+
+def shown(n: Node) -> int:
+    """GPUs the node shows in any place that could be read. Raises Unread where none shows one and PCI is not known."""
+    places = (n.peek(SMI), n.peek("nvidia.driver.gpus"), n.peek("amd.kfd") if n.peek("amd.loaded") else None)
+    most = max((len(place) for place in places if isinstance(place, dict)), default=0)
+    try:
+        return max(most, len(on_pci(n, "")))
+    except Unread:
+        if not most:
+            raise
+        return most
+
+
+def gpu_count(record: NodeFacts) -> int:
+    """How many GPUs a node has, declared or not: the most that any place shows, so that all can be tested.
+
+    Where places disagree, gpu/count says so. Raises Unread where nothing shows a GPU and PCI could not be read: that is
+    not none.
+    """
+    return shown(Node(Facts(record), Expect()))
 
 
 def on_pci(n: Node, name: str) -> list[str]:
@@ -44,19 +68,35 @@ def counters(n: Node) -> list[str]:
 
 
 def count(n: Node, part: str) -> Outcome:
-    """Every place that counts GPUs counts as many as there should be; without a number, as many as PCI."""
+    """Every place that counts GPUs counts as many as there should be; without a number, as the one that shows most."""
     expected = n.expect.get("gpus")
-    limit = expected if expected is not None else len(on_pci(n, vendor(n)))
-    source = n.expect.origin("gpus") if expected is not None else "PCI"
-    found = _counted(n, part)
+    limit = expected if expected is not None else shown(n)
+    source = n.expect.origin("gpus") if expected is not None else "the place that shows most"
+    said = _refusal(n) if part == "nvidia-smi" else ""
+    found = 0 if said else _counted(n, part)
     data = {"value": found, "expected": limit, "limit_source": source}
     if found == limit:
         return ok(f"{found} GPUs", **data)
     return (
-        bad(f"{part} shows {found} of {limit} GPUs", **data)
+        bad(f"{part} shows {found} of {limit} GPUs" + (f": {said}" if said else ""), **data)
         if found < limit
         else warn(f"{part} shows {found} GPUs, expected {limit}", **data)
     )
+
+
+REFUSALS = (
+    "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver",
+    "Failed to initialize NVML",
+    "No devices were found",
+    "Unable to determine the device handle",
+)
+"""What nvidia-smi says of a driver that gives it no GPU: evidence, and no mere failure to read."""
+
+
+def _refusal(n: Node) -> str:
+    """What nvidia-smi says where the driver gives it nothing; empty where it lists GPUs or fails for other reasons."""
+    hole = n.hole("nvidia.smi")
+    return hole.why if hole is not None and any(text in hole.why for text in REFUSALS) else ""
 
 
 def _counted(n: Node, part: str) -> int:
@@ -119,8 +159,9 @@ def mig(n: Node, part: str) -> Outcome:
 
 def ecc(n: Node, part: str) -> Outcome:
     """No uncorrectable memory error since the driver started, and no threshold crossed over the GPU's life."""
-    if n.get(SMI, part, "ecc_mode", "current_ecc") == "N/A":
-        return skip("this GPU has no ECC to report")
+    mode = n.get(SMI, part, "ecc_mode", "current_ecc")
+    if mode in ("N/A", "Disabled"):
+        return skip("this GPU has no ECC to report" if mode == "N/A" else "ECC is switched off on this GPU")
     volatile, aggregate = n.table(SMI, part, "ecc_errors", "volatile"), n.table(SMI, part, "ecc_errors", "aggregate")
     path = f"{SMI}.ecc_errors"
     counted = {k: number_of(v, path) for k, v in volatile.items() if "uncorrectable" in k and v != "N/A"}
@@ -132,10 +173,6 @@ def ecc(n: Node, part: str) -> Outcome:
     if aggregate.get("sram_threshold_exceeded") == "Yes":
         return bad("more SRAM errors over its life than allowed; the GPU is due for replacement")
     return ok("no uncorrectable ECC error", **counted)
-
-
-MAX_REMAPPED = 512
-"""Uncorrectable row remaps at which AzureHPC node health checks give a GPU up (check_gpu_ecc)."""
 
 
 def row_remap(n: Node, part: str) -> Outcome:
@@ -153,8 +190,9 @@ def row_remap(n: Node, part: str) -> Outcome:
         return bad("remapping a memory row failed", **data)
     if pending == "Yes":
         return bad("a memory row waits to be remapped; the GPU needs a reset", **data)
-    if num > MAX_REMAPPED:
-        return bad(f"{num:.0f} rows were remapped after uncorrectable errors, more than {MAX_REMAPPED}", **data)
+    limit = n.expect.get("max_remapped_rows")
+    if num > limit:
+        return bad(f"{num:.0f} rows were remapped after uncorrectable errors, more than {limit:g}", **data)
     return ok("no row is waiting", **data)
 
 
@@ -206,36 +244,53 @@ def throttle(n: Node, part: str) -> Outcome:
     return (bad if any(hard for _, hard in found) else warn)(text, value=sorted(active))
 
 
-HOTTEST_C = 93
-"""The limit cluster health agents use; the GPU's own slowdown begins a few degrees above."""
-
-
 def temperature(n: Node, part: str) -> Outcome:
     """The GPU is not too hot."""
     found = number_of(n.get(SMI, part, "temperature", "gpu_temp"), f"{SMI}.temperature.gpu_temp", "nvidia-smi -q -x")
-    data = {"value": found, "unit": "C", "limit": HOTTEST_C}
-    return bad(f"{found:.0f} C, more than {HOTTEST_C}", **data) if found > HOTTEST_C else ok("not too hot", **data)
+    limit = n.expect.get("max_gpu_temperature_c")
+    data = {"value": found, "unit": "C", "limit": limit}
+    return bad(f"{found:.0f} C, more than {limit:g}", **data) if found > limit else ok("not too hot", **data)
 
 
 def persistence(n: Node, part: str) -> Outcome:
     """The driver stays loaded between jobs; else each job pays seconds to start it, and counters restart."""
     mode = n.text(SMI, part, "persistence_mode")
+    if mode == "N/A":
+        return skip("the driver does not report persistence on this GPU")
     return ok("on") if mode == "Enabled" else bad(f"persistence mode is {mode.lower()}", value=mode)
 
 
 def pcie_width(n: Node, part: str) -> Outcome:
-    """The PCIe link has all its lanes. Its generation is no evidence: an idle GPU lowers it."""
-    widths = n.table(SMI, part, "pci", "pci_gpu_link_info", "link_widths")
-    now, most = widths.get("current_link_width", "N/A"), widths.get("max_link_width", "N/A")
-    if "N/A" in (now, most):
+    """The PCIe link has all its lanes. Its generation is no evidence: an idle GPU lowers it.
+
+    NVSwitch boards are wired whole. Elsewhere half of the lanes may be how a slot is wired (T4, A10), so a GPU is held
+    against the widest link of the node, and against the other nodes of its pool (skew/pcie-width).
+    """
+    now, most = _width(n, part)
+    if now is None or most is None:
         return skip("the driver does not report the width of this link")
+    is_whole = n.expect.get("fabric_manager") is not None
+    limit = most if is_whole else min(most, n.once("widest PCIe link", _widest))
+    data = {"value": now, "expected": limit, "can": most}
+    if now < limit:
+        whose = "" if is_whole or limit == most else " as another GPU of the node has"
+        return bad(f"PCIe link at {now}x, expected {limit}x{whose}", **data)
+    if now < most:
+        return skip(f"PCIe link at {now}x of {most}x on every GPU; nothing says how many lanes are wired")
+    return ok(f"PCIe link at {now}x", **data)
+
+
+def _width(n: Node, part: str) -> tuple[int | None, int | None]:
+    """Lanes now and at most; None where the driver does not say."""
+    widths = n.table(SMI, part, "pci", "pci_gpu_link_info", "link_widths")
+    texts = [widths.get(key, "N/A") for key in ("current_link_width", "max_link_width")]
     path = f"{SMI}.pci.pci_gpu_link_info.link_widths"
-    data = {"value": now, "expected": most}
-    return (
-        bad(f"PCIe link at {now}, can do {most}", **data)
-        if number_of(now, path) < number_of(most, path)
-        else ok(f"PCIe link at {now}", **data)
-    )
+    now, most = (None if text == "N/A" else int(number_of(text, path)) for text in texts)
+    return now, most
+
+
+def _widest(n: Node) -> int:
+    return max((now for part in n.get(SMI) if (now := _width(n, part)[0]) is not None), default=0)
 
 
 def busy(n: Node, part: str) -> Outcome:
@@ -253,16 +308,35 @@ def busy(n: Node, part: str) -> Outcome:
 
 
 def nvlink(n: Node, part: str) -> Outcome:
-    """As many NVLinks are up as the VM size has."""
-    expected = n.expect.get("nvlinks_per_gpu")
+    """As many NVLinks are up as the VM size has; without a number, as many as on the node's best GPU.
+
+    Where no GPU has one up, or all have equally few, that may be how the board is wired: no number, no verdict.
+    """
+    number = n.expect.get("nvlinks_per_gpu")
+    if number == 0:
+        return skip("these GPUs have no NVLink")
     links = n.table("nvidia.nvlink.links", n.text(SMI, part, "uuid"))
-    up = [name for name, state in links.items() if "inactive" not in state]
+    up = _up(links)
+    expected = number if number is not None else n.once("best NVLinks", _best)
     down = sorted((name for name in links if name not in up), key=int)
     data = {"value": len(up), "expected": expected, "inactive": down}
+    if number is None and len(up) == expected and down:
+        return skip(f"{len(up)} of {len(links)} NVLinks up on every GPU; nothing says how many of them are wired")
+    if number is None and not expected:
+        return skip("no GPU of this node shows an NVLink")
     if len(up) >= expected:
         return ok(f"{len(up)} NVLinks up", **data)
     named = f"; inactive: {', '.join(down)}" if down else ""
-    return bad(f"{len(up)} of {expected} NVLinks up{named}", **data)
+    whose = "" if number is not None else " that other GPUs of the node have"
+    return bad(f"{len(up)} of {expected} NVLinks{whose} up{named}", **data)
+
+
+def _up(links: dict[str, str]) -> list[str]:
+    return [name for name, state in links.items() if "inactive" not in state]
+
+
+def _best(n: Node) -> int:
+    return max((len(_up(n.get("nvidia.nvlink.links", uuid))) for uuid in n.get("nvidia.nvlink.links")), default=0)
 
 
 def fabric(n: Node, part: str) -> Outcome:
@@ -327,12 +401,16 @@ def numa(n: Node, part: str) -> Outcome:
 def spread(n: Node, addresses: list[str], expected: tuple[int, ...], what: str) -> Outcome:
     """How PCI functions lie on NUMA nodes, against how they should. The numbering of the nodes does not matter."""
     where = [n.get("pci.devices", address, "numa_node") for address in addresses]
+    # functions all on one node are only misplaced where the machine has more: nobody else need know the others
+    there = len(n.get("host.cpu.numa"))
     if not where or all(node < 0 for node in where):
         return unknown(
             f"the kernel does not know the NUMA node of any of the {what}" if where else f"PCI shows no {what}"
         )
     if max(where) >= MAX_NUMA_NODES:
         raise Unread("pci.devices.numa_node", f"{max(where)} is not the number of a NUMA node", "numa_node")
+    if there < len(expected):
+        return bad(f"the kernel shows {there} NUMA nodes; {what} should lie on {len(expected)}", value=there)
     nodes = range(max(*where, len(expected) - 1) + 1)
     found = [where.count(node) for node in nodes]
     data = {"value": found, "expected": list(expected)}

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import re
 
-from fairlead.checks.hcas import LINK_LAYERS, choose, devices_of, keys_of, ports_of
+from fairlead.checks.hcas import (
+    LINK_LAYERS,
+    PHYSICAL_STATES,
+    STATES,
+    choose,
+    devices_of,
+    is_active,
+    keys_of,
+    ports_of,
+    state_of,
+)
 from fairlead.checks.messages import judge_messages
-from fairlead.checks.node import Node, Outcome, bad, number_of, ok, skip, warn
+from fairlead.checks.node import Node, Outcome, bad, number_of, ok, skip, unknown, warn
 from fairlead.checks.rules.gpu import spread
 from fairlead.records.facts import Unread
 
@@ -32,7 +42,11 @@ def driver(n: Node, part: str) -> Outcome:
 
 def count(n: Node, part: str) -> Outcome:
     """As many RDMA ports count as the VM size has; without a number, at least one."""
-    found, ports, expected = len(ports_of(n)), choose(n), n.expect.get("hca_ports")
+    ports, expected = choose(n), n.expect.get("hca_ports")
+    at_most = len(ports.chosen) + len(ports.unclear)
+    if ports.unclear and expected and at_most < expected and all("/" in port for port in ports.unclear):
+        return bad(f"at most {at_most} of {expected} RDMA ports", value=at_most, expected=expected)
+    found = len(ports_of(n))
     data = {"value": found, "expected": expected, "chosen_by": ports.by, "limit_source": n.expect.origin("hca_ports")}
     if ports.missing:
         return bad(f"not there: {', '.join(ports.missing)}", **data)
@@ -122,16 +136,31 @@ def link_layer(n: Node, part: str) -> Outcome:
 
 
 def state(n: Node, part: str) -> Outcome:
-    """The port is active: its subnet manager has brought it up, and the cable carries."""
-    logical, physical = n.get(IB, *keys_of(part), "state"), n.get(IB, *keys_of(part), "phys_state")
-    data = {"state": logical, "phys_state": physical}
-    if logical.startswith("4:") and physical.startswith("5:"):
-        return ok("ACTIVE, LinkUp", **data)
-    return bad(f"{_word(logical)}, {_word(physical)}; expected ACTIVE, LinkUp", **data)
+    """The port is active: a subnet manager has brought it up, and the cable carries. Either word alone is a fault."""
+    found = {key: n.peek(IB, *keys_of(part), key) for key in ("state", "phys_state")}
+    data = {key: text for key, text in found.items() if text is not None}
+    words = [_name_of(data[key], key, part) for key in NAMES if key in data]
+    if set(words) - {"ACTIVE", "LinkUp", ""}:
+        return bad(f"{', '.join(filter(None, words))}; expected ACTIVE, LinkUp", **data)
+    for key in NAMES:
+        n.get(IB, *keys_of(part), key)
+    if not words[0]:
+        return unknown("the driver tells no state", **data)
+    return ok("ACTIVE, LinkUp" if words[1] else "ACTIVE; the driver tells no physical state", **data)
 
 
-def _word(text: str) -> str:
-    return text.partition(": ")[2] or text
+NAMES = {"state": STATES, "phys_state": PHYSICAL_STATES}
+
+
+def _name_of(text: str, key: str, part: str) -> str:
+    name = state_of(text, NAMES[key])
+    if name not in NAMES[key]:
+        raise Unread(f"{IB}.{part}.{key}", f"`{text[:40]}` is not a state")
+    return name
+
+
+def _unless_down(n: Node, part: str, fault: Outcome) -> Outcome:
+    return fault if is_active(n, part) else skip("the port is not active: see ib/port-state")
 
 
 def rate(n: Node, part: str) -> Outcome:
@@ -146,8 +175,11 @@ def rate(n: Node, part: str) -> Outcome:
     }
     if found in accepted:
         return ok(f"{found:g} Gb/s", **data)
+    physical = state_of(n.get_or("LinkUp", "the link is up", IB, *keys_of(part), "phys_state"), PHYSICAL_STATES)
+    if physical != "LinkUp" and (physical or not is_active(n, part)):
+        return skip("the link is down, and what it shows is no rate: see ib/port-state")
     device = keys_of(part)[0]
-    if text.startswith("5 Gb/sec") and not PCI_ADDRESS.match(n.get(IB, device, "pci")):
+    if text.startswith("5 Gb/sec") and (not physical or not PCI_ADDRESS.match(n.get(IB, device, "pci"))):
         # a VMbus device: the driver of the legacy sizes (H16r, NC24r) always says 5 Gb/sec
         return skip("legacy Network Direct does not report its rate")
     wanted = " or ".join(f"{r:g}" for r in accepted)
@@ -165,7 +197,8 @@ def pkey(n: Node, part: str) -> Outcome:
     data = {"value": [f"0x{key:04x}" for key in keys.values()]}
     if full:
         return ok("full member of " + ", ".join(f"0x{key:04x}" for key in full), **data)
-    return bad("P_Key table is empty" if not keys else "limited member only: " + ", ".join(data["value"]), **data)
+    said = "P_Key table is empty" if not keys else "limited member only: " + ", ".join(data["value"])
+    return _unless_down(n, part, bad(said, **data))
 
 
 def _hex(text: str, part: str) -> int:
@@ -180,11 +213,12 @@ def lid(n: Node, part: str) -> Outcome:
     own, manager = n.get(IB, *keys_of(part), "lid"), n.get(IB, *keys_of(part), "sm_lid")
     data = {"lid": own, "sm_lid": manager}
     none = [name for name, text in (("lid", own), ("sm_lid", manager)) if _lid(text, part) in (0, 0xFFFF)]
-    return (
-        bad(f"{' and '.join(none)} not assigned by a subnet manager", **data)
-        if none
-        else ok("addressed by the subnet manager", **data)
-    )
+    if none and not PCI_ADDRESS.match(n.get(IB, keys_of(part)[0], "pci")):
+        # a VMbus device: the host speaks with the subnet manager, not the guest
+        return skip("legacy Network Direct shows no subnet manager")
+    if not none:
+        return ok("addressed by the subnet manager", **data)
+    return _unless_down(n, part, bad(f"{' and '.join(none)} not assigned by a subnet manager", **data))
 
 
 def _lid(text: str, part: str) -> int:
@@ -199,7 +233,9 @@ def gid(n: Node, part: str) -> Outcome:
     kinds = n.get(IB, *keys_of(part), "gid_attrs", "types")
     found = {index: n.get(IB, *keys_of(part), "gid_attrs", "types", index) for index in kinds}
     index = next((i for i, kind in found.items() if "v2" in kind), None)
-    return ok("RoCE v2 GID", index=index) if index is not None else bad("no RoCE v2 GID", types=found)
+    if index is not None:
+        return ok("RoCE v2 GID", index=index)
+    return _unless_down(n, part, bad("no RoCE v2 GID", types=found))
 
 
 def ipoib(n: Node, part: str) -> Outcome:
@@ -210,8 +246,7 @@ def ipoib(n: Node, part: str) -> Outcome:
         return skip("the port has no network interface, and RDMA needs none")
     states = {name: n.get("net.links", name, "operstate") for name in interfaces}
     down = [name for name, text in states.items() if text != "up"]
-    return (
-        bad(f"{', '.join(down)} is down, and this VM size uses IP over InfiniBand", **states)
-        if down
-        else ok("up", **states)
-    )
+    if not down:
+        return ok("up", **states)
+    fault = bad(f"{', '.join(down)} is down, and this VM size uses IP over InfiniBand", **states)
+    return _unless_down(n, part, fault)

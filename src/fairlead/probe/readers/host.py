@@ -14,6 +14,9 @@ SHOWN = re.compile(
 )
 """Environment variables that change how a job communicates. No other variable leaves the node."""
 
+FIRST_PID_NAMESPACE = "pid:[4026531836]"
+"""linux include/linux/proc_ns.h: PROC_PID_INIT_INO is 0xEFFFFFFC."""
+
 SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|_KEY\Z")
 
 
@@ -25,6 +28,7 @@ def read_host(tree: Tree) -> dict[str, Any]:
         "cpu": _cpu(tree),
         "memory": _memory(tree),
         "limits": read_or_hole(_limits, tree),
+        "pid_namespace": _pid_namespace(tree),
         "environment": read_or_hole(_environment, tree),
         "nccl_conf": read_or_hole(_nccl_conf, tree),
     }
@@ -173,6 +177,13 @@ def _limits(tree: Tree) -> dict[str, Any]:
         values = [v if v == "unlimited" else int(v) for v in match.groups()] if match else []
         found[key] = dict(zip(("soft", "hard"), values)) if values else hole("has no line " + label, path)  # noqa: B905
     return found
+
+
+def _pid_namespace(tree: Tree) -> Any:
+    """`first` where this is the kernel's own, `inner` in a container or another virtual host that shares the kernel."""
+    tree.source(("pid_namespace",), "/proc/self/ns/pid")
+    found = tree.linked_name("/proc/self/ns/pid")
+    return found if isinstance(found, dict) else "first" if found == FIRST_PID_NAMESPACE else "inner"
 
 
 def _environment(tree: Tree) -> dict[str, str]:

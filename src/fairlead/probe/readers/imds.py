@@ -1,6 +1,8 @@
-"""Azure's instance metadata service: what the platform says this machine is. Only asked for when wanted.
+"""Azure's instance metadata service: what the platform says this machine is, and what it means to do to it.
 
-GET http://169.254.169.254/metadata/instance/compute with the header `Metadata: true`, never through a proxy.
+GET http://169.254.169.254/metadata/... with the header `Metadata: true`, never through a proxy, with little patience.
+Asked where the board's asset tag shows an Azure VM and this is no container, or where it is asked for.
+(learn.microsoft.com: azure/virtual-machines/instance-metadata-service, and scheduled-events in linux.)
 """
 
 from __future__ import annotations
@@ -8,10 +10,19 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from fairlead.probe.readers.tree import Hole, Tree
+from fairlead.probe.readers.host import FIRST_PID_NAMESPACE
+from fairlead.probe.readers.tree import Hole, Tree, hole
 
-HOST, PATH = "169.254.169.254", "/metadata/instance/compute?api-version=2021-12-13&format=json"
-KEPT = "/http/169.254.169.254_metadata"
+HOST = "169.254.169.254"
+ASSET_TAG, AZURE_TAG = "/sys/class/dmi/id/chassis_asset_tag", "7783-7084-3265-9085-8269-3286-77"
+COMPUTE = "/metadata/instance/compute?api-version=2021-12-13&format=json"
+EVENTS = "/metadata/scheduledevents?api-version=2020-07-01"
+KEPT = {COMPUTE: "/http/169.254.169.254_metadata", EVENTS: "/http/169.254.169.254_scheduledevents"}
+PATIENCE_S = 2.0
+"""The service answers at once; only its first answer about events may take two minutes, and the next probe has that."""
+
+NO_ANSWER = "no answer"
+ROUTE = "an answer of Azure's metadata service, which a firewall may keep from users and containers"
 KEYS = (
     "vmId",
     "vmSize",
@@ -27,33 +38,80 @@ KEYS = (
     "interconnectSubgroupId",
     "physicalZone",
 )
+EVENT_KEYS = (
+    "EventId",
+    "EventType",
+    "ResourceType",
+    "Resources",
+    "EventStatus",
+    "NotBefore",
+    "Description",
+    "EventSource",
+    "DurationInSeconds",
+)
 
 
 def read_imds(tree: Tree) -> dict[str, Any]:
-    """`compute`: the fields of the service that tell machines and their placement apart."""
-    source = "http://" + HOST + PATH
-    tree.source((), source)
-    text = _ask() if tree.live else tree.read(KEPT)
-    if tree.kept is not None:
-        tree.kept[KEPT] = text
+    """As `ask_imds`, or `not_asked` and why."""
+    why = _why_not(tree)
+    return {"not_asked": why} if why else ask_imds(tree)
+
+
+def ask_imds(tree: Tree) -> dict[str, Any]:
+    """`compute`: the fields that tell machines and their placement apart; `events`: what is scheduled, for any VM."""
+    tree.source(("compute",), "http://" + HOST + COMPUTE)
+    tree.source(("events",), "http://" + HOST + EVENTS)
+    return {"compute": _asked(tree, COMPUTE, _compute), "events": _asked(tree, EVENTS, _events)}
+
+
+def _why_not(tree: Tree) -> str:
+    """Why the service is not asked; a captured answer is always read."""
+    if not tree.live and tree.holds(KEPT[COMPUTE]):
+        return ""
+    tag = tree.attr(ASSET_TAG)
+    if tag != AZURE_TAG:
+        return "nothing shows an Azure VM" if isinstance(tag, dict) else "the platform is not Azure"
+    if tree.live and tree.linked_name("/proc/self/ns/pid") != FIRST_PID_NAMESPACE:
+        return "a container: the platform knows the machine under it"
+    return ""
+
+
+def _asked(tree: Tree, path: str, take: Any) -> Any:
+    source = "http://" + HOST + path
     try:
-        found = json.loads(text)
-        return {"compute": {key: found[key] for key in KEYS if key in found}}
-    except (ValueError, TypeError):
-        raise Hole("is not the JSON it should be", source) from None
+        text = _ask(path) if tree.live else tree.read(KEPT[path])
+    except Hole as missing:
+        if tree.kept is not None:
+            tree.kept["?" + KEPT[path]] = missing.why
+        found = hole(missing.why, source)
+        return {**found, "needs": ROUTE} if missing.why.startswith(NO_ANSWER) else found
+    if tree.kept is not None:
+        tree.kept[KEPT[path]] = text
+    try:
+        return take(json.loads(text))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return hole("is not the JSON it should be", source)
 
 
-def _ask() -> str:
+def _compute(found: dict[str, Any]) -> dict[str, Any]:
+    return {key: found[key] for key in KEYS if key in found}
+
+
+def _events(found: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{key: event[key] for key in EVENT_KEYS if key in event} for event in found["Events"]]
+
+
+def _ask(path: str) -> str:
     import http.client
 
-    source = "http://" + HOST + PATH
-    connection = http.client.HTTPConnection(HOST, timeout=2.0)
+    source = "http://" + HOST + path
+    connection = http.client.HTTPConnection(HOST, timeout=PATIENCE_S)
     try:
-        connection.request("GET", PATH, headers={"Metadata": "true"})
+        connection.request("GET", path, headers={"Metadata": "true"})
         answer = connection.getresponse()
         data = answer.read(1 << 20)
     except (OSError, http.client.HTTPException) as error:
-        raise Hole("no answer: %s" % (error or type(error).__name__), source) from None
+        raise Hole(NO_ANSWER + ": %s" % (error or type(error).__name__), source) from None
     finally:
         connection.close()
     if answer.status != 200:

@@ -15,7 +15,7 @@ from typing import Any, Callable
 from fairlead.probe.readers.amd import read_amd
 from fairlead.probe.readers.crew import Job, Reader, gather
 from fairlead.probe.readers.host import read_host
-from fairlead.probe.readers.imds import read_imds
+from fairlead.probe.readers.imds import ask_imds, read_imds
 from fairlead.probe.readers.infiniband import hca_names, read_device_files, read_hca
 from fairlead.probe.readers.kernel_log import read_kernel_log
 from fairlead.probe.readers.net import read_net
@@ -48,34 +48,39 @@ READERS = (
     Reader("nvme", read_nvme, 3.0, at=("nvme",)),
     Reader("mounts", read_mounts, 5.0, at=("mounts", "local")),
     Reader("mounts.remote", read_remote_mount, 5.0, each=remote_mounts, at=("mounts", "remote")),
-    Reader("kernel_log", read_kernel_log, 5.0, at=("kernel_log",)),
+    Reader("kernel_log", read_kernel_log, 10.0, at=("kernel_log",)),
     Reader("processes", read_processes, 5.0, at=("processes",)),
     Reader("versions", read_versions, 5.0, at=("versions",)),
     Reader("slurm", read_slurm, 3.0, at=("slurm",)),
+    Reader("imds", read_imds, 6.0, at=("imds",)),
 )
-ON_REQUEST = {"imds": Reader("imds", read_imds, 4.0, at=("imds",))}
+ON_REQUEST = {"imds": Reader("imds", ask_imds, 6.0, at=("imds",))}
+"""Readers of the same name that do not wait to be shown a reason."""
 
 
 def read_machine(tree: Tree, readers: list[Reader], limit_s: float, run: Callable[..., Any] = gather) -> dict[str, Any]:
-    """Everything the readers find, as one document."""
+    """Everything the readers find, as one document: in the order of READERS, whichever of them answered first."""
     myself = tree.myself()
     facts: dict[str, Any] = {}
     sources: dict[str, str] = {}
     took: dict[str, float] = {}
     jobs = [job for reader in readers for job in _jobs(tree, reader, facts, sources)]
     kept = tree.kept
-    for job, answer, seconds in run(tree, jobs, limit_s):
+    answers = {job.title: (answer, seconds) for job, answer, seconds in run(tree, jobs, limit_s)}
+    for job in jobs:
+        answer, seconds = answers[job.title]
         found = answer.get("facts")
         put(facts, job.keys, answer["hole"] if found is None else found)
         for path, where in answer.get("sources", {}).items():
             sources[join_paths(job.keys, path)] = where
         if kept is not None:
             kept.update(answer.get("kept") or {})
-        took[job.title] = round(seconds * 1000, 1)
+        if tree.live:  # how long a captured tree took to read is no fact of the machine
+            took[job.title] = round(seconds * 1000, 1)
     document = {
         "schema": SCHEMA,
         "taken_at_ns": myself.get("taken_at_ns", 0),
-        "probe": globals().get("PROBE_DIGEST", ""),
+        "probe": globals().get("PROGRAM_DIGEST", ""),
         "facts": facts,
         "sources": sources,
         "took_ms": took,
@@ -129,8 +134,8 @@ def main(words: list[str]) -> int:
         else:
             flags.add(word)
     tree = Tree(options["--root"], keep="--capture" in flags)
-    readers = [r for r in READERS if r.name.startswith(options["--only"])]
-    readers += [r for name, r in ON_REQUEST.items() if "--" + name in flags]
+    asked = {name: reader for name, reader in ON_REQUEST.items() if "--" + name in flags}
+    readers = [asked.get(r.name, r) for r in READERS if r.name in asked or r.name.startswith(options["--only"])]
     document = read_machine(tree, readers, float(options["--limit"]))
     data = memoryview((json.dumps(document, separators=(",", ":")) + "\n").encode("ascii"))
     while data:

@@ -5,12 +5,18 @@ A captured tree is a directory laid out like the machine:
     DIR/sys/class/infiniband/...        files as they were
     DIR/cmd/nvidia-smi_-q_-x            what a command printed (argv joined by `_`, `/` written `%2F`)
     DIR/cmd/systemctl_...rc             its exit status, where it was not 0
+    DIR/cmd/nvidia-smi_-q_-x.took       the seconds it took, where that is a fact of its own
     DIR/http/169.254.169.254_metadata   what a local metadata service answered
     DIR/absent                          what was looked for and was not there, one path or command name a line
+    DIR/refused                         what was refused to who took it: path, tab, why, one a line
     DIR/self.json                       time and Python of the program that read it
 
 On a live machine a missing file is known to be absent. In a captured tree it is only absent when `absent` says so;
 otherwise nobody looked, which is a hole.
+
+A tree that went through a file system or an archive without symbolic links holds small files in their place, with the
+target as their text (git does so with core.symlinks=false). One that begins with `../` is followed as the link it was;
+no file of /sys or /proc begins so.
 """
 
 from __future__ import annotations
@@ -20,6 +26,7 @@ import json
 import os
 import select
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -99,7 +106,7 @@ class Tree:
             finally:
                 os.close(handle)
         except OSError as error:
-            raise self._hole(error, path) from None
+            raise self.failed(error, path) from None
         if size > limit:
             raise Hole("is larger than %d bytes" % limit, path)
         data = b"".join(parts)
@@ -137,7 +144,7 @@ class Tree:
         try:
             found = sorted(name for name in os.listdir(self._locate(path)) if part in name)
         except OSError as error:
-            raise self._hole(error, path) from None
+            raise self.failed(error, path) from None
         if self.kept is not None:
             # two readers may want different parts of one directory
             before = self.kept.get(safe_name(path) + "/", [])
@@ -148,9 +155,9 @@ class Tree:
         """Where a symbolic link points, as it is written. Raises Absent or Hole."""
         try:
             # the link itself may be the last step, so only its directory is resolved
-            found = os.readlink(os.path.join(self._locate(os.path.dirname(path)), os.path.basename(path)))
+            found = self._target(os.path.join(self._locate(os.path.dirname(path)), os.path.basename(path)))
         except OSError as error:
-            raise self._hole(error, path) from None
+            raise self.failed(error, path) from None
         self._keep(path + "@", os.fsencode(found))
         return safe_name(found)
 
@@ -175,6 +182,10 @@ class Tree:
         except Absent:
             return None
 
+    def holds(self, path: str) -> bool:
+        """Whether a captured tree has a file."""
+        return not self.live and os.path.isfile(self._locate(path))
+
     def optional_names(self, path: str, part: str = "") -> list[str]:
         """What a directory holds; nothing where it is known not to be there. Raises Hole."""
         try:
@@ -183,6 +194,20 @@ class Tree:
             return []
 
     # ---- commands --------------------------------------------------------------------------------------------------
+
+    def timed(self, argv: list[str], limit_s: float, fine: tuple[int, ...] = (0,)) -> tuple[str, Any]:
+        """What a command prints, and the seconds it took or a hole: reading a captured tree says nothing of that."""
+        name = "/cmd/" + slug(argv) + ".took"
+        started = time.monotonic()
+        text = self.run(argv, limit_s, fine)
+        if not self.live:
+            try:
+                return text, float(self.read(name))
+            except (Hole, ValueError):
+                return text, hole("the captured tree does not say how long it took", " ".join(argv))
+        took_s = round(time.monotonic() - started, 3)
+        self._keep(name, b"%.3f\n" % took_s)
+        return text, took_s
 
     def run(self, argv: list[str], limit_s: float, fine: tuple[int, ...] = (0,)) -> str:
         """What a command prints. Raises Absent (no such command) or Hole (failed, too slow, too much)."""
@@ -219,10 +244,12 @@ class Tree:
                 env=env,
                 preexec_fn=_alarm(int(limit_s) + 2),  # noqa: PLW1509 - this program has one thread
             )
-        except FileNotFoundError:
-            self._note_absent(argv[0])
-            raise Absent("no such command", source) from None
         except OSError as error:
+            # a folder of PATH that this user may not enter is reported in the place of a command that is nowhere
+            places = [os.path.join(folder, argv[0]) for folder in env["PATH"].split(":") if folder]
+            if isinstance(error, FileNotFoundError) or not any(os.path.exists(place) for place in places):
+                self._note_absent(argv[0])
+                raise Absent("no such command", source) from None
             raise Hole("cannot be started: " + str(error.strerror), source) from None
         assert child.stdout is not None
         deadline, parts, size = time.monotonic() + limit_s, [], 0
@@ -255,7 +282,7 @@ class Tree:
             "taken_at_ns": time.time_ns(),
             "python": "%d.%d.%d" % sys.version_info[:3],
             "executable": sys.executable,
-            "sys_path": [p for p in sys.path if p.endswith("-packages")],
+            "sys_path": package_folders(sys.executable),
         }
         self._keep("/self.json", json.dumps(found).encode())
         return found
@@ -269,6 +296,22 @@ class Tree:
     def _locate(self, path: str) -> str:
         """Where a path of the machine lies here. Links in a captured tree lead nowhere but into that tree."""
         return path if self.live else self.root + self.real_path(path)
+
+    def _target(self, place: str) -> str:
+        """Where a link leads, by its place on this machine; in a captured tree a link may have become a small file."""
+        try:
+            return os.readlink(place)
+        except OSError as error:
+            if self.live or error.errno != errno.EINVAL:
+                raise
+            info = os.lstat(place)
+            if not stat.S_ISREG(info.st_mode) or not 3 < info.st_size < 1024:
+                raise
+            with open(place, "rb") as file:
+                text = file.read(1024)
+            if not text.startswith(b"../") or b"\n" in text.rstrip(b"\n") or b"\0" in text:
+                raise
+            return os.fsdecode(text.rstrip(b"\n"))
 
     def real_path(self, path: str, depth: int = 0) -> str:
         """A path of the machine with every link followed inside the captured tree."""
@@ -285,7 +328,7 @@ class Tree:
                 continue
             step = here + "/" + part
             try:
-                target = os.readlink(self.root + step)
+                target = self._target(self.root + step)
             except OSError:
                 here = step
                 continue
@@ -296,7 +339,8 @@ class Tree:
         self._real[path] = here or "/"
         return here or "/"
 
-    def _hole(self, error: OSError, path: str) -> Hole:
+    def failed(self, error: OSError, path: str) -> Hole:
+        """What an error of the system means for a path: known to be absent, refused, or not known."""
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
             if self.live:
                 top = "/" + path.split("/")[1]
@@ -307,20 +351,33 @@ class Tree:
             if path in self._absences():
                 self._note_absent(path)
                 return Absent("is not there", path)
-            return Hole("the captured tree does not hold it", path)
-        return Hole(os.strerror(error.errno or 0).lower(), path)
+            return self._not_held(path)
+        why = os.strerror(error.errno or 0).lower()
+        if error.errno in (errno.EPERM, errno.EACCES):
+            self._keep("?" + path, why.encode())
+        return Hole(why, path)
+
+    def _not_held(self, path: str) -> Hole:
+        """A captured tree holds neither the file nor that it was absent: refused to who took it, or never looked at."""
+        for line in self._lines("/refused"):
+            name, mark, why = line.partition("\t")
+            if mark and name == path:
+                self._keep("?" + path, why.encode())
+                return Hole(why, path)
+        return Hole("the captured tree does not hold it", path)
 
     def _absences(self) -> set[str]:
         if self._absent is None:
-            self._absent = set()
-            try:
-                with open(self.root + "/absent", "rb") as file:
-                    self._absent = {
-                        line.decode("utf-8", "replace").rstrip("\n") for line in file.read(MAX_FILE).split(b"\n")
-                    }
-            except OSError:
-                pass
+            self._absent = set(self._lines("/absent"))
         return self._absent
+
+    def _lines(self, name: str) -> list[str]:
+        """The lines of a file that says something of the captured tree itself."""
+        try:
+            with open(self.root + name, "rb") as file:
+                return file.read(MAX_FILE).decode("utf-8", "replace").split("\n")
+        except OSError:
+            return []
 
     def _note_absent(self, name: str) -> None:
         self._keep("!" + name, b"")
@@ -331,6 +388,25 @@ class Tree:
                 self.kept[safe_name(path)] = data.decode("utf-8")
             except UnicodeDecodeError:
                 self.kept[safe_name(path)] = {"hex": data.hex()}
+
+
+def package_folders(executable: str) -> list[str]:
+    """Where this Python has its packages, also where it was started without looking there (-S).
+
+    Of a virtual environment, its own folder, and the base's where pyvenv.cfg says that it is seen.
+    """
+    import site
+
+    prefixes = [sys.prefix, sys.exec_prefix]
+    root = os.path.dirname(os.path.dirname(os.path.abspath(executable))) if executable else ""
+    try:
+        with open(os.path.join(root, "pyvenv.cfg"), encoding="utf-8") as file:
+            said = key_values(file.read(4096).lower(), "=")
+        prefixes = [root] + ([sys.base_prefix] if said.get("include-system-site-packages") == "true" else [])
+    except (OSError, UnicodeDecodeError):
+        pass
+    known = [*site.getsitepackages(list(dict.fromkeys(prefixes))), *sys.path]
+    return [p for p in dict.fromkeys(known) if p.endswith("-packages") and os.path.isdir(p)]
 
 
 def _is_populated(place: str) -> bool:

@@ -39,6 +39,8 @@ def read_versions(tree: Tree) -> dict[str, Any]:
 
 def _packages(tree: Tree, places: list[str]) -> dict[str, str]:
     """From the names of `*.dist-info` directories: `torch-2.9.1+cu130.dist-info`."""
+    if not places:
+        raise Hole("no folder of packages is known", "/self.json")
     found = dict.fromkeys(PACKAGES, "")
     for place in places:
         tree.source(("packages",), place)
