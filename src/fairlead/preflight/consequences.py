@@ -12,7 +12,14 @@ from fairlead.records.finding import Finding, Subject
 from fairlead.records.verdict import Verdict
 
 _OF_A_DEAD_FABRIC = frozenset(
-    {"preflight/rank-late", "preflight/rank-error", "preflight/collective-failed", "preflight/straggler"}
+    {
+        "preflight/rank-late",
+        "preflight/rank-error",
+        "preflight/collective-failed",
+        "preflight/straggler",
+        "preflight/slow-rail",
+        "preflight/dead-rail",
+    }
 )
 """Not those that died or were stopped: no packet lost on the fabric does that."""
 _OF_A_WRONG_JOB = frozenset({"preflight/no-ranks", "preflight/rank-missing", "preflight/rank-count"})
@@ -21,7 +28,7 @@ _OF_A_WRONG_JOB = frozenset({"preflight/no-ranks", "preflight/rank-missing", "pr
 def without_consequences(ranks: Sequence[Finding], larger: Iterable[Finding]) -> list[Finding]:
     """Findings of the ranks, those left out that follow from one of `larger`; one line says that they were."""
     fails = [f for f in larger if f.verdict is Verdict.FAIL]
-    sick = next((f for f in fails if f.subject.kind in ("plane", "cluster")), None)
+    sick = next((f for f in fails if f.subject.kind in ("plane", "cluster", "link")), None)
     misshapen = next((f for f in fails if f.code == "preflight/rank-count"), None)
     left, why = list(ranks), ""
     for cause, codes in ((sick, _OF_A_DEAD_FABRIC), (misshapen, _OF_A_WRONG_JOB)):

@@ -13,8 +13,9 @@ from collections.abc import Iterable
 from fairlead.base.table import table
 from fairlead.base.units import duration, rate, size
 from fairlead.checks import condensed
-from fairlead.preflight.judge_ranks import bandwidth
-from fairlead.preflight.report import Report
+from fairlead.preflight.ranks.judge import bandwidth
+from fairlead.preflight.ranks.said import heard
+from fairlead.preflight.report import PreflightReport
 from fairlead.records.facts import Facts, NodeFacts, Unread
 from fairlead.records.verdict import Verdict
 from fairlead.report.inventory import cells
@@ -25,7 +26,7 @@ SUCCESS_LINE = "SUCCESS: DDP Multi-Node AllReduce Ring Complete!"
 _NODE_COLUMNS = ("OS", "KERNEL", "CPU", "MEMORY", "GPUS", "DRIVER")
 
 
-def text_of(report: Report, paint: Paint | None = None, *, details: bool = False) -> str:
+def text_of(report: PreflightReport, paint: Paint | None = None, *, details: bool = False) -> str:
     """The whole report."""
     parts = [
         _stages(report),
@@ -37,18 +38,18 @@ def text_of(report: Report, paint: Paint | None = None, *, details: bool = False
     return "\n\n".join(p for p in parts if p)
 
 
-def stable_lines(report: Report) -> str:
+def stable_lines(report: PreflightReport) -> str:
     """The two lines that other tools look for; the second only on real success."""
     if report.ranks is None:
         return ""
-    started = {s["rank"] for s in report.ranks.lines if s["say"] == "start"}
+    started = heard(report.ranks).start
     lines = [RANKS_LINE.format(len(started))]
     if report.has_succeeded:
         lines.append(SUCCESS_LINE)
     return "\n".join(lines)
 
 
-def _stages(report: Report) -> str:
+def _stages(report: PreflightReport) -> str:
     rows = []
     answered = len(report.facts)
     bad = len(
@@ -72,12 +73,14 @@ def _stages(report: Report) -> str:
     return "\n".join(f"{a:<8} {c:>7}  {b}" for a, b, c in rows)
 
 
-def _took(report: Report, stage: str) -> str:
+def _took(report: PreflightReport, stage: str) -> str:
     return duration(report.took_s[stage]) if stage in report.took_s else ""
 
 
-def _end(report: Report, paint: Paint) -> str:
+def _end(report: PreflightReport, paint: Paint) -> str:
     usable = f"{len(report.good)} of {len(report.nodes)} nodes usable"
+    if report.good and report.rest is Verdict.FAIL:
+        usable = f"not one node's fault: {len(report.good)} of {len(report.nodes)} have none of their own"
     lines = [f"verdict  {paint.verdict(report.verdict, str(report.verdict))}   {usable}"]
     for node, before in report.history.items():
         lines.append(f"before   {node}: {before}")
@@ -89,32 +92,32 @@ def _end(report: Report, paint: Paint) -> str:
 # ---- tables ----------------------------------------------------------------------------------------------------------
 
 
-def _details(report: Report) -> list[str]:
+def _details(report: PreflightReport) -> list[str]:
     """Topology of the ranks, what each node is, the state of its fabric ports, and what the all-reduce reached."""
     return [t for t in (topology(report), nodes(report), ports(report.facts), speeds(report)) if t]
 
 
-def topology(report: Report) -> str:
+def topology(report: PreflightReport) -> str:
     """One line a rank: where it ran and what it used."""
     if report.ranks is None:
         return ""
-    torch = {s["rank"]: s for s in report.ranks.lines if s["say"] == "torch"}
+    ranks = heard(report.ranks)
     rows = []
-    for said in sorted((s for s in report.ranks.lines if s["say"] == "start"), key=lambda s: s["rank"]):
-        gpu, peer = said.get("gpu") or {}, torch.get(said["rank"], {}).get("peer_access")
-        card = (gpu.get("index", "-"), gpu.get("uuid") or "-", gpu.get("pci") or "-")
-        rest = (said.get("cpus", "-"), said.get("interface") or "-", "-" if peer is None else "yes" if peer else "no")
-        rows.append((said["rank"], said["node"], said["local_rank"], *card, *rest))
+    for rank, said in sorted(ranks.start.items()):
+        gpu, peer = said.gpu, ranks.torch[rank].peer_access if rank in ranks.torch else None
+        card = ("-" if gpu.index is None else gpu.index, gpu.uuid or "-", gpu.pci or "-")
+        rest = (said.cpus or "-", said.interface or "-", "-" if peer is None else "yes" if peer else "no")
+        rows.append((rank, said.node, said.local_rank, *card, *rest))
     return table(["RANK", "NODE", "LOCAL", "GPU", "UUID", "PCI", "CPUS", "INTERFACE", "PEER"], rows)
 
 
-def nodes(report: Report) -> str:
+def nodes(report: PreflightReport) -> str:
     """One line a node: what its probe read, and the versions that its ranks found."""
-    torch = {s["node"]: s for s in report.ranks.lines if s["say"] == "torch"} if report.ranks else {}
+    torch = {s.node: s for s in heard(report.ranks).torch.values()} if report.ranks else {}
     rows = []
     for record in report.facts:
-        said = torch.get(record.node, {})
-        versions = (said.get("torch") or "-", said.get("cuda") or said.get("hip") or "-", said.get("nccl") or "-")
+        said = torch.get(record.node)
+        versions = (said.torch or "-", said.cuda or said.hip or "-", said.nccl or "-") if said else ("-", "-", "-")
         rows.append((record.node, *cells(record, _NODE_COLUMNS), *versions))
     return table(["NODE", *_NODE_COLUMNS, "TORCH", "CUDA OR HIP", "NCCL"], rows) if rows else ""
 
@@ -144,17 +147,25 @@ def ports(facts: Iterable[NodeFacts]) -> str:
     return table(["NODE", "PORT", "LINK LAYER", "STATE", "PHYSICAL", "RATE"], rows) if rows else ""
 
 
-def speeds(report: Report) -> str:
+def speeds(report: PreflightReport) -> str:
     """One line a message size: time and busbw as nccl-tests defines it."""
     found = bandwidth(report.ranks) if report.ranks else {}
     rows = [(size(b), duration(t), rate(busbw * 8), f"{busbw / 1e9:.3f}") for b, (t, busbw) in found.items()]
     return table(["ALL-REDUCE", "TIME", "BUSBW", "BUSBW GB/S"], rows) if rows else ""
 
 
-def lists(report: Report) -> dict[str, str]:
-    """Files for other tools: names of good and bad nodes, one a line, and the option to leave the bad ones out."""
+UNFINISHED = "--exclude=preflight-has-not-finished\n"
+"""`exclude` while a run goes on, and for good where it was cut short. No cluster has such a node, so sbatch refuses the
+job: no older run's result is taken for this one's."""
+
+
+def lists(report: PreflightReport) -> dict[str, str]:
+    """Files for other tools: names of good and bad nodes, one a line, and the option to leave the bad ones out.
+
+    `exclude` is always one line, and an empty one where nobody is bad.
+    """
     return {
         "good.nodes": "".join(f"{n}\n" for n in report.good),
         "bad.nodes": "".join(f"{n}\n" for n in report.bad),
-        "exclude": report.exclude + "\n" if report.exclude else "",
+        "exclude": report.exclude + "\n",
     }

@@ -14,7 +14,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,30 +22,42 @@ from typing import Any
 from fairlead.base.nodeset import NodeSet
 from fairlead.checks import judge
 from fairlead.checks.waive import apply_waivers
-from fairlead.cluster import Cluster, Command, Line, Result
+from fairlead.cluster import Cluster, Line, Program, Result
 from fairlead.cluster.live import Live
+from fairlead.cluster.table import Slurm
+from fairlead.launch.table import Launch as LaunchTable
+from fairlead.launch.table import own_patience
 from fairlead.preflight.consequences import without_consequences
-from fairlead.preflight.drive import Driver, Group
-from fairlead.preflight.facts import PairFacts, RankFacts
-from fairlead.preflight.inside import judge_job
-from fairlead.preflight.judge_launch import judge_launch
-from fairlead.preflight.judge_pairs import dead_part, judge_pairs
-from fairlead.preflight.judge_ranks import judge_ranks
-from fairlead.preflight.limits import DEFAULT, Limits
-from fairlead.preflight.nodes import Progress, probe_nodes
-from fairlead.preflight.pairs import Plan, Step, pair_phase
-from fairlead.preflight.paths import Paths, paths_of, port_bps
-from fairlead.preflight.pipe import AGENT, boot, program
-from fairlead.preflight.ranks import Launch, run_ranks
-from fairlead.preflight.report import Report, bad_nodes, in_order
-from fairlead.preflight.scheduler import SHOW, SlurmNode, judge_scheduler, parse
-from fairlead.preflight.waiting import judge_waiting
+from fairlead.preflight.everywhere import none_answered, shared
+from fairlead.preflight.nodes.probing import Progress, probe_nodes
+from fairlead.preflight.pairs.counters import ports, probed
+from fairlead.preflight.pairs.drive import AGENT, Driver, Group
+from fairlead.preflight.pairs.facts import PairFacts
+from fairlead.preflight.pairs.judge import dead_part, judge_pairs
+from fairlead.preflight.pairs.limits import DEFAULT, Limits, limits_of
+from fairlead.preflight.pairs.paths import Paths, paths_of, port_bps
+from fairlead.preflight.pairs.phase import Counted, Plan, pair_phase
+from fairlead.preflight.pairs.steered import Steering
+from fairlead.preflight.ranks.facts import RankFacts
+from fairlead.preflight.ranks.judge import judge_ranks
+from fairlead.preflight.ranks.judge_launch import judge_launch
+from fairlead.preflight.ranks.run import Launch, run_ranks
+from fairlead.preflight.ranks.wanted import Wanted, common_hcas, per_node, rail_interfaces, sizes_to_try, wanted_of
+from fairlead.preflight.report import PreflightReport, in_order
+from fairlead.preflight.slurm.inside import judge_job
+from fairlead.preflight.slurm.scheduler import SHOW, SlurmNode, judge_scheduler, parse
+from fairlead.preflight.slurm.waiting import judge_waiting
+from fairlead.preflight.table import Preflight
+from fairlead.preflight.telling import log, tell_findings, tell_limits, tell_usable
 from fairlead.probe import sort_answers
+from fairlead.probe.addresses import book_of
+from fairlead.records.addressbook import AddressBook
 from fairlead.records.facts import NodeFacts
 from fairlead.records.finding import Finding
+from fairlead.records.log import doing, tell
+from fairlead.records.report import bad_nodes
 from fairlead.records.runs import RunFolder
 from fairlead.records.verdict import Verdict
-from fairlead.spec import contract_of
 from fairlead.spec.model import Pool, Spec
 
 Note = Callable[[str], object]
@@ -66,6 +78,8 @@ class Evidence:
     job: list[Finding] = field(default_factory=list)
     """What is wrong with the job this runs in."""
     slurm: dict[str, SlurmNode] = field(default_factory=dict)
+    book: AddressBook = field(default_factory=AddressBook)
+    """Where the nodes are that answered."""
     paths: Paths | None = None
     pairs: PairFacts | None = None
     ranks: RankFacts | None = None
@@ -74,13 +88,13 @@ class Evidence:
 
     def node_findings(self) -> list[Finding]:
         """Nodes by themselves and side by side, and what Slurm says of them."""
-        found = list(self.silent)
+        found = list(self.silent) if self.facts else none_answered(self.silent, self.nodes)
         if self.facts:
             found += judge(self.facts, self.spec, today=self.today)
         if self.slurm:
             gpus = {node: pool.gpus for pool in self.spec.pools for node in pool.nodes}
             found += judge_scheduler(self.slurm, self.nodes, gpus)
-        return found
+        return shared(found, NodeSet(record.node for record in self.facts))
 
     def pair_findings(self) -> list[Finding]:
         """What pairs showed."""
@@ -88,7 +102,7 @@ class Evidence:
 
     def launch_findings(self) -> list[Finding]:
         """What the ranks were."""
-        return [*self.job, *(judge_launch(self.ranks, rdma=self.spec.fabric.rdma) if self.ranks else [])]
+        return [*self.job, *(judge_launch(self.ranks, self.wanted(self.ranks.nodes)) if self.ranks else [])]
 
     def rank_findings(self) -> list[Finding]:
         """What the ranks did."""
@@ -97,9 +111,11 @@ class Evidence:
         if waiting := judge_waiting(self.ranks):
             return [waiting]
         addresses = {n: self.paths.first(n) for n in self.paths.addresses} if self.paths else {}
-        pool = pool_of(self.spec, self.ranks.nodes[0])
-        expected = contract_of(self.spec, pool).expected if pool else {}
-        return judge_ranks(self.ranks, addresses, rdma=self.spec.fabric.rdma, expected=expected)
+        return judge_ranks(self.ranks, addresses, self.wanted(self.ranks.nodes))
+
+    def wanted(self, nodes: Iterable[str]) -> Wanted:
+        """What ranks on some nodes are held against."""
+        return wanted_of(self.spec, nodes, self.facts)
 
     def usable(self, findings: Sequence[Finding], *, for_ranks: bool = False) -> NodeSet:
         """Nodes that answered and have no fault of their own; where that leaves fewer than two, all that answered.
@@ -109,7 +125,7 @@ class Evidence:
         answered = NodeSet(record.node for record in self.facts)
         if for_ranks and self.slurm:
             answered = NodeSet(n for n in answered if n in self.slurm and not self.slurm[n].bad_states)
-        good = answered - bad_nodes(findings)
+        good = answered - bad_nodes(findings, answered)
         return good if len(good) > 1 or len(answered) < 2 else answered
 
 
@@ -122,29 +138,36 @@ def run(
     inside: bool = False,
     note: Note = lambda _: None,
     progress: Progress | None = None,
-    limits: Limits = DEFAULT,
+    limits: Limits | None = None,
     today: dt.date | None = None,
-) -> Report:
+) -> PreflightReport:
     """Preflight `nodes` (all of the file, if left out). Whatever ails nodes is in the report, never raised.
 
     `inside`: the Slurm job this runs in is judged, too.
     """
-    seen = Evidence(spec, nodes if nodes is not None else spec.nodes, today=today, limits=limits)
+    seen = Evidence(spec, nodes if nodes is not None else spec.nodes, today=today, limits=limits or limits_of(spec))
     seen.job = list(judge_job(os.environ, spec)) if inside else []
     stages = _Stages(cluster, seen, folder, note)
+    tell_limits(spec)
     with stages.timed("nodes"):
         stages.look_at_nodes(progress or (lambda *_: None))
     with stages.timed("pairs"):
-        usable = seen.usable(seen.node_findings())
-        port = stages.test_pairs(usable) if usable else 0
+        found = seen.node_findings()
+        usable = seen.usable(found)
+        tell_usable("pairs", seen.nodes, usable, found)
+        if usable:
+            stages.test_pairs(usable)
     with stages.timed("ranks"):
-        usable = seen.usable([*seen.node_findings(), *seen.pair_findings()], for_ranks=True)
-        if usable and port:
-            stages.run_ranks(usable, port)
+        found = [*seen.node_findings(), *seen.pair_findings()]
+        usable = seen.usable(found, for_ranks=True)
+        tell_usable("ranks", seen.nodes, usable, found)
+        if usable and seen.paths:
+            stages.run_ranks(usable)
     findings = judge_all(seen)
+    tell_findings(findings)
     if folder:
         folder.write("findings.json", findings)
-    return Report(
+    return PreflightReport(
         spec=spec,
         nodes=seen.nodes,
         findings=findings,
@@ -165,6 +188,8 @@ def judge_all(seen: Evidence) -> tuple[Finding, ...]:
     later = {"pairs": seen.pair_findings(), "launch": seen.launch_findings()}
     later["ranks"] = without_consequences(seen.rank_findings(), [*later["pairs"], *seen.job])
     waived = {stage: _waived(found, seen.spec, day) for stage, found in later.items()}
+    ranked = NodeSet(seen.ranks.nodes) if seen.ranks else NodeSet()
+    waived |= {stage: shared(waived[stage], ranked, "job") for stage in ("launch", "ranks")}
     return in_order([("node", seen.node_findings()), *waived.items()])
 
 
@@ -190,7 +215,8 @@ class _Stages:
     def timed(self, name: str) -> Iterator[None]:
         """Note how long a stage takes."""
         started = time.monotonic()
-        yield
+        with doing(log, f"stage {name}", nodes=str(self.seen.nodes)):
+            yield
         self.took_s[name] = round(time.monotonic() - started, 3)
 
     def keep(self, name: str, record: Any) -> None:
@@ -200,8 +226,8 @@ class _Stages:
 
     def look_at_nodes(self, progress: Progress) -> None:
         """Probe every node; ask the scheduler what it thinks of them."""
-        seen, limit_s = self.seen, self.seen.spec.preflight.node_limit_s
-        answers = probe_nodes(self.cluster, seen.spec, seen.nodes, limit_s=limit_s, progress=progress)
+        seen, limit_s = self.seen, self.seen.spec.table(Preflight).node_limit_s
+        answers = probe_nodes(self.cluster, seen.nodes, limit_s=limit_s, progress=progress)
         seen.facts, seen.silent = sort_answers(answers, silent=Verdict.FAIL)
         if self.folder:
             self.folder.write_facts(seen.facts)
@@ -209,56 +235,65 @@ class _Stages:
         said = self.cluster.control(SHOW, limit_s=_CONTROL_S)
         if said is not None and said.rc == 0:
             seen.slurm = parse(said.out)
+            kept = {name: node.states for name, node in seen.slurm.items() if node.bad_states or node.unsure_states}
+            tell(log, f"Slurm knows {len(seen.slurm)} nodes and keeps {len(kept)} from work", states=kept)
             self.keep("slurm.json", seen.slurm)
 
-    def test_pairs(self, usable: NodeSet) -> int:
-        """Run the pair phase; returns a port that is free on the first node that is still good, for the rendezvous."""
-        seen = self.seen
-        seen.paths = paths = paths_of([f for f in seen.facts if f.node in usable], seen.spec)
+    def test_pairs(self, usable: NodeSet) -> None:
+        """Run the pair phase."""
+        seen, spec = self.seen, self.seen.spec
+        seen.book = _book(seen)
+        self.keep("addressbook.json", seen.book)
+        seen.paths = paths = paths_of(_of(seen.book, usable))
         names = tuple(usable)
         plan = Plan(
             nodes=names,
             paths=paths.labels,
             addresses=tuple(paths.addresses[n] for n in names),
+            pools={i: pool.name for i, n in enumerate(names) if (pool := pool_of(spec, n))},
             groups={i: paths.groups[n] for i, n in enumerate(names) if n in paths.groups},
-            port_bps=port_bps(seen.spec, usable),
+            switches=tuple(paths.switches[n] for n in names),
+            steering=Steering(
+                t1=paths.t1,
+                seats={i: paths.seats[n] for i, n in enumerate(names) if n in paths.seats},
+                planes=paths.planes,
+                first=len(paths.labels),
+            ),
+            port_bps=port_bps(seen.book, spec, usable),
+            counted=tuple(_counted(seen, n) for n in names),
+            untested=paths.untested,
             limits=seen.limits,
         )
         self.note(f"pairs    {len(names)} nodes, {len(paths.labels)} paths")
-        source, pool = program(AGENT), pool_of(seen.spec, names[0])
-        argv = (pool.python if pool else "python3", *boot(source, "fairlead-agent"))
-        with self.cluster.live(
-            usable, Command(argv=argv, stdin=source), limit_s=seen.spec.preflight.timeout_s
-        ) as group:
+        with self.cluster.start(Program.of(*AGENT), usable, limit_s=spec.table(Preflight).timeout_s) as group:
             driver = Driver(_OnePerNode(group), names, lost_s=seen.limits.lost_s)
             seen.pairs = driver.run(pair_phase(plan))
             self.keep("pairs.json", seen.pairs)
-            left = seen.usable([*seen.node_findings(), *seen.pair_findings()], for_ranks=True)
-            first = names.index(left[0]) if left and left[0] in names else 0
-            line = {"do": "port", "step": -1, "only": [first]}
-            report = driver.perform(Step(line=line, expect=frozenset([first]))).reports.get(first)
             group.send('{"do":"bye"}')
             group.close(_GOODBYE_S)
-        return report.port if report else 0
 
-    def run_ranks(self, usable: NodeSet, port: int) -> None:
+    def run_ranks(self, usable: NodeSet) -> None:
         """Run the collective on every GPU of the nodes."""
         spec, paths = self.seen.spec, self.seen.paths
         assert paths is not None
-        pools = [pool for pool in spec.pools if pool.nodes & usable]
-        per_node = min(pool.gpus or 1 for pool in pools)
+        wanted, ours = self.seen.wanted(usable), spec.table(Preflight)
+        each = per_node(wanted)
         launch = Launch(
             nodes=tuple(usable),
-            per_node=per_node,
-            python=pools[0].python,
+            per_node=each,
             host=paths.first(usable[0]),
-            port=port,
             addresses={n: paths.first(n) for n in usable},
-            sizes=spec.preflight.message_bytes,
-            reduce_s=spec.preflight.reduce_s,
-            limit_s=spec.preflight.timeout_s,
-            in_container=bool(spec.slurm.container),
-            options=(f"--gres=gpu:{per_node}",) if any(n.gpus for n in self.seen.slurm.values()) else (),
+            sizes=sizes_to_try(wanted, ours.message_bytes, len(usable)),
+            reduce_s=ours.reduce_s,
+            limit_s=ours.timeout_s,
+            patience=own_patience(spec),
+            backend=spec.table(LaunchTable).backend,
+            in_container=spec.table(Slurm).container_runtime != "none",
+            options=(f"--gres=gpu:{each}",) if any(n.gpus for n in self.seen.slurm.values()) else (),
+            device=wanted.device,
+            rails=tuple(rail_interfaces(self.seen.book, usable)) if self.seen.book else (),
+            rail_bytes=ours.rail_mib << 20,
+            perftest=common_hcas(wanted, usable) if ours.perftest else (),
             launch_only=dead_part(self.seen.pairs, self.seen.limits) if self.seen.pairs else "",
         )
         self.note(f"ranks    {launch.wanted} on {len(usable)} nodes")
@@ -285,6 +320,11 @@ class _OnePerNode(Group):
         """Those that have ended."""
         return {node: result for (node, _), result in self._live.ended.items()}
 
+    @property
+    def num_starting(self) -> int:
+        """Those not reached yet."""
+        return self._live.num_starting
+
 
 def pool_of(spec: Spec, node: str) -> Pool | None:
     """The pool a node belongs to."""
@@ -295,9 +335,28 @@ def read_evidence(
     read: Callable[[str, type[Any]], Any], spec: Spec, nodes: NodeSet, facts: list[NodeFacts]
 ) -> Evidence:
     """The evidence of an earlier run; `read(name, kind)` returns a file's record, None where there is none."""
-    seen = Evidence(spec, nodes, facts)
+    seen = Evidence(spec, nodes, facts, limits=limits_of(spec))
     seen.silent = read("silent.json", list[Finding]) or []
     seen.slurm = read("slurm.json", dict[str, SlurmNode]) or {}
     seen.pairs, seen.ranks = read("pairs.json", PairFacts), read("ranks.json", RankFacts)
-    seen.paths = paths_of(facts, spec) if facts else None
+    seen.book = _book(seen)
+    seen.paths = paths_of(seen.book) if facts else None
     return seen
+
+
+def _counted(seen: Evidence, node: str) -> Counted:
+    """The ports of a node, and what the probe read of their counters."""
+    place, record = seen.book.place(node), next((f for f in seen.facts if f.node == node), None)
+    if place is None or record is None:
+        return Counted(ports=())
+    return Counted(ports=ports(place), before=probed(record, place), since_ns=record.taken_at_ns)
+
+
+def _book(seen: Evidence) -> AddressBook:
+    """Where the nodes are: what they say themselves, and by which address Slurm knows them."""
+    return book_of(seen.facts, {name: node.address for name, node in seen.slurm.items()})
+
+
+def _of(book: AddressBook, nodes: NodeSet) -> AddressBook:
+    """The part of a book that is about some nodes."""
+    return AddressBook(places=tuple(place for place in book.places if place.node in nodes), unread=book.unread)

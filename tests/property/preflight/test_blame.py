@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.preflight.blame import Kind, Part, Way
-from fairlead.preflight.judge_pairs import judge_pairs
-from fairlead.preflight.limits import DEFAULT
-from fairlead.preflight.pairs import PairFacts, Plan, pair_phase
-from fairlead.preflight.schedule import log2_up
-from fairlead.preflight.symptoms import Blame, Symptom, blames
+from fairlead.preflight.pairs.blame import Kind, Part, Way
+from fairlead.preflight.pairs.judge import judge_pairs
+from fairlead.preflight.pairs.limits import DEFAULT
+from fairlead.preflight.pairs.phase import PairFacts, Plan, pair_phase
+from fairlead.preflight.pairs.schedule import log2_up
+from fairlead.preflight.pairs.symptoms import Blame, Symptom, blames
 from fairlead.records.verdict import Verdict
+from support.depth import cases
 from support.fabric_draws import BLOCKED, DARK, LATE, LOSSY, MTU, SLOW, Effect, Fabric
 
 EFFECTS = {
@@ -85,7 +86,7 @@ shapes = {"n": st.integers(5, 16), "planes": st.integers(2, 5), "seed": st.integ
 
 @pytest.mark.parametrize("kind", ["pair", "link", "node", "plane", "port"])
 @given(**shapes)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=cases(30), deadline=None)
 def test_one_fault_is_named_first_and_nobody_else_is(kind, n, planes, seed):
     fabric, rng = Fabric(n, planes, seed), random.Random(seed)
     fault = put(fabric, rng, kind)
@@ -100,7 +101,7 @@ def test_one_fault_is_named_first_and_nobody_else_is(kind, n, planes, seed):
 
 
 @given(n=st.integers(2, 30), planes=st.sampled_from([0, 1, 4]), seed=st.integers(0, 2**32))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=cases(30), deadline=None)
 def test_a_well_fabric_on_a_busy_machine_accuses_nobody(n, planes, seed):
     facts = ask(Fabric(n, planes, seed, noise=0.3, hiccups=0.03))
     judged = judge_pairs(facts)
@@ -108,7 +109,7 @@ def test_a_well_fabric_on_a_busy_machine_accuses_nobody(n, planes, seed):
 
 
 @given(n=st.integers(24, 40), planes=st.sampled_from([0, 4]), seed=st.integers(0, 2**32))
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=cases(5), deadline=None)
 def test_more_hiccups_than_can_be_tested_again_are_one_warning_about_nobody(n, planes, seed):
     judged = judge_pairs(ask(Fabric(n, planes, seed, hiccups=0.8)))
     alarms = [f for f in judged if f.verdict is not Verdict.PASS]
@@ -116,7 +117,7 @@ def test_more_hiccups_than_can_be_tested_again_are_one_warning_about_nobody(n, p
 
 
 @given(n=st.integers(2, 24), planes=st.sampled_from([0, 2, 4]), seed=st.integers(0, 2**32))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=cases(30), deadline=None)
 def test_rounds_stay_within_the_bound_whatever_is_broken(n, planes, seed):
     rng = random.Random(seed)
     fabric = Fabric(n, planes, seed)
@@ -127,7 +128,7 @@ def test_rounds_stay_within_the_bound_whatever_is_broken(n, planes, seed):
     fabric.dead.update(rng.sample(range(n), rng.choice([0, 0, 1])))
     facts = ask(fabric)
     members = len(facts.members)
-    assert facts.rounds.get("train", 0) == max(0, members - 1)
+    assert facts.rounds.get("burst", 0) == max(0, members - 1)
     assert facts.rounds.get("speed", 0) + facts.rounds.get("adaptive", 0) <= 2 * log2_up(n) + 6
     judge_pairs(facts)
 

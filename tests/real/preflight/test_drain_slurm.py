@@ -6,20 +6,20 @@ import datetime as dt
 import json
 import re
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from fairlead.cluster.child import Captured
 from fairlead.cluster.enter import into_host, running
-from fairlead.preflight.drain import DrainRules, plan_drain
-from fairlead.preflight.reason import parse_reason
-from fairlead.preflight.scheduler import SlurmNode
-from fairlead.preflight.scontrol import ask_states, execute
+from fairlead.preflight.slurm.drain import DrainRules, plan_drain
+from fairlead.preflight.slurm.reason import parse_reason
+from fairlead.preflight.slurm.scheduler import SlurmNode
+from fairlead.preflight.slurm.scontrol import ask_states, execute
 from fairlead.records.finding import Finding, Subject, node
 from fairlead.records.verdict import Verdict
 from support.injector import FAIRLEAD, World
+from support.processes import until
 from support.trials import world
 
 pytestmark = [pytest.mark.real, pytest.mark.requires("root", "netns", "srv6", "tbf", "nft", "slurm")]
@@ -188,7 +188,7 @@ def test_a_bad_pair_drains_neither(lab):
 HEALTH = """#!/bin/sh
 cd /
 {{ echo "cwd $(pwd) home ${{HOME-none}}"
-  FAIRLEAD_SPEC=/etc/fairlead.toml {fairlead} preflight --here {words} --json --quiet
+  FAIRLEAD_SPEC=/etc/fairlead.toml {fairlead} preflight --here --runs /tmp/runs {words} --json --quiet
   echo "status $?"; }} >>/tmp/health.log 2>&1
 """
 
@@ -212,11 +212,8 @@ def health(lab) -> Iterator[Callable[[str], None]]:
     lab.sh("head", "scontrol reconfigure")
 
 
-def wait_for(what: Callable[[], object], limit_s: float = 60.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while not what():
-        assert time.monotonic() < deadline, "did not come about in time"
-        time.sleep(0.5)
+def wait_for(what: Callable[[], object]) -> None:
+    assert until(what, 120), "did not come about in time"
 
 
 def looks(lab: World) -> list[dict]:
@@ -251,7 +248,7 @@ def test_as_a_health_program_it_drains_its_own_node(lab, health):
 
 def test_as_a_prolog_it_keeps_jobs_off_a_bad_node(lab):
     """A good node passes its prolog in the time of one look; a bad one is drained, and the job runs elsewhere."""
-    words = "preflight --here --every 300 --drain --yes --quiet"
+    words = "preflight --here --prolog --every 300 --drain --yes --quiet --runs /tmp/runs"
     script = f"#!/bin/sh\nFAIRLEAD_SPEC=/etc/fairlead.toml {FAIRLEAD[0]} {words} >/dev/null 2>&1\n[ $? -ne 3 ]\n"
     for host in [*lab.nodes, "head"]:
         lab.sh(host, f"cat >/etc/fairlead.toml <<'END'\n{lab.file.read_text()}END\n")
@@ -267,7 +264,7 @@ def test_as_a_prolog_it_keeps_jobs_off_a_bad_node(lab):
         reason = parse_reason(states(lab)["n1"].reason)
         assert reason is not None
         assert reason.code == "ib/port-rate"
-        assert "RUNNING" not in lab.sh("head", "squeue -h -o %T")
+        wait_for(lambda: "RUNNING" not in lab.sh("head", "squeue -h -o %T"))  # it is queued again
     finally:
         for host in [*lab.nodes, "head"]:
             lab.sh(host, "sed -i /Prolog=/d /etc/slurm/slurm.conf; rm -rf /run/fairlead/preflight")

@@ -12,7 +12,6 @@ import os
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +19,7 @@ import pytest
 
 from fairlead.cluster.enter import running
 from support.injector import FAIRLEAD, World
+from support.processes import until
 from support.trials import world
 
 pytestmark = [pytest.mark.real, pytest.mark.requires("root", "netns", "srv6", "tbf", "torch")]
@@ -96,10 +96,7 @@ def once(lab: World, awake_s: float) -> dict:
     finally:
         hand.is_over.set()
         hand.join()
-    deadline = time.monotonic() + 10
-    while agents_of(lab, VICTIM) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert agents_of(lab, VICTIM) == []
+    assert until(lambda: not agents_of(lab, VICTIM)), agents_of(lab, VICTIM)
     return json.loads(done.stdout)
 
 

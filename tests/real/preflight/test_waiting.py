@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 
 import pytest
 
 from fairlead.cluster.enter import into_host, running
 from support.injector import FAIRLEAD
+from support.processes import until
 from support.trials import world
 
 pytestmark = [pytest.mark.real, pytest.mark.requires("root", "netns", "srv6", "tbf", "nft", "slurm", "torch")]
@@ -25,7 +25,7 @@ def test_ranks_behind_another_job_are_said_to_wait_for_it() -> None:
             try:
                 _until_it_runs(lab.name)
                 words = [*FAIRLEAD, "preflight", "-f", str(lab.file), "--runs", str(lab.file.parent / "runs"), "--json"]
-                done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+                done = subprocess.run(words, capture_output=True, text=True, timeout=240)
             finally:
                 holder.terminate()
     result = json.loads(done.stdout)
@@ -38,7 +38,5 @@ def test_ranks_behind_another_job_are_said_to_wait_for_it() -> None:
 def _until_it_runs(name: str) -> None:
     state = running(name)
     ask = into_host(state, state.host("head"), ["squeue", "--noheader", "--format=%T"])
-    deadline = time.monotonic() + 60
-    while subprocess.run(ask, capture_output=True, text=True).stdout.strip() != "RUNNING":
-        assert time.monotonic() < deadline, "the other job never ran"
-        time.sleep(0.2)
+    is_running = until(lambda: subprocess.run(ask, capture_output=True, text=True).stdout.strip() == "RUNNING")
+    assert is_running, "the other job never ran"

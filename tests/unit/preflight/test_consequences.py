@@ -29,6 +29,12 @@ def test_with_a_dead_plane_nobody_is_late():
     assert "preflight/unreachable, plane 0" in found[1].message
 
 
+@pytest.mark.parametrize("code", ["preflight/slow-rail", "preflight/dead-rail"])
+def test_a_rail_of_a_sick_plane_is_not_accused_again(code):
+    port = fail(code, Subject(kind="port", nodes=("n1",), name="rail 0 (eth1)"))
+    assert [f.verdict for f in without_consequences([port], [PLANE])] == [Verdict.SKIP]
+
+
 @pytest.mark.parametrize(
     "larger",
     [

@@ -5,9 +5,9 @@ import datetime as dt
 import pytest
 
 from fairlead.base.nodeset import NodeSet
-from fairlead.preflight.drain import DrainRules, plan_drain, plan_text
-from fairlead.preflight.reason import is_ours, parse_reason
-from fairlead.preflight.scheduler import SlurmNode
+from fairlead.preflight.slurm.drain import DrainRules, plan_drain, plan_text
+from fairlead.preflight.slurm.reason import is_ours, parse_reason
+from fairlead.preflight.slurm.scheduler import SlurmNode
 from fairlead.records.finding import Finding, Subject, node
 from fairlead.records.verdict import Verdict
 
@@ -269,6 +269,12 @@ def test_draining_and_giving_back_can_each_be_left_out():
     assert plan(found, states, DrainRules(max_share=1, drains=False)).drain == {}
 
 
+def test_a_nodes_own_program_touches_no_other_node():
+    states = slurm(n1=ours(), n5=ours())
+    made = plan([*PASSES, find(name="n2")], states, DrainRules(max_share=1.0, only="n1"))
+    assert (made.drain, made.undrain, made.kept) == ({}, ("n1",), {})
+
+
 # ---- words -----------------------------------------------------------------------------------------------------------
 
 
@@ -276,8 +282,13 @@ def test_the_preview_names_every_node_once():
     states = slurm(n1=ours(), n3=("DOWN", "x"))
     made = plan([*PASSES, find(name="n2"), find(name="n3")], states)
     text = plan_text(made).splitlines()
-    assert [" ".join(line.split()[:3]) for line in text] == ["would drain n2", "would undrain n1", "left n3 Slurm"]
-    assert plan([]).body() == {"drain": {}, "undrain": [], "kept": {}, "refused": "", "wanted": {}}
+    assert [" ".join(line.split()[:3]) for line in text[:3]] == ["would drain n2", "would undrain n1", "left n3 Slurm"]
+    assert text[3:] == [
+        f"type     scontrol update NodeName=n2 State=DRAIN 'Reason={made.drain['n2']}'",
+        "type     scontrol update NodeName=n1 State=UNDRAIN",
+    ]
+    nothing = {"drain": {}, "undrain": [], "kept": {}, "refused": "", "wanted": {}, "commands": []}
+    assert plan([]).body() == nothing
     assert plan_text(plan([])) == "Slurm: no node to drain or to give back"
 
 

@@ -6,8 +6,9 @@ import json
 import time
 
 from fairlead.cluster.protocol import Line, Result, State
-from fairlead.preflight.drive import Driver
-from fairlead.preflight.pairs import Step
+from fairlead.preflight.pairs import drive
+from fairlead.preflight.pairs.drive import Driver
+from fairlead.preflight.pairs.phase import Step
 
 NODES = ("n0", "n1", "n2")
 
@@ -17,6 +18,7 @@ class Talk:
 
     def __init__(self, answers):
         self.answers, self.lines, self.ended, self.orders = answers, [], {}, []
+        self.num_starting = 0
 
     def send(self, text):
         order = json.loads(text)
@@ -37,7 +39,7 @@ class Talk:
 
 def perform(answers, *, collect=None, limit_s=1.0, lost_s=0.1):
     talk = Talk(answers)
-    step = Step(line={"do": "train", "step": 7}, expect=frozenset({0, 1, 2}), collect=collect, limit_s=limit_s)
+    step = Step(line={"do": "burst", "step": 7}, expect=frozenset({0, 1, 2}), collect=collect, limit_s=limit_s)
     return talk, Driver(talk, NODES, lost_s=lost_s).perform(step)
 
 
@@ -45,14 +47,14 @@ def test_everybody_answers():
     talk, answers = perform(lambda _: [(n, {"step": 7, "ok": i}) for i, n in enumerate(NODES)])
     assert {n: r.ok for n, r in answers.reports.items()} == {0: 0, 1: 1, 2: 2}
     assert not answers.lost
-    assert talk.orders == [{"do": "train", "step": 7}]
+    assert talk.orders == [{"do": "burst", "step": 7}]
 
 
 def test_a_node_that_is_later_than_the_others_is_lost():
     started = time.monotonic()
     _, answers = perform(lambda _: [("n0", {"step": 7}), ("n2", {"step": 7})], limit_s=30)
     assert set(answers.lost) == {1}
-    assert "no answer to `train`" in answers.lost[1]
+    assert "no answer to `burst`" in answers.lost[1]
     assert time.monotonic() - started < 15
 
 
@@ -69,12 +71,12 @@ def test_an_agent_that_ended_is_lost_at_once_with_its_reason():
 
 def test_late_packets_are_collected_once_everybody_has_sent():
     def answers(order):
-        if order["do"] == "train":
+        if order["do"] == "burst":
             return [("n0", {"step": 7}), ("n1", {"step": 7, "sent": True}), ("n2", {"step": 7, "sent": True})]
         return [("n1", {"step": 7, "ok": 1}), ("n2", {"step": 7, "bad": [[0, 1, 9, 9, 9, 9, 9]]})]
 
     talk, found = perform(answers, collect={"do": "collect", "step": 7})
-    assert [o["do"] for o in talk.orders] == ["train", "collect"]
+    assert [o["do"] for o in talk.orders] == ["burst", "collect"]
     assert found.reports[2].bad == [(0, 1, 9, 9, 9, 9, 9)]
 
 
@@ -83,3 +85,44 @@ def test_what_belongs_to_another_step_and_what_is_no_answer_count_for_nothing():
     _, answers = perform(lambda _: [*noise, ("n1", {"step": 7}), ("n2", {"step": 7})])
     assert answers.reports[0].ok == 1
     assert set(answers.reports) == {0, 1, 2}
+
+
+class Babble(Talk):
+    """A node that never stops talking."""
+
+    def read(self, timeout_s):
+        return super().read(timeout_s) if self.lines else Line("n1", None, "stderr", "bla")
+
+
+def test_a_node_that_talks_without_end_does_not_stop_the_clock(monkeypatch):
+    monkeypatch.setattr(drive, "BEHIND_S", 0.2)
+    talk = Babble(lambda _: [("n0", {"step": 7}), ("n1", {"step": 7})])
+    step = Step(line={"do": "train", "step": 7}, expect=frozenset({0, 1, 2}), limit_s=30.0)
+    started = time.monotonic()
+    answers = Driver(talk, NODES, lost_s=0.1).perform(step)
+    assert set(answers.reports) == {0, 1}
+    assert set(answers.lost) == {2}
+    assert 0.3 <= time.monotonic() - started < 20
+
+
+class Waves(Talk):
+    """Nodes that are reached one after the other, as behind a fan-out, each 0.3 s after the one before."""
+
+    def __init__(self):
+        super().__init__(lambda _: [])
+        self.started, self.num_starting = time.monotonic(), 3
+
+    def read(self, timeout_s):
+        num = min(3, int((time.monotonic() - self.started) / 0.3))
+        if 3 - self.num_starting < num:
+            self.num_starting -= 1
+            return Line(NODES[2 - self.num_starting], None, "stdout", '{"step": 7}')
+        time.sleep(min(timeout_s, 0.02))
+        return None
+
+
+def test_patience_follows_the_nodes_that_are_still_being_reached():
+    step = Step(line={"do": "setup", "step": 7}, expect=frozenset({0, 1, 2}), limit_s=0.6)
+    answers = Driver(Waves(), NODES, lost_s=0.45).perform(step)
+    assert set(answers.reports) == {0, 1, 2}
+    assert not answers.lost

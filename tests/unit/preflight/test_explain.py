@@ -6,8 +6,8 @@ from itertools import permutations
 
 import pytest
 
-from fairlead.preflight import blame
-from fairlead.preflight.blame import Kind, Part, Triple, Way, contains, explain, touches
+from fairlead.preflight.pairs import blame
+from fairlead.preflight.pairs.blame import Kind, Part, Triple, Way, contains, explain, touches
 
 NODES, PATHS = range(5), (1, 2, 3)
 ALL = {Triple(a, b, p) for a, b in permutations(NODES, 2) for p in PATHS}
@@ -85,8 +85,9 @@ def test_witnesses_are_counted_and_shown():
 @pytest.mark.parametrize(("name", "num"), [("fabric", 60), ("plane", 20), ("port", 8), ("pair", 6), ("link", 2)])
 def test_a_part_contains_its_pairs_and_touches_them_on_any_path(name, num):
     part = CASES[name][1]
-    assert sum(contains(part, t, {}) for t in ALL) == num
-    assert all(touches(part, t, {}) for t in ALL if contains(part, t, {}))
+    tested = blame.Tested(NODES, PATHS)
+    assert sum(contains(part, t, tested) for t in ALL) == num
+    assert all(touches(part, t, {}) for t in ALL if contains(part, t, tested))
 
 
 def test_rounds_that_were_not_run_count_for_nothing():

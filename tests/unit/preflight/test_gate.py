@@ -6,10 +6,10 @@ import pytest
 
 from fairlead.base.nodeset import NodeSet
 from fairlead.preflight import judge_all, read_evidence
-from fairlead.preflight.facts import PairFacts, Train
 from fairlead.preflight.gate import Evidence
-from fairlead.preflight.nodes import patience_s
-from fairlead.preflight.scheduler import SlurmNode
+from fairlead.preflight.nodes.probing import patience_s
+from fairlead.preflight.pairs.facts import Burst, PairFacts
+from fairlead.preflight.slurm.scheduler import SlurmNode
 from fairlead.records.codec import from_json, to_json
 from fairlead.records.facts import NodeFacts
 from fairlead.records.finding import Finding, node
@@ -61,8 +61,8 @@ def bad_pairs():
         full=8,
         num_flows=8,
         again_small=400,
-        trains=[Train(a, b, 0, 0, 0, 0, 8) for a, b in blocked],
-        again=[Train(a, b, 0, 0, 0, 0, 8) for a, b in ((2, 0), (1, 2))],
+        bursts=[Burst(a, b, 0, 0, 0, 0, 8) for a, b in blocked],
+        again=[Burst(a, b, 0, 0, 0, 0, 8) for a, b in ((2, 0), (1, 2))],
     )
 
 
@@ -84,6 +84,12 @@ def test_an_earlier_run_is_judged_again_from_its_files():
     again = judge_all(read_evidence(read, SPEC, NODES, facts("n0", "n1", "n2")))
     codes = [f.code for f in again if f.verdict is Verdict.FAIL]
     assert codes == ["gpu/count", "preflight/unreachable"]
+
+
+def test_a_file_of_an_older_form_is_refused_and_not_taken_for_a_fabric_that_is_well():
+    older = to_json(bad_pairs()).replace("fairlead.pairs/2", "fairlead.pairs/1").replace('"bursts"', '"trains"')
+    with pytest.raises(ValueError, match="schema"):
+        from_json(older, PairFacts)
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ import time
 import pytest
 
 from fairlead.base.process import start_ticks
-from fairlead.preflight import here as module
-from fairlead.preflight.here import Pace, look_here
-from fairlead.preflight.inside import here_spec
-from fairlead.preflight.pace import Look, boot_id, place_of, since_boot_s
+from fairlead.preflight.nodes import here as module
+from fairlead.preflight.nodes.here import Pace, look_here
+from fairlead.preflight.nodes.pace import Look, boot_id, place_of, since_boot_s
+from fairlead.preflight.slurm.inside import here_spec
 from fairlead.records.codec import to_json
 from fairlead.records.verdict import Verdict
 

@@ -1,27 +1,23 @@
 from __future__ import annotations
 
 import datetime as dt
-import fcntl
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from fairlead.base.nodeset import NodeSet
-from fairlead.errors import NotPermitted
-from fairlead.preflight import history as module
-from fairlead.preflight.history import (
+from fairlead.preflight.nodes.history import (
+    SOME,
     Entry,
     History,
     entry_of,
     failed_before,
     judge_history,
+    machine_ids,
+    of_these,
     repeats,
-    state_place,
 )
+from fairlead.records.facts import NodeFacts
 from fairlead.records.finding import Finding, Subject, node
 from fairlead.records.verdict import Verdict
 
@@ -68,6 +64,32 @@ def test_a_run_leaves_who_was_asked_and_who_failed_of_what():
     )
 
 
+def test_a_run_leaves_the_machine_ids_of_who_failed_and_of_some_others():
+    ids = {f"n{i}": f"id{i}" for i in range(20)}
+    findings = [find("ib/count", "n15"), find("probe/no-answer", "n30")]
+    made = entry_of("run-1", WHEN, NodeSet("n[0-19],n30"), findings, machines=ids)
+    assert made.machines == {name: ids[name] for name in ("n15", *(f"n{i}" for i in range(SOME)))}
+    facts = NodeFacts(node="n7", facts={"host": {"identity": {"machine_id": "abc"}}})
+    assert machine_ids([facts, NodeFacts(node="n8")]) == {"n7": "abc"}
+
+
+def test_a_machine_that_was_put_in_place_of_a_bad_one_begins_anew():
+    past = [replace(entry(i, n1="ib/count", n2="ib/count"), machines={"n1": "a", "n2": "b", "n3": "c"}) for i in (1, 2)]
+    now = entry(3, n1="ib/count", n2="ib/count")
+    same, other = {"n1": "a", "n2": "b", "n3": "c"}, {"n1": "A", "n2": "b", "n3": "c"}
+    assert [f.subject.nodes for f in judge_history(of_these(past, same), now)] == [("n1",), ("n2",)]
+    assert [f.subject.nodes for f in judge_history(of_these(past, other), now)] == [("n2",)]
+
+
+def test_where_all_machines_are_others_nobody_failed_before():
+    """A lab that was built again: also the host that never answered, of which nobody knows the machine-id, is new."""
+    past = [replace(entry(i, n4="probe/no-answer"), machines={"n1": "a", "n2": "b"}) for i in (1, 2)]
+    now = entry(3, n4="probe/no-answer")
+    assert judge_history(of_these(past, {"n1": "A", "n2": "B"}), now) == []
+    assert judge_history(of_these(past, {"n1": "a", "n2": "B"}), now) != []
+    assert judge_history(of_these(past, {}), now) != []
+
+
 def test_what_is_added_is_read_back_by_its_cluster_alone(tmp_path):
     ours, theirs = History(tmp_path / "new", "a"), History(tmp_path / "new", "b")
     assert ours.entries() == []
@@ -76,25 +98,6 @@ def test_what_is_added_is_read_back_by_its_cluster_alone(tmp_path):
     assert ours.add(entry(3, cluster="a"))
     assert [e.run for e in ours.entries()] == ["run-1", "run-3"]
     assert ours.entries()[0] == entry(1, cluster="a", n1="ib/count")
-
-
-# ---- the place -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("env", "uid", "place"),
-    [
-        ({"XDG_STATE_HOME": "/x", "HOME": "/home/ann"}, 7, "/x/fairlead"),
-        ({"XDG_STATE_HOME": "relative", "HOME": "/home/ann"}, 7, "/home/ann/.local/state/fairlead"),
-        ({"HOME": "/home/ann"}, 7, "/home/ann/.local/state/fairlead"),
-        ({"HOME": "/root"}, 0, "/root/.local/state/fairlead"),
-        ({}, 0, "/var/lib/fairlead"),
-        ({"HOME": "/"}, 0, "/var/lib/fairlead"),
-        ({"HOME": ""}, 7, "/var/tmp/fairlead-7"),
-    ],
-)
-def test_state_lives_where_it_can_without_a_home_too(env, uid, place):
-    assert state_place(env, uid) == Path(place)
 
 
 # ---- judging ---------------------------------------------------------------------------------------------------------
@@ -158,7 +161,7 @@ def test_nodes_that_fail_now_and_did_before_are_told():
     assert failed_before(past, now) == {"n1": "failed 2 of its last 3 preflights, first on 2026-11-01 (ib/count)"}
 
 
-# ---- the file under stress -------------------------------------------------------------------------------------------
+# ---- the file (records/journal.py has its own tests) -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -174,128 +177,8 @@ def test_nodes_that_fail_now_and_did_before_are_told():
 def test_what_is_no_entry_is_skipped_and_the_next_stands_whole(tmp_path, rubbish):
     history = History(tmp_path)
     assert history.add(entry(1, n1="ib/count"))
-    with history.path.open("ab") as file:
+    with (tmp_path / "history.jsonl").open("ab") as file:
         file.write(rubbish)
     assert history.add(entry(2))
     assert [e.run for e in history.entries() if e.run != "x"] == ["run-1", "run-2"]
     assert repeats(history.entries(), "n1").failed == 1
-
-
-def test_the_file_is_bounded_in_lines_and_keeps_the_newest(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "KEEP_LINES", 10)
-    history = History(tmp_path)
-    for number in range(1, 24):
-        history.add(entry(number))
-        assert len(history.entries()) <= 10
-    runs = [e.run for e in history.entries()]
-    assert runs == [f"run-{n}" for n in range(24 - len(runs), 24)]
-    assert len(runs) >= 5
-
-
-def test_the_file_is_bounded_in_bytes_and_one_long_entry_is_still_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "KEEP_BYTES", 2000)
-    history = History(tmp_path)
-    for number in range(1, 25):
-        history.add(entry(number, n1="ib/" + "x" * 300))
-        assert history.path.stat().st_size <= 2000
-    history.add(entry(25, n1="ib/" + "x" * 5000))
-    assert [e.run for e in history.entries()] == ["run-25"]
-
-
-_WRITER = """
-import sys
-from pathlib import Path
-from fairlead.preflight.history import Entry, History
-history = History(Path(sys.argv[1]))
-print("ready", flush=True)
-for number in range(int(sys.argv[3])):
-    entry = Entry(run=f"{sys.argv[2]}-{number}", time="2026-11-21T00:00:00Z", nodes="n[1-500]",
-                  failed={f"n{i}": ("ib/port-rate",) * 3 for i in range(200)})
-    assert history.add(entry)
-"""
-
-
-def writer(place, name, count):
-    argv = [sys.executable, "-c", _WRITER, str(place), name, str(count)]
-    child = subprocess.Popen(argv, stdout=subprocess.PIPE)
-    child.stdout.readline()
-    return child
-
-
-def test_two_writers_at_once_lose_nothing(tmp_path):
-    children = [writer(tmp_path, name, 30) for name in ("a", "b")]
-    assert [child.wait(60) for child in children] == [0, 0]
-    for child in children:
-        child.stdout.close()
-    runs = [e.run for e in History(tmp_path).entries()]
-    assert len(runs) == 60
-    for name in ("a", "b"):
-        assert [r for r in runs if r[0] == name] == [f"{name}-{i}" for i in range(30)]
-
-
-def test_two_writers_that_prune_lose_only_the_oldest(tmp_path, monkeypatch):
-    source = _WRITER.replace("history = ", "import fairlead.preflight.history as m; m.KEEP_LINES = 20\nhistory = ")
-    monkeypatch.setitem(globals(), "_WRITER", source)
-    children = [writer(tmp_path, name, 30) for name in ("a", "b")]
-    assert [child.wait(60) for child in children] == [0, 0]
-    for child in children:
-        child.stdout.close()
-    runs = [e.run for e in History(tmp_path).entries()]
-    assert 10 <= len(runs) <= 20
-    for name in ("a", "b"):
-        mine = [int(r[2:]) for r in runs if r[0] == name]
-        assert mine == list(range(30 - len(mine), 30))
-    assert {"a-29", "b-29"} & set(runs)
-
-
-def test_a_killed_writer_leaves_the_others_working(tmp_path):
-    for delay_s in (0.0, 0.005, 0.02):
-        child = writer(tmp_path, "a", 100_000)
-        time.sleep(delay_s)
-        child.send_signal(signal.SIGKILL)
-        child.wait(10)
-        child.stdout.close()
-    history = History(tmp_path)
-    assert history.add(entry(1))
-    *theirs, ours = history.entries()
-    assert ours == entry(1)
-    # a kill between two pages of a write tears that line: at most one for each writer, and no other is lost to it
-    assert len(theirs) >= len(history.path.read_bytes().splitlines()) - 1 - 3
-    assert all(e.run.startswith("a-") and len(e.failed) == 200 for e in theirs)
-
-
-def test_a_lock_that_is_held_too_long_is_given_up(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "LOCK_LIMIT_S", 0.05)
-    history = History(tmp_path)
-    with (tmp_path / "history.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        assert not history.add(entry(1))
-    assert history.add(entry(2))
-    assert [e.run for e in history.entries()] == ["run-2"]
-
-
-def test_a_disk_that_takes_half_a_line_is_left_with_none_of_it(tmp_path):
-    history = History(tmp_path)
-    history.add(entry(1))
-    before = history.path.read_bytes()
-    script = """
-import resource, sys
-from pathlib import Path
-from fairlead.errors import DiskFull
-from fairlead.preflight.history import Entry, History
-size = int(sys.argv[2])
-resource.setrlimit(resource.RLIMIT_FSIZE, (size + 20, size + 20))
-try:
-    History(Path(sys.argv[1])).add(Entry(run="x", time="2026-11-21T00:00:00Z", nodes="n[1-4]"))
-except DiskFull:
-    print("full")
-"""
-    argv = [sys.executable, "-c", script, str(tmp_path), str(len(before))]
-    assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout == "full\n"
-    assert history.path.read_bytes() == before
-
-
-def test_a_place_that_cannot_be_is_said(tmp_path):
-    (tmp_path / "sub").write_text("a file, not a directory")
-    with pytest.raises(NotPermitted):
-        History(tmp_path / "sub").add(entry(1))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 
-from fairlead.preflight.identity import identity_of, save_identity
+from fairlead.preflight.slurm.identity import identity_of, save_identity
 from fairlead.records.facts import NodeFacts
 from fairlead.records.runs import RunFolder
 

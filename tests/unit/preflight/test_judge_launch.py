@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.preflight.judge_launch import judge_launch
+from fairlead.preflight.ranks.judge_launch import judge_launch
+from fairlead.preflight.ranks.wanted import Wanted
 from fairlead.records.verdict import Verdict
 from support.rank_facts import add_rank, of, ranks
 
 
 def judged(facts, rdma="none"):
-    return judge_launch(facts, rdma=rdma)
+    return judge_launch(facts, Wanted(rdma=rdma))
 
 
 def only(facts, rdma="none"):
@@ -51,13 +52,13 @@ def test_local_ranks_count_from_zero():
 def test_more_ranks_on_a_node_than_gpus():
     facts = ranks()
     for rank, local in ((4, 2), (5, 3)):
-        of(facts, rank, "start").update(node="n1", local_rank=local, gpu={}, gpus=0)
+        of(facts, rank, "start").update(node="n1", local_rank=local)
     found = judged(facts)
     assert [(f.code, f.subject.nodes) for f in found] == [("preflight/rank-count", ("n1",))]
 
 
 def test_two_ranks_on_one_gpu_by_uuid():
-    facts = ranks()
+    facts = ranks(on="cpus")
     of(facts, 5, "start")["gpu"] = dict(of(facts, 4, "start")["gpu"])
     found = only(facts)
     assert (found.code, str(found.subject)) == ("preflight/gpu-shared", "n2 GPU-n2-0")
@@ -75,11 +76,12 @@ def test_the_same_uuid_on_two_nodes_is_two_gpus():
     """A lab's hosts, and cards with a stub driver, may all show the same."""
     facts = ranks()
     of(facts, 2, "start")["gpu"] = dict(of(facts, 0, "start")["gpu"])
+    of(facts, 2, "torch")["device"] = dict(of(facts, 0, "torch")["device"])
     assert only(facts).code == "preflight/launch"
 
 
 def test_a_rank_without_a_gpu():
-    facts = ranks()
+    facts = ranks(on="cpus")
     of(facts, 5, "start").update(gpu={"asked": ""}, env={"CUDA_VISIBLE_DEVICES": "0"})
     for rank in range(8):
         of(facts, rank, "start")["env"] = {"CUDA_VISIBLE_DEVICES": "0"}
@@ -181,3 +183,33 @@ def test_a_node_that_comes_late(late_s, code):
 
 def test_where_nobody_started_there_is_nothing_to_say():
     assert judged(ranks(0, 2)) == []
+
+
+# ---- who bound the CPUs ----------------------------------------------------------------------------------------------
+
+
+def far(backend="tasks", **slurm):
+    facts = ranks(backend=backend)
+    of(facts, 1, "start").update(cpus="48-95", slurm={"SLURM_JOB_ID": "7"} | slurm)
+    return judged(facts)
+
+
+def test_cpus_that_preflights_own_step_bound_are_not_blamed_on_the_job():
+    skipped, well = far(SLURM_CPU_BIND_TYPE="mask_cpu:", SLURM_CPU_BIND="quiet,mask_cpu:0xffff")
+    assert (skipped.code, skipped.verdict) == ("preflight/affinity", Verdict.SKIP)
+    assert "bound by preflight's own step (mask_cpu:)" in skipped.message
+    assert (well.code, well.verdict) == ("preflight/launch", Verdict.PASS)
+
+
+@pytest.mark.parametrize("slurm", [{}, {"SLURM_CPU_BIND_TYPE": "none"}, {"SLURM_CPU_BIND": "quiet,none"}])
+def test_cpus_that_the_job_was_given_are_the_jobs(slurm):
+    (found,) = far(**slurm)
+    assert (found.code, found.verdict, found.data["bound_by"]) == (
+        "preflight/affinity", Verdict.WARN, "the allocation of the job")  # fmt: skip
+
+
+def test_a_setting_of_the_users_is_named():
+    facts = ranks()
+    of(facts, 1, "start").update(cpus="48-95", env={"OMP_PLACES": "cores"})
+    found = next(f for f in judged(facts) if f.code == "preflight/affinity")
+    assert found.data["bound_by"] == "OMP_PLACES in its environment"

@@ -7,8 +7,9 @@ from itertools import permutations
 import pytest
 
 from fairlead.base.units import rate
-from fairlead.preflight.facts import Clock, Fault, PairFacts, Speed, Train, Work
-from fairlead.preflight.judge_pairs import dead_part, judge_pairs
+from fairlead.preflight.pairs.facts import Burst, Clock, Fault, PairFacts, Speed, Work
+from fairlead.preflight.pairs.judge import dead_part, judge_pairs
+from fairlead.records.finding import Finding
 from fairlead.records.verdict import Verdict
 
 N = 5
@@ -31,17 +32,17 @@ def facts(**more) -> PairFacts:
         "speeds": [
             Speed(a, b, p, 250_000_000, 400_000, 3) for a, b in permutations(range(N), 2) for p in (1, 2) if b != a + 2
         ],
-        "rounds": {"train": N - 1, "speed": 3},
+        "rounds": {"burst": N - 1, "speed": 3},
     } | more
     return PairFacts(**fields)
 
 
-def port_trains(first: tuple[int, ...], again: tuple[int, ...]) -> dict[str, list[Train]]:
-    """A first train from and to n3 on plane 0, all alike, and repetitions with two partners."""
+def port_bursts(first: tuple[int, ...], again: tuple[int, ...]) -> dict[str, list[Burst]]:
+    """A first burst from and to n3 on plane 0, all alike, and repetitions with two partners."""
     bad = [(a, b) for a, b in permutations(range(N), 2) if 3 in (a, b)]
     return {
-        "trains": [Train(a, b, 1, *first) for a, b in bad],
-        "again": [Train(a, b, 1, *again) for a, b in ((3, 0), (1, 3))],
+        "bursts": [Burst(a, b, 1, *first) for a, b in bad],
+        "again": [Burst(a, b, 1, *again) for a, b in ((3, 0), (1, 3))],
     }
 
 
@@ -67,7 +68,7 @@ def test_all_well_is_one_line_that_says_what_was_not_tested():
     ],
 )
 def test_each_kind_of_damage_names_the_port(first, again, code, says):
-    found = judge_pairs(facts(**port_trains(first, again)))
+    found = judge_pairs(facts(**port_bursts(first, again)))
     (alarm,) = alarms(found)[:1]
     assert (alarm.code, alarm.verdict, str(alarm.subject)) == (code, Verdict.FAIL, "n3 plane 0")
     assert says in alarm.message
@@ -78,26 +79,26 @@ def test_each_kind_of_damage_names_the_port(first, again, code, says):
 
 
 def test_what_was_not_repeated_is_only_a_warning():
-    trains = port_trains((0, 0, 0, 8), (0, 0, 0, 8))
-    (alarm,) = alarms(judge_pairs(facts(trains=trains["trains"])))[:1]
+    bursts = port_bursts((0, 0, 0, 8), (0, 0, 0, 8))
+    (alarm,) = alarms(judge_pairs(facts(bursts=bursts["bursts"])))[:1]
     assert alarm.verdict is Verdict.WARN
     assert "not settled" in alarm.message
 
 
 def test_a_whole_repetition_clears_the_pair():
-    trains = [Train(3, 0, 1, 190, 8, 0, 0)]
-    assert alarms(judge_pairs(facts(trains=trains, again=[Train(3, 0, 1, *WHOLE)]))) == []
+    bursts = [Burst(3, 0, 1, 190, 8, 0, 0)]
+    assert alarms(judge_pairs(facts(bursts=bursts, again=[Burst(3, 0, 1, *WHOLE)]))) == []
 
 
 def test_a_full_receiver_is_not_a_lossy_fabric():
     """What crossed the fabric and found the socket full was not lost on the way."""
-    assert alarms(judge_pairs(facts(trains=[Train(3, 0, 1, 150, 8, 0, 0, 50)]))) == []
+    assert alarms(judge_pairs(facts(bursts=[Burst(3, 0, 1, 150, 8, 0, 0, 50)]))) == []
 
 
 def test_one_way_is_said_to_be_one_way():
     bad = [(3, b) for b in range(N) if b != 3]
-    trains = [Train(a, b, 1, 0, 0, 0, 8) for a, b in bad]
-    (alarm, *_) = judge_pairs(facts(trains=trains, again=[Train(3, 0, 1, 0, 0, 0, 8), Train(3, 1, 1, 0, 0, 0, 8)]))
+    bursts = [Burst(a, b, 1, 0, 0, 0, 8) for a, b in bad]
+    (alarm, *_) = judge_pairs(facts(bursts=bursts, again=[Burst(3, 0, 1, 0, 0, 0, 8), Burst(3, 1, 1, 0, 0, 0, 8)]))
     assert "outward" in alarm.message
     assert alarm.data["way"] == "out"
 
@@ -138,14 +139,14 @@ def test_a_fleet_that_is_slow_everywhere_is_held_to_what_its_ports_should_carry(
 
 
 def test_the_senders_own_error_is_evidence():
-    given = port_trains((0, 0, 0, 8), (0, 0, 0, 8))
+    given = port_bursts((0, 0, 0, 8), (0, 0, 0, 8))
     (alarm, *_) = judge_pairs(facts(**given, faults=[Fault(3, 0, 1, "ENETUNREACH")]))
     assert ("sendto on n3, plane 0", "ENETUNREACH") in [(e.source, e.value) for e in alarm.evidence]
 
 
 def test_a_node_that_went_silent_is_blamed_and_not_its_partners():
-    trains = [Train(3, b, p, 0, 0, 0, 8) for b in (0, 1, 2, 4) for p in (0, 1, 2)]
-    found = alarms(judge_pairs(facts(trains=trains, lost={3: "no answer to `train` within 3.1 s"})))
+    bursts = [Burst(3, b, p, 0, 0, 0, 8) for b in (0, 1, 2, 4) for p in (0, 1, 2)]
+    found = alarms(judge_pairs(facts(bursts=bursts, lost={3: "no answer to `burst` within 3.1 s"})))
     assert [(f.code, f.subject.nodes, f.verdict) for f in found if f.verdict is Verdict.FAIL] == [
         ("preflight/node-lost", ("n3",), Verdict.FAIL)
     ]
@@ -192,13 +193,13 @@ def test_a_clock_is_judged_beyond_its_uncertainty():
 def test_a_plane_that_no_collective_can_pass(counts, is_dead):
     bad = list(permutations(range(N), 2))
     twice = [c * 2 if i == 0 else c for i, c in enumerate(counts)]
-    again = [Train(a, b, 2, *twice) for a, b in ((0, 1), (2, 3))]
-    found = facts(trains=[Train(a, b, 2, *counts) for a, b in bad], again=again)
+    again = [Burst(a, b, 2, *twice) for a, b in ((0, 1), (2, 3))]
+    found = facts(bursts=[Burst(a, b, 2, *counts) for a, b in bad], again=again)
     assert dead_part(found) == ("plane 1 is dead" if is_dead else "")
 
 
 def test_evidence_is_one_line_a_pair_the_repetition_where_there_is_one():
-    shown = port_trains((0, 0, 0, FLOWS), (0, 0, 0, FLOWS))
+    shown = port_bursts((0, 0, 0, FLOWS), (0, 0, 0, FLOWS))
     shown["again"] += shown["again"]
     (found,) = [f for f in judge_pairs(facts(**shown)) if f.verdict is Verdict.FAIL]
     sources = [e.source for e in found.evidence]
@@ -212,3 +213,26 @@ def test_where_nothing_arrived_no_number_is_made_up():
     found = judge_pairs(facts(speeds=speeds + dead, speeds_again=dead * 3))
     said = next(f for f in found if f.verdict is Verdict.FAIL)
     assert {e.value for e in said.evidence} == {"too little arrived for a rate, no answer to a ping"}
+
+
+def with_a_dead_plane(planes: int) -> list[Finding]:
+    """Plane 0 is dead, and one pair's flows on the address that uses all planes are all lost as well."""
+    bursts = [Burst(a, b, 1, 0, 0, 0, FLOWS) for a, b in permutations(range(N), 2)]
+    blocked = [Burst(2, 3, 0, 0, 0, 0, FLOWS)]
+    again = [Burst(a, b, p, 0, 0, 0, FLOWS) for a, b, p in ((0, 1, 1), (2, 4, 1), (2, 3, 0), (2, 3, 0))]
+    paths = ("fabric", *(f"plane {p}" for p in range(planes)))
+    addresses = tuple(tuple(f"fd::{p}" for p in range(len(paths))) for _ in range(N))
+    return alarms(judge_pairs(facts(paths=paths, addresses=addresses, bursts=bursts + blocked, again=again, speeds=[])))
+
+
+def test_a_pair_whose_flows_all_met_the_dead_plane_is_not_accused():
+    """Eight flows on two planes: among 20 directed pairs, one run in 13 has such a pair."""
+    assert [str(a.subject) for a in with_a_dead_plane(2) if a.verdict is Verdict.FAIL] == ["plane 0"]
+
+
+def test_a_pair_that_a_dead_plane_cannot_explain_is_accused_as_well():
+    """Of eight planes one is dead: that all eight flows of a pair went there is one chance in a million."""
+    assert [str(a.subject) for a in with_a_dead_plane(8) if a.verdict is Verdict.FAIL] == [
+        "plane 0",
+        "n2 <-> n3 fabric",
+    ]

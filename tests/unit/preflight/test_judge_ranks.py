@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from fairlead.preflight.judge_ranks import bandwidth, judge_ranks
+from fairlead.preflight.ranks import limits
+from fairlead.preflight.ranks.judge import bandwidth, judge_ranks
+from fairlead.preflight.ranks.wanted import Wanted, sizes_to_try
+from fairlead.preflight.table import RankLimits
 from fairlead.records.verdict import Verdict
-from fairlead.spec.vmsize import Expected
+from fairlead.spec.vmsize import Expected, VmSize
+from fairlead.spec.vmsize import size as vm_size
 from support.rank_facts import of, ranks, replace_end, say, stop_at
 
 ADDRESSES = {f"n{i}": f"fd00::{i}" for i in range(4)}
 
 
-def judged(facts, rdma="none", **expected):
-    return judge_ranks(facts, ADDRESSES, rdma=rdma, expected=expected)
+H100 = "Standard_ND96isr_H100_v5"
 
 
-def only(facts, rdma="none", **expected):
-    (found,) = judged(facts, rdma, **expected)
+def vm(quantity, **limit):
+    """A VM size of which one number is known."""
+    row = Expected(source="test", **limit)
+    return VmSize(name="x", expected={quantity: row}, reached={quantity: (row,)})
+
+
+def judged(facts, rdma="none", **wanted):
+    return judge_ranks(facts, ADDRESSES, Wanted(rdma=rdma, **wanted))
+
+
+def only(facts, rdma="none", **wanted):
+    (found,) = judged(facts, rdma, **wanted)
     return found
 
 
@@ -77,16 +91,17 @@ def test_where_no_rank_came_up_the_commonest_reason_is_said():
     facts = ranks()
     facts.lines.clear()
     for rank in range(8):
-        replace_end(facts, rank, rc=1, stderr="ModuleNotFoundError: No module named 'torch'")
+        replace_end(facts, rank, rc=127, stderr="bash: /opt/venv/bin/python: No such file or directory")
     found = only(facts)
     assert found.code == "preflight/no-ranks"
-    assert "No module named 'torch'" in found.message
+    assert "No such file or directory" in found.message
 
 
 def test_a_rank_that_fell_silent():
     facts = failing(but=5, phase="reduce", text="timed out")
     stop_at(facts, 5, "reduce", state="stopped")
-    facts.beats[5] = {"rank": 5, "node": "n2", "say": "beat", "at_s": 5.9, "phase": "reduce"}
+    facts.beats = {r: {"rank": r, "node": f"n{r // 2}", "say": "beat", "at_s": 9.4} for r in range(8)}
+    facts.beats[5]["at_s"] = 5.9
     found = only(facts)
     assert (found.code, str(found.subject)) == ("preflight/rank-stopped", "n2 rank 5")
     assert "inside the collective: reduce of 1 MiB" in found.message
@@ -137,40 +152,20 @@ def test_a_gradient_that_is_not_the_mean():
 def test_a_rank_for_which_the_others_wait(compute_s, is_slow):
     """By its best round: one that was held up once is no straggler."""
     facts = ranks()
-    of(facts, 3, "split").update(compute_s=compute_s, wait_s=[0.0001, 0.0001])
+    of(facts, 3, "rounds").update(compute_s=compute_s, wait_s=[0.0001, 0.0001])
     codes = [f.code for f in judged(facts)]
     assert codes == (["preflight/straggler"] if is_slow else []) + ["preflight/collective"]
-
-
-def nccl(network: str):
-    facts = ranks()
-    for rank in range(8):
-        of(facts, rank, "torch")["nccl"] = "2.26.2"
-        facts.nccl[rank] = [f"Using network {network}"] if network else []
-    return facts
-
-
-@pytest.mark.parametrize(
-    ("network", "verdict"), [("IB", Verdict.PASS), ("Socket", Verdict.FAIL), ("", Verdict.UNKNOWN)]
-)
-def test_nccl_itself_must_say_that_it_uses_rdma(network, verdict):
-    found = judged(nccl(network), "ib")[0]
-    assert (found.code, found.verdict) == ("preflight/transport", verdict)
-
-
-def test_where_no_rdma_is_declared_sockets_are_fine():
-    assert [f.code for f in judged(nccl("Socket"))] == ["preflight/collective"]
 
 
 @pytest.mark.parametrize(("busbw_gbs", "verdict"), [(400, Verdict.FAIL), (450, Verdict.WARN), (480, None)])
 def test_the_all_reduce_of_one_node_against_its_vm_size(busbw_gbs, verdict):
     facts = ranks(1, 8)
-    num_bytes = 1 << 28
+    num_bytes = 1 << 34
     took_s = num_bytes / (busbw_gbs * 1e9) * 2 * 7 / 8
     for rank in range(8):
         of(facts, rank, "reduced").update(bytes=num_bytes, s=[took_s])
-    limit = Expected(fail_below=440, warn_below=460, source="test")
-    found = [f for f in judged(facts, node_allreduce_busbw_gbs=limit) if f.code == "preflight/busbw"]
+    size = vm("node_allreduce_busbw_gbs", fail_below=440, warn_below=460, nodes=(1, 1), message_bytes=num_bytes)
+    found = [f for f in judged(facts, size=size) if f.code == "preflight/busbw"]
     assert [f.verdict for f in found] == ([verdict] if verdict else [])
 
 
@@ -179,9 +174,47 @@ def test_numbers_between_nodes_hold_where_rdma_is_declared(rdma, codes):
     facts = ranks()
     for rank in range(8):
         of(facts, rank, "reduced").update(bytes=1 << 28, s=[1.0])
-    limit = Expected(warn_below=460, source="test")
-    found = judged(facts, rdma, job_allreduce_busbw_gbs=limit)
+    size = vm("job_allreduce_busbw_gbs", warn_below=460, nodes=(2, 16), message_bytes=1 << 28)
+    found = judged(facts, rdma, size=size)
     assert [f.code for f in found if f.verdict is Verdict.WARN] == codes
+
+
+@pytest.mark.parametrize("on", ["gpus", "cpus"])
+def test_a_message_size_for_which_no_limit_is_known_is_reported_and_not_judged(on):
+    """64 MiB at 3 GB/s: published limits are for 16 GiB."""
+    facts = ranks(2, 8, on=on)
+    for rank in range(16):
+        of(facts, rank, "reduced").update(bytes=1 << 26, s=[0.04])
+    assert limits.judged_messages(vm_size(H100), nodes=2) == {1 << 34}
+    found = judged(facts, "ib", size=vm_size(H100))
+    assert "preflight/busbw" not in [f.code for f in found]
+    done = next(f for f in found if f.code == "preflight/collective")
+    assert "busbw" in done.message
+    assert ("not judged" in done.message) is (on == "gpus")
+
+
+def test_limits_hold_for_a_size_a_number_of_nodes_and_messages_from_a_size_on():
+    def limit(size, nodes, num_bytes, nvlink=False):
+        found = limits.reduce_limit(vm_size(size), nodes=nodes, message_bytes=num_bytes, over_nvlink=nvlink)
+        return found.fail_below if found else None
+
+    assert limit(H100, 1, 1 << 34) == 460
+    assert limit(H100, 1, 1 << 33) is None
+    assert limit(H100, 16, 1 << 34) == 300
+    assert limit("Standard_ND128isr_GB300_v6", 18, 1 << 34, nvlink=True) == 600
+    assert limit("Standard_ND128isr_GB300_v6", 18, 1 << 34, nvlink=False) == 150
+    assert limit("other", 2, 1 << 34) is None
+
+
+def test_on_gpus_the_sizes_that_are_judged_are_tried_too():
+    on_gpus = Wanted(device="gpu", size=vm_size(H100))
+    assert sizes_to_try(on_gpus, (8, 1 << 26), 16) == (8, 1 << 26, 1 << 34)
+    assert sizes_to_try(Wanted(device="cpu", size=vm_size(H100)), (8,), 16) == (8,)
+
+
+def test_numbers_in_the_cluster_file_are_by_default_those_of_the_table():
+    assert msgspec.structs.asdict(RankLimits()) == {n: x.value for n, x in limits.numbers().items()}
+    assert limits.Numbers(msgspec.structs.asdict(RankLimits())).own == {}
 
 
 def test_ranks_that_were_only_to_start():
@@ -191,3 +224,62 @@ def test_ranks_that_were_only_to_start():
     found = only(facts)
     assert (found.code, found.verdict) == ("preflight/collective", Verdict.SKIP)
     assert "plane 1 is dead" in found.message
+
+
+# ---- requests that got no answer -------------------------------------------------------------------------------------
+
+GONE = ("n0:5:6 [5] transport/net_ib.cc:2470 NCCL WARN NET/IB: Got completion from peer {}<40000> with status=12 "
+        "opcode=129 len=0 vendor err 129 (Recv) hca {}")  # fmt: skip
+
+
+def cut_off(*complaints, **died):
+    """Ranks that were aborted by torch after the library's words, as (rank, peer, HCA); the others were stopped."""
+    facts = ranks(4, 2, broken="a rank ended", took_s=9.0)
+    for rank in range(8):
+        stop_at(facts, rank, "reduce", state="stopped", rc=75)
+        facts.beats[rank] = {"rank": rank, "node": facts.nodes[rank // 2], "say": "beat", "at_s": 8.9}
+    for rank, peer, hca in complaints:
+        facts.words.setdefault(rank, []).append(GONE.format(peer, hca))
+        replace_end(facts, rank, rc=-6, error="killed by SIGABRT", at_s=8.0)
+    for rank in died.get("killed", ()):
+        replace_end(facts, rank, rc=-9, error="killed by SIGKILL", at_s=7.0)
+    return facts
+
+
+def test_a_port_whose_requests_fail_with_two_peers_is_named_and_no_rank_is_said_to_have_died():
+    found = only(
+        cut_off((3, "fd00::0", "mlx5_1"), (3, "fd00::2", "mlx5_1"), (1, "fd00::1", "mlx5_1"), (5, "fd00::1", "mlx5_1"))
+    )
+    assert (found.code, str(found.subject)) == ("preflight/dead-rail", "n1 mlx5_1")
+    assert "with 2 peers" in found.message
+
+
+def test_with_one_peer_the_pair_is_all_that_is_known():
+    found = only(cut_off((3, "fd00::2", "mlx5_1"), (5, "fd00::1", "mlx5_1")))
+    assert (found.code, str(found.subject)) == ("preflight/dead-rail", "n1 <-> n2 mlx5_1")
+
+
+def test_where_a_rank_was_killed_the_requests_to_it_fail_as_a_consequence():
+    found = only(cut_off((3, "fd00::2", "mlx5_1"), killed=(5,)))
+    assert (found.code, str(found.subject)) == ("preflight/rank-died", "n2 rank 5")
+
+
+def test_thousands_of_ranks_give_signs_of_life_less_often():
+    """At 8,192 ranks a beat comes every 2.1 s, and is passed on once a second: 4 s are no silence."""
+    facts = ranks(num_nodes=1024, per_node=8)
+    for rank in range(8):
+        stop_at(facts, rank, "reduce", state="failed", rc=1, error="exit status 1")
+        say(facts, {"rank": rank, "node": "n0"}, "error", 9.0, kind="DistBackendError", text="NCCL", phase="reduce")
+    stop_at(facts, 16, "reduce", state="stopped")
+    facts.beats = {16: {"rank": 16, "node": "n2", "say": "beat", "at_s": 5.0}}
+    assert "preflight/rank-stopped" not in {f.code for f in judge_ranks(facts, {})}
+
+
+def test_a_rank_that_fell_silent_is_the_cause_of_messages_that_did_not_come():
+    """A rank that stands still in the rail test is not a dead rail."""
+    facts = failing(but=5, phase="rails", text="Timed out waiting 4000ms for recv operation to complete")
+    stop_at(facts, 5, "rails", state="stopped")
+    facts.beats[5] = {"rank": 5, "node": "n2", "say": "beat", "at_s": 3.9, "phase": "rails"}
+    say(facts, {"rank": 7, "node": "n3"}, "rail", 8.5, src=5, rail=1, bytes=1 << 20, s=None, error="timed out")
+    found = only(facts)
+    assert (found.code, str(found.subject)) == ("preflight/rank-stopped", "n2 rank 5")

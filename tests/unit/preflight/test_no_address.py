@@ -6,8 +6,8 @@ from itertools import permutations
 
 import pytest
 
-from fairlead.preflight.facts import PairFacts, Train
-from fairlead.preflight.judge_pairs import dead_part, judge_pairs
+from fairlead.preflight.pairs.facts import Burst, PairFacts
+from fairlead.preflight.pairs.judge import dead_part, judge_pairs
 from fairlead.records.verdict import Verdict
 
 N = 5
@@ -15,7 +15,7 @@ N = 5
 
 def facts(addresses: dict[int, tuple[str, ...]], *, paths=("default route", "ib0"), blocked=(), **more) -> PairFacts:
     """Five nodes; `blocked` are (node, path) from and to which nothing arrives, twice."""
-    trains = [Train(a, b, path, 0, 0, 0, 0) for a, b in permutations(range(N), 2) for n, path in blocked if n in (a, b)]
+    bursts = [Burst(a, b, path, 0, 0, 0, 0) for a, b in permutations(range(N), 2) for n, path in blocked if n in (a, b)]
     fields = {
         "nodes": tuple(f"n{i}" for i in range(N)),
         "paths": paths,
@@ -25,8 +25,8 @@ def facts(addresses: dict[int, tuple[str, ...]], *, paths=("default route", "ib0
         "num_flows": 8,
         "again_small": 400,
         "members": tuple(range(N)),
-        "trains": trains,
-        "again": trains,
+        "bursts": bursts,
+        "again": bursts,
     } | more
     return PairFacts(**fields)
 
@@ -53,6 +53,25 @@ def test_a_rail_that_most_have_is_missed():
 def test_a_rail_that_few_have_is_not():
     seen = facts({i: (f"10.0.0.{i}", "") for i in (0, 1, 2)}, blocked=[(i, 1) for i in (0, 1, 2)])
     assert fails(judge_pairs(seen)) == []
+
+
+def test_a_pool_with_fewer_rails_lacks_none():
+    """Three nodes with two rails, and two of another pool with one."""
+    paths = ("default route", "ib0", "ib1")
+    own = {i: (f"10.0.0.{i}", f"172.16.0.{i}", f"172.17.0.{i}" if i < 3 else "") for i in range(N)}
+    pools = {i: "h100" if i < 3 else "hb" for i in range(N)}
+    assert fails(judge_pairs(facts(own, paths=paths, pools=pools))) == []
+    own[2] = ("10.0.0.2", "172.16.0.2", "")
+    assert [f[:2] for f in fails(judge_pairs(facts(own, paths=paths, pools=pools)))] == [
+        ("preflight/no-address", "n2 ib1")
+    ]
+
+
+def test_rails_that_go_by_another_name_are_not_missing():
+    """Two batches of machines: the port sits in another slot, so its interface has another name."""
+    paths = ("default route", "ibp24s0", "ibp65s0")
+    own = {i: (f"10.0.0.{i}", *((f"172.16.0.{i}", "") if i < 3 else ("", f"172.16.0.{i}"))) for i in range(N)}
+    assert fails(judge_pairs(facts(own, paths=paths))) == []
 
 
 def test_an_address_the_node_does_not_have_after_all_is_one_finding():

@@ -9,8 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.preflight import pace as module
-from fairlead.preflight.pace import MAX_FINDINGS, PERIOD, Look, boot_id, is_due, next_s, pace_place, paced, place_of
+from fairlead.preflight.nodes import pace as module
+from fairlead.preflight.nodes.pace import (
+    MAX_FINDINGS,
+    PERIOD,
+    Look,
+    boot_id,
+    is_due,
+    next_s,
+    pace_place,
+    paced,
+    place_of,
+)
 from fairlead.records.finding import Finding, node
 from fairlead.records.verdict import Verdict
 
@@ -213,13 +223,13 @@ def test_many_at_once_look_once(n1):
 
     def look():
         inside.append(1)
-        started.wait(10)
+        started.wait(60)
         return Verdict.PASS, (PASS,)
 
     started = threading.Event()
 
     def ask():
-        gate.wait(10)
+        gate.wait(60)
         results.append(paced(look, "n1", 300.0, n1.place, wait_s=20.0))
 
     threads = [threading.Thread(target=ask) for _ in range(8)]
@@ -227,7 +237,7 @@ def test_many_at_once_look_once(n1):
         thread.start()
     started.set()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert len(inside) == 1
     assert sorted(r.is_fresh for r in results) == [False] * 7 + [True]
     assert all(r.look.verdict is Verdict.PASS for r in results)
@@ -237,7 +247,7 @@ def test_a_killed_look_frees_the_lock(n1):
     script = """
 import sys, time
 from pathlib import Path
-from fairlead.preflight.pace import paced
+from fairlead.preflight.nodes.pace import paced
 def look():
     print("looking", flush=True)
     time.sleep(60)
@@ -247,7 +257,7 @@ paced(look, "n1", 300.0, Path(sys.argv[1]))
     assert child.stdout.readline() == b"looking\n"
     assert n1.ask().look is None
     child.kill()
-    child.wait(10)
+    child.wait(60)
     child.stdout.close()
     assert n1.ask().is_fresh
 

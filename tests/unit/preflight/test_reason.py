@@ -4,7 +4,17 @@ import datetime as dt
 
 import pytest
 
-from fairlead.preflight.reason import MAX_LENGTH, Reason, Who, bare, is_ours, parse_reason, reason_of, set_by, who_acts
+from fairlead.preflight.slurm.reason import (
+    MAX_LENGTH,
+    Reason,
+    Who,
+    bare,
+    is_ours,
+    parse_reason,
+    reason_of,
+    set_by,
+    who_acts,
+)
 from fairlead.records.finding import Finding, Subject, node
 from fairlead.records.verdict import Verdict
 

@@ -6,7 +6,7 @@ from itertools import chain
 
 import pytest
 
-from fairlead.preflight.schedule import (
+from fairlead.preflight.pairs.schedule import (
     MAX_BATCHES,
     all_pairs,
     fit,
@@ -15,13 +15,13 @@ from fairlead.preflight.schedule import (
     max_adaptive_rounds,
     max_rounds,
 )
-from fairlead.preflight.schedule import (
+from fairlead.preflight.pairs.schedule import (
     Test as PairTest,
 )
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 7, 16, 65, 200])
-def test_each_directed_pair_meets_once_and_no_port_carries_two_trains(n):
+def test_each_directed_pair_meets_once_and_no_port_carries_two_bursts(n):
     met = []
     for shift in chain.from_iterable(all_pairs(n)):
         pairs = list(in_round(n, shift))

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
+import shlex
 
 import pytest
 
 from fairlead.base.nodeset import NodeSet
 from fairlead.cluster.child import Captured
 from fairlead.errors import SchedulerError
-from fairlead.preflight.drain import DrainPlan
-from fairlead.preflight.scheduler import parse
-from fairlead.preflight.scontrol import ask_states, control_here, execute, outcomes_text
+from fairlead.preflight.slurm.drain import DrainPlan
+from fairlead.preflight.slurm.scheduler import parse
+from fairlead.preflight.slurm.scontrol import ask_states, control_here, execute, outcomes_text
 
 OURS = "fairlead node: 2026-11-21 gpu/count: 7 of 8 (run r-1)"
 OTHER = "fairlead node: 2026-11-21 ib/count: none (run r-1)"
@@ -25,9 +26,13 @@ class Nodes:
         self.asked = []
         self.meanwhile = lambda: None
         self.refuses = set()
+        self.complaint = "slurm_update error: Invalid node name specified"
+        self.is_silent = False
 
     def __call__(self, argv):
         self.asked.append(list(argv))
+        if self.is_silent:
+            return Captured(1, "", "slurm_load_node error: Unable to contact slurm controller")
         if argv[1] == "show":
             text = "\n".join(self._line(*item) for item in self.nodes.items())
             return Captured(0, text, "")
@@ -36,7 +41,7 @@ class Nodes:
         for name in set(NodeSet(fields["NodeName"])) - self.refuses:
             drains = fields["State"] == "DRAIN"
             self.nodes[name] = ["IDLE+DRAIN" if drains else "IDLE", fields.get("Reason", "")]
-        return Captured(0, "", "slurm_update error: Invalid node name specified" if self.refuses else "")
+        return Captured(0, "", self.complaint if self.refuses else "")
 
     @staticmethod
     def _line(name, state):
@@ -51,7 +56,8 @@ class Nodes:
     def plan(self, drain=None, undrain=()):
         was = parse("\n".join(self._line(*item) for item in self.nodes.items()))
         drain = drain or {}
-        return DrainPlan(drain=drain, undrain=tuple(undrain), was={n: was[n] for n in (*drain, *undrain)})
+        named = {n: was[n] for n in (*drain, *undrain)}
+        return DrainPlan(drain=drain, undrain=tuple(undrain), was=named, allowed=10)
 
 
 def test_each_reason_is_one_command_over_its_nodes():
@@ -117,6 +123,31 @@ def test_what_slurm_did_not_do_is_told_although_the_command_ended_well():
     text = outcomes_text(plan, done)
     assert re.search(r"^drained +n1 +fairlead node: ", text, re.MULTILINE)
     assert re.search(r"^NOT drained +n2 +slurm_update error", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("said", ["Invalid user id", "Access/permission denied"])
+def test_who_may_not_change_nodes_is_told_so_and_what_an_operator_types(said):
+    nodes = Nodes(n1=("IDLE", ""), n2=("IDLE+DRAIN", OURS))
+    plan = nodes.plan({"n1": OTHER}, ["n2"])
+    nodes.refuses, nodes.complaint = {"n1", "n2"}, f"slurm_update error: {said}"
+    done = execute(plan, nodes)
+    assert [o.is_done for o in done] == [False, False]
+    text = outcomes_text(plan, done)
+    assert re.search(r"^NOT drained +n1 +the user \S+ may not change nodes in Slurm", text, re.MULTILINE)
+    typed = [shlex.split(line)[1:] for line in text.splitlines() if line.startswith("type ")]
+    assert typed == [
+        ["scontrol", "update", "NodeName=n1", "State=DRAIN", f"Reason={OTHER}"],
+        ["scontrol", "update", "NodeName=n2", "State=UNDRAIN"],
+    ]
+
+
+def test_a_slurm_that_falls_silent_after_the_drain_proves_nothing():
+    nodes = Nodes(n1=("IDLE", ""))
+    plan, now = nodes.plan({"n1": OURS}), [0.0]
+    nodes.meanwhile = lambda: setattr(nodes, "is_silent", True)
+    (done,) = execute(plan, nodes, sleep=lambda s: now.append(now[-1] + s), clock=lambda: now[-1])
+    assert not done.is_done
+    assert "fell silent" in done.why
 
 
 def test_no_slurm_is_an_error_that_says_so():

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.preflight.pairs import ALONE_TIMES, MAX_ALONE, Answers, Plan, Report, pair_phase
+from fairlead.preflight.pairs.phase import ALONE_TIMES, MAX_ALONE, Answers, Plan, Report, pair_phase
 
 MS = 1_000_000
 
 
 def asked_alone(walls_ms: list[float], cpu_ms: float, alone_ms: float = 0.0) -> set[int]:
-    """Drive the phase to its first train; the nodes that were asked to work alone.
+    """Drive the phase to its first burst; the nodes that were asked to work alone.
 
     Four times the work then takes `alone_ms`, or as long as it says for a node in `walls_ms` where that is 0.
     """
@@ -23,7 +23,7 @@ def asked_alone(walls_ms: list[float], cpu_ms: float, alone_ms: float = 0.0) -> 
         )
     )
     step, alone = next(phase), set()
-    while step.line["do"] != "train":
+    while step.line["do"] != "burst":
         reports = {}
         for n in step.expect:
             wall_ns = int(walls_ms[n] * MS) if step.line["do"] == "work" else 0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fairlead.base.nodeset import NodeSet
-from fairlead.preflight.inside import judge_job, spec_of_job
-from fairlead.preflight.scheduler import judge_scheduler, parse
+from fairlead.preflight.slurm.inside import judge_job, spec_of_job
+from fairlead.preflight.slurm.scheduler import judge_scheduler, parse
 from fairlead.records.verdict import Verdict
 from fairlead.spec.model import Access, Pool, Spec
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.preflight.facts import RankEnd, RankFacts
-from fairlead.preflight.judge_launch import judge_launch
-from fairlead.preflight.judge_ranks import judge_ranks
+from fairlead.preflight.ranks.facts import RankEnd, RankFacts
+from fairlead.preflight.ranks.judge import judge_ranks
+from fairlead.preflight.ranks.judge_launch import judge_launch
 from fairlead.records.verdict import Verdict
 
 NODES = ("n0", "n1", "n2", "n3")
@@ -18,7 +18,7 @@ def facts(stopped: int, *, after: str, last_s: float) -> RankFacts:
     phases = ("import", "rendezvous", "join", "ddp")
     for rank in range(8):
         own = {"rank": rank, "node": NODES[rank // 2]}
-        found.lines.append(own | {"say": "start", "at_s": 0.4})
+        found.lines.append(own | {"say": "start", "at_s": 0.4, "local_rank": rank % 2, "world": 8})
         for i, phase in enumerate(phases):
             found.lines.append(own | {"say": "phase", "phase": phase, "at_s": 5.0 + i / 10})
             if rank == stopped and phase == after:
@@ -33,7 +33,7 @@ def facts(stopped: int, *, after: str, last_s: float) -> RankFacts:
 @pytest.mark.parametrize(("after", "last_s"), [("rendezvous", 0.0), ("rendezvous", 5.6), ("ddp", 6.1)])
 @pytest.mark.parametrize("stopped", [0, 5])
 def test_only_the_stopped_rank_is_named(stopped, after, last_s):
-    found = judge_ranks(facts(stopped, after=after, last_s=last_s), {}, rdma="none")
+    found = judge_ranks(facts(stopped, after=after, last_s=last_s), {})
     assert [(f.code, f.subject.name, f.subject.nodes) for f in found] == [
         ("preflight/rank-stopped", f"rank {stopped}", (NODES[stopped // 2],))
     ]
@@ -45,7 +45,7 @@ def test_a_rank_that_never_started_is_the_fault_and_not_the_numbers_of_its_neigh
         own = {"rank": rank, "node": NODES[rank // 2], "local_rank": rank % 2, "world": 8}
         found.lines.append(own | {"say": "start", "at_s": 0.4, "env": {}, "cpus": "0-1"})
     found.ends.append(RankEnd(node="n1", rank=2, state="failed", rc=-9, error="killed by SIGKILL", at_s=0.5))
-    said = [*judge_launch(found, rdma="none"), *judge_ranks(found, {}, rdma="none")]
+    said = [*judge_launch(found), *judge_ranks(found, {})]
     assert [(f.code, f.subject.nodes) for f in said if f.verdict is Verdict.FAIL] == [
         ("preflight/rank-missing", ("n1",))
     ]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
-from fairlead.preflight.facts import Waiting
-from fairlead.preflight.ranks import Watch
-from fairlead.preflight.waiting import PENDING_S, heard, judge_waiting
+from fairlead.launch.pending import heard
+from fairlead.preflight.ranks.facts import Waiting
+from fairlead.preflight.slurm.waiting import judge_waiting
 from support.rank_facts import ranks
 
 QUEUED = "srun: job 12 queued and waiting for resources"
@@ -17,8 +16,7 @@ BUSY = "srun: Job 7 step creation temporarily disabled, retrying (Requested node
 def given_up(said=QUEUED, squeue="PENDING|Resources\n"):
     facts = ranks(took_s=61.0, broken="the scheduler did not begin the step within 1 min")
     facts.lines.clear()
-    waiting = heard(said)
-    facts.waiting = msgspec.structs.replace(waiting, squeue=squeue)
+    facts.waiting = Waiting(job=heard(said), said=said, squeue=squeue)
     return facts
 
 
@@ -28,13 +26,12 @@ def given_up(said=QUEUED, squeue="PENDING|Resources\n"):
         (QUEUED, "12"),
         (BUSY, "7"),
         ("srun: Job 7 step creation still disabled, retrying (Requested nodes are busy)", "7"),
-        ("srun: job 12 has been allocated resources", None),
-        ("srun: error: Unable to create step for job 7: Invalid gres", None),
+        ("srun: job 12 has been allocated resources", ""),
+        ("srun: error: Unable to create step for job 7: Invalid gres", ""),
     ],
 )
 def test_what_srun_says_of_waiting(text, job):
-    found = heard(text)
-    assert (found and found.job) == job
+    assert heard(text) == job
 
 
 def test_a_pending_job_is_said_with_slurms_own_reason():
@@ -63,12 +60,3 @@ def test_ranks_that_began_were_not_waiting():
     facts.waiting = Waiting(job="12", said=QUEUED)
     assert judge_waiting(facts) is None
     assert judge_waiting(ranks()) is None
-
-
-def test_a_step_that_waits_is_given_more_time_than_one_that_hangs_and_less_than_for_ever():
-    watch = Watch(wanted=2, import_s=5.0)
-    watch.waiting_since = 1.0
-    assert watch.over(1.0 + PENDING_S) == ""
-    assert "did not begin" in watch.over(1.5 + PENDING_S)
-    watch.line(0, {"say": "phase", "phase": "start"}, 30.0)
-    assert watch.waiting_since is None

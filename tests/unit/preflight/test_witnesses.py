@@ -6,8 +6,8 @@ from itertools import permutations
 
 import pytest
 
-from fairlead.preflight.facts import PairFacts, Speed, Train
-from fairlead.preflight.judge_pairs import judge_pairs
+from fairlead.preflight.pairs.facts import Burst, PairFacts, Speed
+from fairlead.preflight.pairs.judge import judge_pairs
 from fairlead.records.verdict import Verdict
 
 N = 5
@@ -34,15 +34,15 @@ def said(**more):
 
 @pytest.mark.parametrize("again", [[], [(3, 0)], [(3, 0), (3, 0)], [(3, 0), (0, 3)]])
 def test_one_partner_is_not_enough(again):
-    trains = [Train(a, b, 1, *BLOCKED) for a, b in OF_N3]
-    found = said(trains=trains, again=[Train(a, b, 1, *BLOCKED) for a, b in again])
+    bursts = [Burst(a, b, 1, *BLOCKED) for a, b in OF_N3]
+    found = said(bursts=bursts, again=[Burst(a, b, 1, *BLOCKED) for a, b in again])
     assert (found.verdict, found.data["confirmed"]) == (Verdict.WARN, False)
     assert "not settled" in found.message
 
 
 def test_two_partners_are():
-    trains = [Train(a, b, 1, *BLOCKED) for a, b in OF_N3]
-    found = said(trains=trains, again=[Train(a, b, 1, *BLOCKED) for a, b in ((3, 0), (1, 3))])
+    bursts = [Burst(a, b, 1, *BLOCKED) for a, b in OF_N3]
+    found = said(bursts=bursts, again=[Burst(a, b, 1, *BLOCKED) for a, b in ((3, 0), (1, 3))])
     assert (found.verdict, found.data["confirmed"]) == (Verdict.FAIL, True)
 
 

@@ -1,0 +1,505 @@
+"""From pairs that failed to the part that is guilty: the fewest parts that explain every failed pair. Pure.
+
+Knows: which pairs a part of the fabric takes in, and when evidence is enough. Must not know: how pairs were tested,
+what a symptom means, nodes' names. Nodes and paths are numbers; paths share nothing but the nodes.
+
+Which way a pair's packets take between switches is a matter of chance, unless they are steered: a steered path is one
+more path of a plane, over one known link (a T0 and a T1) and two known ports. A link is guilty if nearly all steered
+tests over it failed; pairs that may have met it by chance are then explained by it, and prove nothing. Where nobody can
+steer, what fails by chance is laid to what lies between two switches, or between one and the rest of the plane.
+
+A part is guilty if (nearly) every tested pair that needs it failed, pairs that another guilty part already explains
+left aside. Of the parts that qualify the one that explains most is taken, then the rest is looked at again. Large
+parts need witnesses: a port or a node fails with at least two different partners, a switch with at least three ports
+below it, a plane or the whole fabric with at least three nodes. What has no such witnesses stays a pair: that is all
+that is known.
+"""
+
+from __future__ import annotations
+
+import enum
+import heapq
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+NEARLY_ALL = 0.9
+"""Share of its pairs that must have failed: among ten pairs or fewer every one, among a thousand a few may differ."""
+
+FLOW_SHARE = 0.2
+"""Share of pairs that must have failed where only some flows of each meet a fault: of 8 flows over 32 ways, a fifth."""
+
+MIN_PARTNERS = 2
+MIN_SWITCH_PORTS = 3
+MIN_PLANE_NODES = 3
+MIN_SPINE_LINKS = 2
+MIN_SCATTERED = 3
+
+
+class Triple(NamedTuple):
+    """One directed pair on one path."""
+
+    src: int
+    dst: int
+    path: int
+
+
+class Kind(enum.StrEnum):
+    """How large a part is, the largest first."""
+
+    FABRIC = "fabric"
+    PLANE = "plane"
+    NODE = "node"
+    SWITCH = "switch"
+    SPINE = "spine"
+    UPLINKS = "uplinks"
+    BETWEEN = "between"
+    TRUNK = "trunk"
+    PORT = "port"
+    PAIR = "pair"
+    LINK = "link"
+
+
+_SIZE = {kind: i for i, kind in enumerate(Kind)}
+
+
+class Way(enum.StrEnum):
+    """Which way, seen from the part (from its first node for a pair)."""
+
+    BOTH = "both"
+    OUT = "out"
+    IN = "in"
+
+
+class Part(NamedTuple):
+    """Something that can be guilty.
+
+    FABRIC (), PLANE (path), NODE (node), SWITCH (group, path), PORT (node, path), PAIR (a, b) on all paths,
+    LINK (a, b, path): a pair on one path. With Way.BOTH a < b; with Way.OUT a sends and b hears.
+    SPINE (t1, path) a T1, TRUNK (group, t1, path) its link to a T0: by steered tests.
+    UPLINKS (group, path) what joins a switch to the others, BETWEEN (group, group, path) two switches: by chance.
+    """
+
+    kind: Kind
+    key: tuple[int, ...] = ()
+    way: Way = Way.BOTH
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    """A guilty part and its witnesses."""
+
+    part: Part
+    num_bad: int
+    num_tested: int
+    pairs: tuple[Triple, ...]
+    """Failed pairs that this part explains, at most MAX_SHOWN of them, with partners as different as possible."""
+    partners: tuple[int, ...]
+    """Nodes on the other side of those pairs, for a port or a node."""
+
+
+MAX_SHOWN = 64
+
+
+@dataclass(frozen=True)
+class Tested:
+    """Which directed pairs were tested on which paths: every pair of `nodes`, or only those in `only`."""
+
+    nodes: Sequence[int]
+    paths: Sequence[int]
+    only: frozenset[Triple] | None = None
+    but: Collection[Triple] = frozenset()
+    """Pairs that say nothing here: a blocked pair cannot show whether it would also lose full-size packets."""
+    groups: Mapping[int, int] = field(default_factory=dict)
+    """Node -> the switch it hangs below in every plane, where that is known."""
+    stopped: Mapping[int, int] = field(default_factory=dict)
+    """Path -> the last round it took part in; round r took each node to the r-th behind it in `order`."""
+    order: Sequence[int] = ()
+    steered: Collection[Triple] = ()
+    """Steered tests; their path is a key of `ways`."""
+    ways: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    """Steered path -> the path of its plane, and the T1 it takes; a negative one for none."""
+    by_chance: bool = False
+    """Whether flows meet some links and not others, so that parts between switches are looked for without steering."""
+
+    def plane(self, path: int) -> int:
+        """The path whose ports a path uses: itself, unless it is steered."""
+        return self.ways[path][0] if path in self.ways else path
+
+    def of(self, part: Part) -> Iterator[Triple]:
+        """The tested pairs that need a part."""
+        place = {node: i for i, node in enumerate(self.order)} if self.stopped else {}
+        for triple in self._all_of(part):
+            if (self.only is None or triple in self.only) and triple not in self.but:
+                last = self.stopped.get(triple.path)
+                if last is None or (place[triple.dst] - place[triple.src]) % len(place) <= last:
+                    yield triple
+        for triple in self.steered:
+            if triple not in self.but and needs(part, triple, self):
+                yield triple
+
+    def num_of_paths(self) -> Counter[int]:
+        """How many pairs were tested on each path."""
+        if self.only is not None:
+            return Counter(t.path for t in self.only if t not in self.but)
+        every = Counter({p: self._num_in(self.stopped.get(p)) for p in self.paths})
+        every.subtract(t.path for t in self.but)
+        return every
+
+    def _num_in(self, last: int | None) -> int:
+        """Directed pairs among the nodes, up to a round."""
+        if last is None:
+            return len(self.nodes) * (len(self.nodes) - 1)
+        here, num = set(self.nodes), len(self.order)
+        return sum(
+            self.order[(i + shift) % num] in here
+            for i, node in enumerate(self.order)
+            if node in here
+            for shift in range(1, last + 1)
+        )
+
+    def _all_of(self, part: Part) -> Iterator[Triple]:
+        kind, key, way = part
+        match kind:
+            case Kind.NODE:
+                yield from self._around(key[0], self.paths, way)
+            case Kind.PORT:
+                yield from self._around(key[0], key[1:], way)
+            case Kind.SWITCH:
+                below = [n for n in self.nodes if self.groups[n] == key[0]]
+                seen = set(below)
+                for node in below:
+                    for triple in self._around(node, key[1:], way):
+                        # a pair with both ends below the switch is met from both; count it once
+                        if triple.src == node or triple.src not in seen:
+                            yield triple
+            case Kind.SPINE | Kind.TRUNK:
+                return  # steered tests alone tell
+            case Kind.UPLINKS | Kind.BETWEEN:
+                for a in self.nodes:
+                    for triple in self._around(a, key[-1:], Way.OUT):
+                        ends = {self.groups[a], self.groups[triple.dst]}
+                        if len(ends) == 2 and ends >= set(key[:-1]):
+                            yield triple
+            case Kind.PAIR | Kind.LINK:
+                for path in key[2:] or self.paths:
+                    yield Triple(key[0], key[1], path)
+                    if way is Way.BOTH:
+                        yield Triple(key[1], key[0], path)
+            case _:
+                paths = key or self.paths
+                for path in paths:
+                    for a in self.nodes:
+                        yield from self._around(a, (path,), Way.OUT)
+
+    def _around(self, node: int, paths: Iterable[int], way: Way) -> Iterator[Triple]:
+        for path in paths:
+            for other in self.nodes:
+                if other != node:
+                    if way is not Way.IN:
+                        yield Triple(node, other, path)
+                    if way is not Way.OUT:
+                        yield Triple(other, node, path)
+
+
+def explain(bad: Collection[Triple], tested: Tested) -> list[Culprit]:
+    """The guilty parts, in the order found: the one that explains most first. `bad` must be among the tested."""
+    left = set(bad)
+    found: list[Culprit] = []
+    num = tested.num_of_paths()
+    for part in _whole_paths(left, tested, num):
+        mine = [t for t in left if not part.key or tested.plane(t.path) == part.key[0]]
+        found.append(_culprit(part, mine, sum(num[p] for p in part.key or tested.paths)))
+        left.difference_update(mine)
+    silent = {c.part.key[0] for c in found if c.part.kind is Kind.PLANE}
+    rest = _Unexplained(left, silent, tested)
+    while rest.left:
+        part, members = rest.best()
+        shown = [t for t in members if part.kind not in _LINKS or t.path in tested.ways]
+        found.append(_culprit(part, [t for t in shown if t in rest.left], len(shown)))
+        rest.settle(members)
+    return found
+
+
+def needs(part: Part, triple: Triple, tested: Tested) -> bool:
+    """Whether a steered test needs a part."""
+    kind, key = part.kind, part.key
+    plane, t1 = tested.ways[triple.path]
+    group = tested.groups[triple.src]
+    match kind:
+        case Kind.FABRIC:
+            return True
+        case Kind.TRUNK:
+            return key == (group, t1, plane)
+        case Kind.SPINE:
+            return key == (t1, plane)
+        case Kind.SWITCH:
+            return key == (group, plane)
+        case Kind.NODE | Kind.PORT:
+            if key[1:] not in ((), (plane,)):
+                return False
+            return (part.way is not Way.IN and triple.src == key[0]) or (
+                part.way is not Way.OUT and triple.dst == key[0]
+            )
+        case Kind.PLANE:
+            return key == (plane,)
+        case Kind.LINK:
+            return key[:2] == (min(triple[:2]), max(triple[:2])) and key[2] == triple.path and part.way is Way.BOTH
+        case _:
+            return False
+
+
+def touches(part: Part, triple: Triple, groups: Mapping[int, int]) -> bool:
+    """Whether traffic between two nodes on any path may meet a part: what happens there needs no cause of its own."""
+    kind, key = part.kind, part.key
+    ends = {triple.src, triple.dst}
+    match kind:
+        case Kind.NODE | Kind.PORT:
+            return key[0] in ends
+        case Kind.PAIR | Kind.LINK:
+            return ends == set(key[:2])
+        case Kind.SWITCH:
+            return any(groups[n] == key[0] for n in ends)
+        case Kind.TRUNK | Kind.SPINE | Kind.UPLINKS | Kind.BETWEEN:
+            mine = {groups[n] for n in ends}
+            own = set() if kind is Kind.SPINE else {key[0]} if kind is Kind.TRUNK else set(key[:-1])
+            return len(mine) == 2 and mine >= own
+        case _:
+            return True
+
+
+def contains(part: Part, triple: Triple, tested: Tested) -> bool:
+    """Whether a directed pair on a path needs a part, or may meet it by chance."""
+    if triple.path in tested.ways:
+        return needs(part, triple, tested)
+    has_path = part.kind not in (Kind.FABRIC, Kind.NODE, Kind.PAIR)
+    if (has_path and part.key[-1] != triple.path) or not touches(part, triple, tested.groups):
+        return False
+    return part.way is Way.BOTH or part.key[0] == (triple.src if part.way is Way.OUT else triple.dst)
+
+
+def _whole_paths(bad: set[Triple], tested: Tested, num: Mapping[int, int]) -> list[Part]:
+    """The whole fabric, or whole planes, settled by counting before anything smaller is looked at.
+
+    A plane on which steered tests pass is not dead: its pairs failed for a few links that all of them met.
+    """
+    if len(tested.nodes) < MIN_PLANE_NODES:
+        return []
+    count = Counter(t.path for t in bad)
+    steered = Counter(tested.plane(t.path) for t in tested.steered if t not in tested.but)
+    failed = Counter(tested.plane(t.path) for t in bad if t.path in tested.ways)
+    whole = [
+        p for p in tested.paths if count[p] and count[p] >= NEARLY_ALL * num[p] and failed[p] >= NEARLY_ALL * steered[p]
+    ]
+    if len(whole) == len(tested.paths):
+        return [Part(Kind.FABRIC)]
+    return [Part(Kind.PLANE, (p,)) for p in whole]
+
+
+class _Unexplained:
+    """Failed pairs that no part explains yet, and every part that might, by how many it would explain.
+
+    Settling a part changes only the parts it shares pairs with, so only those are weighed again.
+    """
+
+    def __init__(self, left: set[Triple], silent: set[int], tested: Tested) -> None:
+        self.left, self.silent, self.tested = left, silent, tested
+        self.cleared: set[Triple] = set()
+        self.suspects = frozenset(
+            _link_of(t, tested) for t in left if t.path in tested.ways and tested.ways[t.path][1] >= 0
+        )
+        """Links between switches, as (group, t1, path), over which a steered test failed."""
+        self.counts: Counter[Part] = Counter()
+        for triple in left:
+            self.counts.update(self._parts_of(triple))
+        self.sizes: dict[Part, int] = {}
+        """Tested pairs of a part that nothing found so far explains, where they were counted."""
+        self.heap = [self._weight(part, num) for part, num in self.counts.items()]
+        heapq.heapify(self.heap)
+
+    def best(self) -> tuple[Part, list[Triple]]:
+        """The part that explains most, the larger of equals, with its tested pairs that nothing explains yet."""
+        while True:
+            _, minus_num, _, part = heapq.heappop(self.heap)
+            num, share = -minus_num, FLOW_SHARE if part.kind in _BY_CHANCE else NEARLY_ALL
+            if num != self.counts[part] or (part.kind not in _LINKS and num < share * self._at_least(part)):
+                continue
+            needed = [t for t in self.tested.of(part) if self._is_open(t)]
+            self.sizes[part] = len(needed)
+            bad = [t for t in needed if t in self.left]
+            is_whole = len(bad) >= share * len(needed) and self._all_near(part, needed)
+            if bad and is_whole and _has_witnesses(part, bad, self.tested):
+                if part.kind in _LINKS:  # what met it by chance is explained, too
+                    met = {t for t in self.left if t.path not in self.tested.ways and contains(part, t, self.tested)}
+                    needed += sorted(met)
+                return part, needed
+
+    def settle(self, members: Iterable[Triple]) -> None:
+        """These pairs are explained, also those that did not fail."""
+        changed: set[Part] = set()
+        for triple in members:
+            parts = self._parts_of(triple)
+            changed.update(parts)
+            self.cleared.add(triple)
+            for part in parts:
+                if part in self.sizes:
+                    self.sizes[part] -= 1
+            if triple in self.left:
+                self.left.remove(triple)
+                self.counts.subtract(parts)
+        for part in changed:
+            if self.counts[part] > 0:
+                heapq.heappush(self.heap, self._weight(part, self.counts[part]))
+
+    def _all_near(self, part: Part, needed: Iterable[Triple]) -> bool:
+        """Whether also pairs below one switch failed: where they pass, the fault lies above it and with none below."""
+        groups, ways = self.tested.groups, self.tested.ways
+        if not groups or part.kind not in (Kind.NODE, Kind.SWITCH, Kind.PORT):
+            return True
+        near = [t for t in needed if t.path not in ways and groups[t.src] == groups[t.dst]]
+        return sum(t in self.left for t in near) >= NEARLY_ALL * len(near)
+
+    def _is_open(self, triple: Triple) -> bool:
+        return self.tested.plane(triple.path) not in self.silent and triple not in self.cleared
+
+    def _at_least(self, part: Part) -> int:
+        """So many tested pairs the part has for sure: most parts fall at this, without a look at each pair."""
+        if part in self.sizes:
+            return self.sizes[part]
+        if part.kind not in (Kind.NODE, Kind.PORT) or self.tested.only is not None or self.tested.stopped:
+            return 0
+        ways = 2 if part.way is Way.BOTH else 1
+        paths = 1 if part.kind is Kind.PORT else len(self.tested.paths) - len(self.silent)
+        return ways * paths * (len(self.tested.nodes) - 1) - len(self.tested.but) - len(self.cleared)
+
+    def _weight(self, part: Part, num: int) -> tuple[int, int, int, Part]:
+        """What is taken first: what explains most, the larger of equals.
+
+        Where parts between switches are known by chance alone, they come after everything that a fault hits whole, and
+        before single pairs.
+        """
+        tier = 0
+        if self.tested.by_chance:
+            tier = 1 if part.kind in _BY_CHANCE else 2 if part.kind in (Kind.PAIR, Kind.LINK) else 0
+        return tier, -num, _SIZE[part.kind], part
+
+    def _parts_of(self, triple: Triple) -> list[Part]:
+        if triple.path in self.tested.ways:
+            return _parts_of_steered(triple, self.tested)
+        parts = _parts_of(triple, self.tested)
+        if self.suspects or self.tested.by_chance:
+            a, b = self.tested.groups[triple.src], self.tested.groups[triple.dst]
+            if a != b and self.tested.by_chance:
+                parts += [Part(Kind.BETWEEN, (min(a, b), max(a, b), triple.path))]
+                parts += [Part(Kind.UPLINKS, (g, triple.path)) for g in (a, b)]
+            elif a != b:
+                met = [s for s in self.suspects if s[2] == triple.path]
+                parts += [Part(Kind.TRUNK, s) for s in met if s[0] in (a, b)]
+                parts += {Part(Kind.SPINE, s[1:]) for s in met}
+        return parts
+
+
+_BY_CHANCE = (Kind.UPLINKS, Kind.BETWEEN)
+_LINKS = (Kind.SPINE, Kind.TRUNK)
+
+
+def _link_of(triple: Triple, tested: Tested) -> tuple[int, int, int]:
+    plane, t1 = tested.ways[triple.path]
+    return tested.groups[triple.src], t1, plane
+
+
+def _parts_of_steered(triple: Triple, tested: Tested) -> list[Part]:
+    src, dst, path = triple
+    group, t1, plane = _link_of(triple, tested)
+    parts = [Part(Kind.LINK, (min(src, dst), max(src, dst), path)), Part(Kind.SWITCH, (group, plane))]
+    for kind, rest in ((Kind.NODE, ()), (Kind.PORT, (plane,))):
+        parts += {Part(kind, (n, *rest)) for n in (src, dst)}
+        parts += [Part(kind, (src, *rest), Way.OUT), Part(kind, (dst, *rest), Way.IN)]
+    if t1 >= 0:
+        parts += [Part(Kind.TRUNK, (group, t1, plane)), Part(Kind.SPINE, (t1, plane))]
+    return parts
+
+
+def _parts_of(triple: Triple, tested: Tested) -> list[Part]:
+    src, dst, path = triple
+    low, high = min(src, dst), max(src, dst)
+    parts = [
+        Part(Kind.LINK, (low, high, path)),
+        Part(Kind.LINK, (src, dst, path), Way.OUT),
+        Part(Kind.NODE, (src,)),
+        Part(Kind.NODE, (dst,)),
+        Part(Kind.NODE, (src,), Way.OUT),
+        Part(Kind.NODE, (dst,), Way.IN),
+    ]
+    if len(tested.paths) > 1:
+        parts += [
+            Part(Kind.PAIR, (low, high)),
+            Part(Kind.PAIR, (src, dst), Way.OUT),
+            Part(Kind.PORT, (src, path)),
+            Part(Kind.PORT, (dst, path)),
+            Part(Kind.PORT, (src, path), Way.OUT),
+            Part(Kind.PORT, (dst, path), Way.IN),
+        ]
+    if tested.groups:
+        parts += [Part(Kind.SWITCH, (g, path)) for g in {tested.groups[src], tested.groups[dst]}]
+    return parts
+
+
+def _has_witnesses(part: Part, bad: list[Triple], tested: Tested) -> bool:
+    match part.kind:
+        case Kind.NODE | Kind.PORT:
+            both_ways = part.way is not Way.BOTH or len({t.src == part.key[0] for t in bad}) == 2
+            across = part.kind is Kind.PORT or len(tested.paths) == 1 or len({t.path for t in bad}) > 1
+            return both_ways and across and len(_partners(part, bad)) >= MIN_PARTNERS
+        case Kind.SWITCH:
+            return len({n for t in bad for n in t[:2] if tested.groups[n] == part.key[0]}) >= MIN_SWITCH_PORTS
+        case Kind.SPINE:
+            return len({_link_of(t, tested) for t in bad}) >= MIN_SPINE_LINKS
+        case Kind.TRUNK:
+            return True
+        case Kind.UPLINKS:
+            others = {tested.groups[n] for t in bad for n in t[:2]} - {part.key[0]}
+            return len(others) >= MIN_PARTNERS and _is_scattered(bad)
+        case Kind.BETWEEN:
+            return _is_scattered(bad)
+        case Kind.LINK if bad and bad[0].path in tested.ways:
+            return True
+        case Kind.PAIR | Kind.LINK:
+            several = part.kind is Kind.LINK or len({t.path for t in bad}) > 1
+            return several and (part.way is Way.OUT or len({t.src for t in bad}) == 2)
+        case _:
+            return True
+
+
+def _is_scattered(bad: Iterable[Triple]) -> bool:
+    """Whether no single node is in all of these pairs, and there are enough of them."""
+    pairs = [set(t[:2]) for t in bad]
+    return len(pairs) >= MIN_SCATTERED and not set.intersection(*pairs)
+
+
+def _partners(part: Part, bad: Iterable[Triple]) -> list[int]:
+    return sorted({n for t in bad for n in (t.src, t.dst)} - {part.key[0]})
+
+
+def _culprit(part: Part, bad: list[Triple], num_tested: int) -> Culprit:
+    return Culprit(
+        part=part,
+        num_bad=len(bad),
+        num_tested=num_tested,
+        pairs=tuple(_spread(bad)),
+        partners=tuple(_partners(part, bad)) if part.kind in (Kind.NODE, Kind.PORT) else (),
+    )
+
+
+def _spread(bad: list[Triple]) -> list[Triple]:
+    """Some of many pairs: in turn one of each sender, so that the sample names many nodes."""
+    by_src: defaultdict[int, list[Triple]] = defaultdict(list)
+    for triple in sorted(bad[: MAX_SHOWN * MAX_SHOWN]):
+        by_src[triple.src].append(triple)
+    out: list[Triple] = []
+    depth = 0
+    while len(out) < min(len(bad), MAX_SHOWN) and depth < MAX_SHOWN:
+        out += [rows[depth] for rows in by_src.values() if depth < len(rows)]
+        depth += 1
+    return out[:MAX_SHOWN]

@@ -1,0 +1,152 @@
+"""Performs the steps of a phase on real nodes: one line to all agents, then answers until everybody spoke or is lost.
+
+Knows: time, patience, lines of JSON. Must not know: what a step is for.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from fairlead.cluster.protocol import Line, Result
+from fairlead.preflight.pairs.phase import Answers, Report, Step
+
+T = TypeVar("T")
+
+BEHIND_S = 2.0
+"""How far this side may be behind with its reading."""
+AGENT = (
+    "fairlead-agent",
+    "fairlead.preflight.pairs.onnode.counting",
+    "fairlead.preflight.pairs.onnode.wire",
+    "fairlead.preflight.pairs.onnode.agent",
+)
+"""The name and the parts of the program that is driven."""
+
+_decode = msgspec.json.Decoder(Report).decode
+
+
+class Group(Protocol):
+    """Processes that run on nodes, one each, with their lines in and out."""
+
+    def send(self, text: str) -> None:
+        """One line to the standard input of every process."""
+        ...
+
+    def read(self, timeout_s: float) -> Line | None:
+        """The next line any of them wrote, or None: nothing came within that time, or all have ended."""
+        ...
+
+    @property
+    def ended(self) -> Mapping[str, Result]:
+        """Nodes whose process has ended so far, and how."""
+        ...
+
+    @property
+    def num_starting(self) -> int:
+        """Nodes that have not been reached yet: behind a fan-out they are, one wave after the other."""
+        ...
+
+
+class Driver:
+    """Drives one group of agents. `hears` sees everything that is not an answer: complaints on standard error."""
+
+    def __init__(
+        self, group: Group, nodes: Sequence[str], *, lost_s: float, hears: Callable[[Line], None] = lambda _: None
+    ) -> None:
+        self.group, self.nodes, self.lost_s, self.hears = group, nodes, lost_s, hears
+        self.number = {node: i for i, node in enumerate(nodes)}
+        self.said: dict[int, str] = {}
+        """The last complaint of each node."""
+
+    def run(self, phase: Generator[Step, Answers, T]) -> T:
+        """Perform a phase to its end."""
+        answers = Answers({})
+        try:
+            step = next(phase)
+            while True:
+                answers = self.perform(step)
+                step = phase.send(answers)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+    def perform(self, step: Step) -> Answers:
+        """One step. A node is lost when its process ends, or is `lost_s` later than the others or `limit_s` in all.
+
+        As long as nodes are still being reached, one after the other, both times begin anew with each of them.
+        """
+        asked_ns, asked = time.time_ns(), time.monotonic()
+        started, starting = asked, self.group.num_starting
+        self.group.send(json.dumps(step.line, separators=(",", ":")))
+        reports: dict[int, Report] = {}
+        at_ns: dict[int, int] = {}
+        waiting, unsent = set(step.expect), set(step.expect)
+        lost: dict[int, str] = {}
+        has_collected = False
+        last_word = started
+        while waiting:
+            self._lose_ended(waiting, lost)
+            unsent &= waiting
+            if step.collect and waiting and not unsent and not has_collected:
+                self.group.send(json.dumps(step.collect, separators=(",", ":")))
+                has_collected, last_word = True, time.monotonic()
+            line = self.group.read(self._wait_s(started, last_word, step, len(waiting)))
+            now = time.monotonic()
+            if self.group.num_starting != starting:
+                started, last_word, starting = now, now, self.group.num_starting
+            report = self._report(line) if line is not None else None
+            node = self.number.get(line.node) if line is not None else None
+            if report is not None and report.step == step.line.get("step") and node in waiting:
+                last_word = now
+                unsent.discard(node)
+                if not report.sent:
+                    reports[node], at_ns[node] = report, time.time_ns()
+                    waiting.discard(node)
+            # while lines come, an answer may be among those not read yet; but not for ever
+            elif self._is_late(now - (BEHIND_S if line is not None else 0), started, last_word, step, waiting):
+                silent = set(unsent or waiting)
+                lost.update(dict.fromkeys(silent, f"no answer to `{step.line['do']}` within {now - asked:.1f} s"))
+                waiting -= silent
+                unsent -= silent
+                last_word = now
+        return Answers(reports, asked_ns, at_ns, lost)
+
+    def _lose_ended(self, waiting: set[int], lost: dict[int, str]) -> None:
+        for name, result in self.group.ended.items():
+            node = self.number.get(name)
+            if node in waiting:
+                why = result.error or self.said.get(node, "") or "its agent ended"
+                lost[node] = why
+                waiting.discard(node)
+
+    def _wait_s(self, started: float, last_word: float, step: Step, num_waiting: int) -> float:
+        if num_waiting == len(step.expect):  # nobody has answered yet: the step may simply take long
+            return max(0.05, started + step.limit_s - time.monotonic())
+        return max(0.05, min(last_word + self.lost_s, started + step.limit_s) - time.monotonic())
+
+    def _is_late(self, now: float, started: float, last_word: float, step: Step, waiting: set[int]) -> bool:
+        if not waiting:
+            return False
+        if now >= started + step.limit_s:
+            return True
+        return len(waiting) < len(step.expect) and now >= last_word + self.lost_s
+
+    def _report(self, line: Line) -> Report | None:
+        if line.node not in self.number or line.stream != "stdout":
+            self._complaint(line)
+            return None
+        try:
+            return _decode(line.text)
+        except ValueError:
+            self._complaint(line)
+            return None
+
+    def _complaint(self, line: Line) -> None:
+        if (node := self.number.get(line.node)) is not None and line.text.strip():
+            self.said[node] = line.text.strip()
+        self.hears(line)

@@ -1,0 +1,550 @@
+"""Facts of the pair phase to findings: what ails which node, port, plane or pair, and what was not tested. Pure.
+
+The words for every symptom stand in one table. Which part is guilty was settled by blame.py; here it gets names,
+numbers and a way to mend it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from fairlead.base.nodeset import fold
+from fairlead.base.units import duration, rate
+from fairlead.preflight.pairs import counters
+from fairlead.preflight.pairs.blame import Culprit, Kind, Part, Triple, Way
+from fairlead.preflight.pairs.facts import PairFacts
+from fairlead.preflight.pairs.limits import DEFAULT, Limits
+from fairlead.preflight.pairs.symptoms import Blame, Symptom, blames, floor, late_from, median_rate, without_address
+from fairlead.records.finding import Evidence, Finding, Subject, node
+from fairlead.records.verdict import Verdict
+
+MAX_EVIDENCE = 4
+MAX_UNTESTED_SHOWN = 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """How a symptom is called and said; `{...}` are numbers filled in from the pairs."""
+
+    code: str
+    says: str
+    remedy: str
+    verdict: Verdict = Verdict.FAIL
+
+
+_WORDS = {
+    Symptom.BLOCKED: _Words(
+        "preflight/unreachable",
+        "no packet arrives",
+        "look at the cable, the switch port and its counters, then at filters: nft list ruleset; iptables -S",
+    ),
+    Symptom.MTU: _Words(
+        "preflight/mtu",
+        "full-size packets ({full_bytes} bytes) vanish while small ones arrive",
+        "set the same MTU on every interface and switch port of the path: ip link show; tracepath -n PEER",
+    ),
+    Symptom.DARK: _Words(
+        "preflight/dead-path",
+        "some flows arrive whole and others not at all: one of several paths is dead",
+        "look at the links between the switches of this plane; one of them drops silently",
+    ),
+    Symptom.LOSSY: _Words(
+        "preflight/packet-loss",
+        "{loss} of the packets are lost",
+        "look at error counters at both ends (ethtool -S, perfquery), then change cable or transceiver",
+    ),
+    Symptom.SLOW: _Words(
+        "preflight/slow-link",
+        "{rate}, where {usual}",
+        "look at the negotiated speed and width at both ends: ethtool, ibstat; then at shapers: tc qdisc",
+    ),
+    Symptom.LATE: _Words(
+        "preflight/late-link",
+        "the shortest round trip takes {rtt}, where the fleet's median is {median_rtt}",
+        "look for a detour or a standing queue: routes, and queue counters of the switches",
+        Verdict.WARN,
+    ),
+}
+
+
+def judge_pairs(facts: PairFacts, limits: Limits = DEFAULT) -> list[Finding]:
+    """Every finding of the pair phase, culprits first in the order of how much they explain, the summary last."""
+    found, fleet = blames(facts, limits), _fleet(facts, limits)
+    never_repeated = [b for b in found if _is_left_over(b, facts)]
+    judged = [
+        *_lost(facts),
+        *_no_address(facts),
+        *(_finding(b, facts, fleet) for b in found if b not in never_repeated),
+        *_left_over(never_repeated, facts),
+        *_tcp(facts, found),
+        *_ports(facts),
+        *_slow_nodes(facts, limits),
+        *_clocks(facts, limits),
+        *_untested(facts),
+    ]
+    return [*judged, _summary(facts, judged)]
+
+
+def dead_part(facts: PairFacts, limits: Limits = DEFAULT) -> str:
+    """What is broken for every node alike, so that no collective can pass it; empty where nothing is."""
+    for blame in blames(facts, limits):
+        is_wide = blame.culprit.part.kind in (Kind.FABRIC, Kind.PLANE, Kind.SWITCH)
+        if is_wide and blame.is_confirmed and blame.symptom in (Symptom.BLOCKED, Symptom.MTU, Symptom.DARK):
+            return f"{_subject(blame.culprit.part, facts).name} is dead"
+    return ""
+
+
+# ---- guilty parts ----------------------------------------------------------------------------------------------------
+
+
+def _finding(blame: Blame, facts: PairFacts, fleet: dict[str, float]) -> Finding:
+    words, culprit = _WORDS[blame.symptom], blame.culprit
+    values = _values(blame, facts, fleet)
+    message = f"{words.says.format(**values)}, {_where(culprit, facts)}"
+    verdict = words.verdict
+    if not blame.is_confirmed:
+        message += "; not settled within the rounds allowed"
+        verdict = Verdict.WARN
+    return Finding(
+        code=words.code,
+        verdict=verdict,
+        subject=_subject(culprit.part, facts),
+        message=message,
+        evidence=tuple(_evidence(blame, facts)),
+        remedy=words.remedy,
+        data={
+            "symptom": str(blame.symptom),
+            "part": str(culprit.part.kind),
+            "way": str(culprit.part.way),
+            "paths": sorted({path_name(facts, t.path) for t in culprit.pairs}),
+            "pairs_failed": culprit.num_bad,
+            "pairs_tested": culprit.num_tested,
+            "partners": [facts.nodes[n] for n in culprit.partners[:MAX_UNTESTED_SHOWN]],
+            "confirmed": blame.is_confirmed,
+            **{k: v for k, v in values.items() if k.endswith(("_bps", "_ns", "_ratio"))},
+        },
+    )
+
+
+def _is_left_over(blame: Blame, facts: PairFacts) -> bool:
+    """Whether a pair lost a few packets once, and the rounds allowed were used up by others before it was repeated."""
+    if (
+        blame.is_confirmed
+        or blame.symptom is not Symptom.LOSSY
+        or blame.culprit.part.kind not in (Kind.PAIR, Kind.LINK)
+    ):
+        return False
+    again = {(t.src, t.dst, t.path) for t in facts.again}
+    return again.isdisjoint(blame.culprit.pairs)
+
+
+def _left_over(unsettled: list[Blame], facts: PairFacts) -> Iterator[Finding]:
+    """One warning for all of them: a busy machine loses a packet now and then, and that is nobody's fault."""
+    if unsettled:
+        yield Finding(
+            code="preflight/packet-loss",
+            verdict=Verdict.WARN,
+            subject=Subject(kind="cluster"),
+            message=f"{_plural(len(unsettled), 'pair')} lost packets once and could not be tested again within the "
+            "rounds allowed: the machines or the fabric are busy",
+            evidence=tuple(e for b in unsettled[:MAX_EVIDENCE] for e in _evidence(b, facts)),
+            remedy="preflight again when nothing else runs",
+            data={"pairs": len(unsettled)},
+        )
+
+
+def _subject(part: Part, facts: PairFacts) -> Subject:
+    kind, key = part.kind, part.key
+    match kind:
+        case Kind.FABRIC:
+            return Subject(kind="cluster", nodes=facts.nodes, name="the fabric")
+        case Kind.PLANE:
+            return Subject(kind="plane", name=facts.paths[key[0]])
+        case Kind.SWITCH:
+            below = tuple(facts.nodes[n] for n, group in facts.groups.items() if group == key[0])
+            return Subject(kind="plane", nodes=below, name=_group_name(facts, key[0], key[1]))
+        case Kind.SPINE:
+            return Subject(kind="plane", name=f"{_plane_of(facts, key[1])}/t1-{key[0]}")
+        case Kind.TRUNK:
+            return Subject(kind="link", name=link_name(facts, key[0], key[1], key[2]))
+        case Kind.UPLINKS:
+            return Subject(kind="link", name=f"{_group_name(facts, key[0], key[1])} uplinks")
+        case Kind.BETWEEN:
+            return Subject(kind="link", name=" - ".join(_group_name(facts, g, key[2]) for g in key[:2]))
+        case Kind.NODE:
+            return node(facts.nodes[key[0]])
+        case Kind.PORT:
+            return Subject(kind="port", nodes=(facts.nodes[key[0]],), name=facts.paths[key[1]])
+        case Kind.PAIR | Kind.LINK:
+            path = path_name(facts, key[2]) if kind is Kind.LINK and len(facts.paths) > 1 else ""
+            return Subject(kind="pair", nodes=(facts.nodes[key[0]], facts.nodes[key[1]]), name=path)
+
+
+def path_name(facts: PairFacts, path: int) -> str:
+    """What a path is called; a steered one says over which T1 it goes."""
+    if path not in facts.ways:
+        return facts.paths[path]
+    plane, t1 = facts.ways[path]
+    return f"{facts.paths[plane]} over {'its T0 alone' if t1 < 0 else f't1-{t1}'}"
+
+
+def link_name(facts: PairFacts, group: int, t1: int, path: int) -> str:
+    """The link between a T0 and a T1, as spec/topology.py names it."""
+    return f"{_group_name(facts, group, path)}/t1-{t1}"
+
+
+def _plane_of(facts: PairFacts, path: int) -> str:
+    """`p1`, as the names of its switches begin."""
+    return _switch(facts, min(facts.groups), path).partition("/")[0]
+
+
+def _group_name(facts: PairFacts, group: int, path: int) -> str:
+    return _switch(facts, next(n for n, g in facts.groups.items() if g == group), path)
+
+
+def _switch(facts: PairFacts, node: int, path: int) -> str:
+    """The switch a node hangs below on a path, by name."""
+    return (facts.switches[node][path] if facts.switches else "") or f"switch {facts.groups[node]}"
+
+
+def _where(culprit: Culprit, facts: PairFacts) -> str:
+    """Which way, and with how many witnesses; never a node's name, so that equal findings fold."""
+    kind, way = culprit.part.kind, culprit.part.way
+    num = len(culprit.partners)
+    match kind:
+        case Kind.PAIR | Kind.LINK:
+            return "in both directions" if way is Way.BOTH else "from the first node to the second"
+        case Kind.NODE | Kind.PORT:
+            said = {Way.BOTH: "in and out", Way.OUT: "outward", Way.IN: "inward"}[way]
+            return (
+                f"{said}, with each of {num} partners"
+                if culprit.num_bad == culprit.num_tested
+                else f"{said}, with {num} partners"
+            )
+        case Kind.SWITCH:
+            return "for every node below this switch"
+        case Kind.SPINE:
+            return "over each link of this switch, tested by itself"
+        case Kind.TRUNK:
+            return "over this link between two switches, tested by itself"
+        case Kind.UPLINKS:
+            return "between nodes below this switch and those below others, and not among the former"
+        case Kind.BETWEEN:
+            return "between nodes below these two switches, and not among those of either"
+        case _:
+            return f"between {culprit.num_bad} of {culprit.num_tested} tested pairs of nodes"
+
+
+def _fleet(facts: PairFacts, limits: Limits) -> dict[str, float]:
+    """What all pairs together showed."""
+    times = [s.rtt_ns for s in facts.speeds if s.rtt_ns]
+    return {
+        "median_bps": median_rate(facts),
+        "port_bps": facts.port_bps,
+        "floor_bps": floor(facts, limits),
+        "median_rtt_ns": statistics.median(times) if times else 0,
+        "late_from_ns": late_from(facts, limits) if times else 0,
+    }
+
+
+def _values(blame: Blame, facts: PairFacts, fleet: dict[str, float]) -> dict[str, Any]:
+    """The numbers behind a symptom, and as words."""
+    pairs = set(blame.culprit.pairs)
+    if blame.symptom.is_burst:
+        loss = _loss(pairs, facts)
+        full_bytes = max((facts.full_bytes.get(t.path, 0) for t in pairs), default=0)
+        return {"full_bytes": full_bytes, "loss": f"{loss:.1%}", "loss_ratio": loss}
+    speeds = [s for s in chain(facts.speeds, facts.speeds_again) if Triple(s.src, s.dst, s.path) in pairs]
+    rate_bps = _middle(s.rate_bps for s in speeds)
+    if any(t.path in facts.ways for t in pairs):
+        fleet = fleet | {"median_bps": median_rate(facts, over=1)}
+    rtt_ns = min((s.rtt_ns for s in speeds if s.rtt_ns), default=0)
+    is_all_slow = fleet["median_bps"] < fleet["floor_bps"]
+    usual = (
+        f"a port carries {rate(fleet['port_bps'])}"
+        if is_all_slow
+        else f"the fleet's median is {rate(fleet['median_bps'])}"
+    )
+    return fleet | {
+        "rate": rate(rate_bps),
+        "usual": usual,
+        "rate_bps": rate_bps,
+        "rtt": duration(rtt_ns / 1e9),
+        "rtt_ns": rtt_ns,
+        "median_rtt": duration(fleet["median_rtt_ns"] / 1e9),
+    }
+
+
+def _middle(values: Iterable[float]) -> float:
+    known = [v for v in values if v]
+    return statistics.median(known) if known else 0.0
+
+
+def _loss(pairs: set[Triple], facts: PairFacts) -> float:
+    """Share of packets lost on the repeated bursts of these pairs, or on the first ones where none was repeated."""
+    for bursts, small in ((facts.again, facts.again_small), (facts.bursts, facts.small)):
+        mine = [t for t in bursts if Triple(t.src, t.dst, t.path) in pairs]
+        if mine:
+            sent = len(mine) * (small + facts.full)
+            return sum(small + facts.full - t.small - t.full - t.lost_here for t in mine) / sent
+    return 0.0
+
+
+def _evidence(blame: Blame, facts: PairFacts) -> Iterator[Evidence]:
+    """What a few of the pairs showed, repeated ones first, one line a pair; then what the sender's own kernel said."""
+    pairs = set(blame.culprit.pairs)
+    said: dict[Triple, str] = {}
+    if blame.symptom.is_burst:
+        for burst, small in chain(
+            ((t, facts.again_small) for t in facts.again), ((t, facts.small) for t in facts.bursts)
+        ):
+            triple = Triple(burst.src, burst.dst, burst.path)
+            if triple in pairs and triple not in said:
+                text = f"{burst.small} of {small} small and {burst.full} of {facts.full} full-size packets arrived"
+                busy = f", {burst.lost_here} more found the receiver busy" if burst.lost_here else ""
+                said[triple] = text + busy
+    else:
+        for speed in chain(facts.speeds_again, facts.speeds):
+            triple = Triple(speed.src, speed.dst, speed.path)
+            if triple in pairs and triple not in said:
+                text = rate(speed.rate_bps) if speed.rate_bps else "too little arrived for a rate"
+                back = f"round trip {duration(speed.rtt_ns / 1e9)}" if speed.rtt_ns else "no answer to a ping"
+                said[triple] = f"{text}, {back}"
+    for triple, text in list(said.items())[:MAX_EVIDENCE]:
+        yield Evidence(_pair_text(triple, facts), text)
+    errors = sorted({(f.src, f.path, f.error) for f in facts.faults if Triple(f.src, f.dst, f.path) in pairs})
+    for src, path, error in errors[:1]:
+        yield Evidence(f"sendto on {facts.nodes[src]}, {path_name(facts, path)}", error)
+
+
+def _pair_text(triple: Triple, facts: PairFacts) -> str:
+    return f"{facts.nodes[triple.src]} -> {facts.nodes[triple.dst]}, {path_name(facts, triple.path)}"
+
+
+# ---- nodes -----------------------------------------------------------------------------------------------------------
+
+
+def _lost(facts: PairFacts) -> Iterator[Finding]:
+    for number, why in sorted(facts.lost.items()):
+        yield Finding(
+            code="preflight/node-lost",
+            verdict=Verdict.FAIL,
+            subject=node(facts.nodes[number]),
+            message=f"stopped answering while pairs were tested: {why}",
+            remedy="look at its console, its memory and its load; then drain it",
+        )
+
+
+def _no_address(facts: PairFacts) -> Iterator[Finding]:
+    """Nodes that nobody can reach for want of an address. A rail that most nodes of a pool lack is no fault of theirs,
+    nor is one that goes by another name: who has as many rails as the others lacks none.
+    """
+    pools: dict[str, list[tuple[str, ...]]] = {}
+    for number, own in enumerate(facts.addresses):
+        pools.setdefault(facts.pools.get(number, ""), []).append(own)
+    has = {pool: [sum(map(bool, there)) for there in zip(*rows, strict=True)] for pool, rows in pools.items()}
+    usual = {pool: statistics.median(sum(map(bool, own[1:])) for own in rows) for pool, rows in pools.items()}
+    for number, own in enumerate(facts.addresses):
+        pool = facts.pools.get(number, "")
+        lacks = sum(map(bool, own[1:])) < usual[pool]
+        for path in [0] if not own[0] else [p for p, address in enumerate(own) if not address and lacks]:
+            num_others = has[pool][path] if path else 0
+            if path and num_others * 2 <= len(pools[pool]):
+                continue
+            name = facts.paths[path]
+            yield Finding(
+                code="preflight/no-address",
+                verdict=Verdict.FAIL,
+                subject=Subject(kind="port", nodes=(facts.nodes[number],), name=name)
+                if path
+                else node(facts.nodes[number]),
+                message=f"it has no address there, as {_plural(num_others, 'other node')} do"
+                if path
+                else "it has no address at which other nodes could reach it",
+                evidence=(Evidence(f"addresses of {facts.nodes[number]}", ", ".join(filter(None, own)) or "none"),),
+                remedy="ip -br address; ip route; correct the interface's configuration",
+            )
+    for number, path, error in facts.unbound:
+        yield Finding(
+            code="preflight/no-address",
+            verdict=Verdict.FAIL,
+            subject=Subject(kind="port", nodes=(facts.nodes[number],), name=facts.paths[path]),
+            message=f"the node does not have the address it should have there: {error}",
+            evidence=(Evidence(f"bind on {facts.nodes[number]}", facts.addresses[number][path]),),
+            remedy="ip -br address; correct the interface's configuration",
+        )
+
+
+def _ports(facts: PairFacts) -> Iterator[Finding]:
+    """What ports counted while they were watched."""
+    for number, change in facts.counted:
+        seconds = facts.watched_s.get(number, 0.0)
+        row, most = counters.table().get(change.counter), counters.allowed(change, facts.port_bps, seconds)
+        delta = change.after - change.before
+        if row is None or most is None or delta <= most:
+            continue
+        is_change = row.judged == "change"
+        often = f"by {delta}" if is_change else f"by {delta}, where a healthy link has at most {most}"
+        at_least = "at least " if change.after == row.full else ""
+        yield Finding(
+            code="preflight/port-flap" if is_change else "preflight/port-errors",
+            verdict=Verdict.FAIL,
+            subject=Subject(kind="port", nodes=(facts.nodes[number],), name=change.rail),
+            message=f"{row.says}: {change.counter} went up {at_least}{often} within {duration(seconds)}",
+            evidence=(
+                Evidence(
+                    f"{change.counter} of {facts.nodes[number]}, {change.rail}", f"{change.before}, then {change.after}"
+                ),
+            ),
+            remedy="dmesg on the node and the switch's log of this port; then change cable or transceiver",
+            data={"counter": change.counter, "delta": delta, "limit": most, "seconds": seconds, "source": row.source},
+        )
+
+
+def _untested(facts: PairFacts) -> Iterator[Finding]:
+    """What no packet and no reading was about."""
+    for why in dict.fromkeys(facts.untested.values()):
+        rails = [rail for rail, reason in facts.untested.items() if reason == why]
+        yield Finding(
+            code="preflight/not-tested",
+            verdict=Verdict.SKIP,
+            subject=Subject(kind="cluster", name=", ".join(rails)),
+            message=f"not tested pair by pair: {why}, and pairs send IP packets",
+            remedy="set up IPoIB, or addresses, on these ports to have them tested here",
+            data={"rails": rails},
+        )
+    for number in sorted({n for n, _ in facts.uncounted}):
+        rails = [rail for n, rail in facts.uncounted if n == number]
+        yield Finding(
+            code="preflight/no-counters",
+            verdict=Verdict.SKIP,
+            subject=node(facts.nodes[number]),
+            message=f"no counter could be read of {', '.join(rails)}: a link that flaps while nobody sends is not seen",
+            remedy="ls /sys/class/net/*/carrier_changes /sys/class/infiniband/*/ports/*/counters",
+        )
+
+
+def _slow_nodes(facts: PairFacts, limits: Limits) -> Iterator[Finding]:
+    """Nodes that take much longer than the quickest for the same work, each working alone."""
+    alone = {n: [w for w in works if w.alone] for n, works in facts.work.items()}
+    first = {n: works[0].wall_ns for n, works in facts.work.items() if works}
+    if not any(alone.values()):
+        return
+    quickest = min((n for n in alone if alone[n]), key=lambda n: first[n])
+    reference_ns = max(w.wall_ns for w in alone[quickest])
+    for number, works in sorted(alone.items()):
+        best = min(works, key=lambda w: w.wall_ns, default=None)
+        if best is None or number == quickest or best.wall_ns < limits.slow_node_ratio * reference_ns:
+            continue
+        throttled = best.wall_ns > 1.5 * best.cpu_ns
+        why = "its processes get only part of a processor" if throttled else "its processor itself is slower"
+        yield Finding(
+            code="preflight/slow-node",
+            verdict=Verdict.FAIL,
+            subject=node(facts.nodes[number]),
+            message=f"takes {best.wall_ns / reference_ns:.1f} times as long as others for the same work: {why}",
+            evidence=(
+                Evidence(
+                    "fixed work, alone", f"{duration(best.wall_ns / 1e9)}, of it {duration(best.cpu_ns / 1e9)} on a CPU"
+                ),
+                Evidence(f"the same on {facts.nodes[quickest]}", duration(reference_ns / 1e9)),
+            ),
+            remedy="top; cat /sys/fs/cgroup/cpu.stat; cpupower frequency-info; look for a power or heat limit",
+            data={"wall_ns": best.wall_ns, "cpu_ns": best.cpu_ns, "reference_ns": reference_ns},
+        )
+
+
+def _clocks(facts: PairFacts, limits: Limits) -> Iterator[Finding]:
+    """Clocks that differ from the fleet's median by more than the limit and the uncertainty of the exchange."""
+    if not facts.clocks:
+        return
+    middle = statistics.median(c.offset_ns for c in facts.clocks.values())
+    for number, clock in sorted(facts.clocks.items()):
+        off = clock.offset_ns - middle
+        if abs(off) > limits.clock_ns + clock.rtt_ns / 2:
+            yield Finding(
+                code="preflight/clock-skew",
+                verdict=Verdict.FAIL,
+                subject=node(facts.nodes[number]),
+                message=f"the clock is {duration(abs(off) / 1e9)} {'ahead of' if off > 0 else 'behind'} the fleet's",
+                evidence=(Evidence("exchange", f"give or take {duration(clock.rtt_ns / 2e9)}"),),
+                remedy="chronyc tracking; chronyc makestep",
+                data={"offset_ns": off, "uncertainty_ns": clock.rtt_ns / 2, "limit_ns": limits.clock_ns},
+            )
+
+
+# ---- connections and the summary -------------------------------------------------------------------------------------
+
+
+def _tcp(facts: PairFacts, found: list[Blame]) -> Iterator[Finding]:
+    """Pairs whose packets pass and whose connections do not."""
+    homeless = without_address(facts)
+    for src, dst, error in facts.tcp:
+        if src in facts.lost or dst in facts.lost or {(src, 0), (dst, 0)} & homeless:
+            continue
+        yield Finding(
+            code="preflight/tcp",
+            verdict=Verdict.FAIL,
+            subject=Subject(kind="pair", nodes=(facts.nodes[src], facts.nodes[dst])),
+            message=f"packets pass, but a TCP connection from the first node to the second carries no message: {error}",
+            remedy="nft list ruleset; iptables -S on both: jobs use ports 49152 to 65535",
+        )
+
+
+def _summary(facts: PairFacts, judged: list[Finding]) -> Finding:
+    """What was tested, and what was not: the last line of the pair phase."""
+    num = len(facts.members)
+    pairs = num * (num - 1)
+    of_pairs = [s for s in facts.speeds if s.path not in facts.ways]
+    measured = {(s.src, s.dst) for s in of_pairs}
+    members = set(facts.members)
+    missing = (
+        [(a, b) for a in facts.members for b in facts.members if a != b and (a, b) not in measured]
+        if pairs <= 4096
+        else []
+    )
+    num_missing = pairs - len({m for m in measured if m[0] in members and m[1] in members})
+    rates, times = [s.rate_bps for s in of_pairs if s.rate_bps], [s.rtt_ns for s in of_pairs if s.rtt_ns]
+    links = {(facts.groups[src], *facts.ways[path]) for src, _, path in facts.steered if facts.ways[path][1] >= 0}
+    rounds = {kind: _plural(facts.rounds.get(kind, 0), "round") for kind in ("burst", "speed")}
+    said = [f"{pairs} directed pairs of {num} nodes on {_plural(len(facts.paths), 'path')} in {rounds['burst']}"]
+    if rates:
+        said.append(
+            f"rates of {pairs - num_missing} in {rounds['speed']}: median {rate(statistics.median(rates))}, "
+            f"round trip {duration(statistics.median(times) / 1e9) if times else 'unknown'}"
+        )
+    if num_missing:
+        said.append(f"{num_missing} not tested for bandwidth")
+    if links:
+        said.append(f"{_plural(len(links), 'link')} between switches by themselves")
+    if facts.rounds.get("adaptive"):
+        said.append(f"{_plural(facts.rounds['adaptive'], 'adaptive round')}")
+    if facts.tcp_skipped:
+        said.append("connections not tested, as packets already fail")
+    is_well = not any(f.verdict is Verdict.FAIL for f in judged)
+    untested = [f"{facts.nodes[a]}>{facts.nodes[b]}" for a, b in missing]
+    return Finding(
+        code="preflight/pairs",
+        verdict=(Verdict.PASS if is_well and num > 1 else Verdict.SKIP),
+        subject=Subject(kind="cluster"),
+        message="; ".join(said),
+        data={
+            "nodes": fold([facts.nodes[n] for n in facts.members]),
+            "directed_pairs": pairs,
+            "paths": list(facts.paths),
+            "rounds": facts.rounds,
+            "links_tested": len(links),
+            "bandwidth_not_tested": untested[:MAX_UNTESTED_SHOWN] if len(untested) > MAX_UNTESTED_SHOWN else untested,
+            "num_bandwidth_not_tested": num_missing,
+            "median_rate_bps": statistics.median(rates) if rates else None,
+            "median_rtt_ns": statistics.median(times) if times else None,
+        },
+    )
+
+
+def _plural(num: int, what: str) -> str:
+    return f"{num} {what}" + ("" if num == 1 else "s")

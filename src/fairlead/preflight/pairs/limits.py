@@ -1,0 +1,110 @@
+"""The numbers of the pair phase, from limits.toml, and what follows from them. None depends on how fast a link is.
+
+How long a burst must be. A link that loses one packet in twenty, one way, lets a whole burst of k packets pass with
+probability 0.95^k: for the 208 of the first pass 2.3e-5 a pair, and a faulty port is met by at least one pair more.
+
+What it takes to accuse. Any damage in the first pass is only a suspicion: two repetitions of 408 packets, in quiet,
+must each lose 1 % or more, which is 5 packets. At 5 % loss one misses that with probability 1.4e-5; a link that loses
+one packet in ten thousand reaches it with 7.4e-10. Packets that arrived and found no room in the receiver's socket are
+not counted as lost.
+
+What a burst may weigh. Its 208 packets are under 100 KB at an MTU of 9000, less than the buffer of any port that one
+would use for this, so that even a link a hundred times slower than its neighbours delivers it whole, only later.
+"""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from importlib import resources
+
+import msgspec
+
+from fairlead.preflight.table import Preflight
+from fairlead.records.limit import Judges, Limit
+from fairlead.spec.model import Spec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Numbers with units; what each is and who says so stands in limits.toml."""
+
+    small: int
+    again_small: int
+    link_small: int
+    full: int
+    batch: int
+    gap_us: int
+    quiet_ms: int
+    loss: float
+    by_chance: float
+    min_witnesses: int
+    min_slow_witnesses: int
+    speed_bytes: int
+    skip_bytes: int
+    window_bytes: int
+    speed_budget_ms: int
+    again_bytes: int
+    again_budget_ms: int
+    speed_quiet_ms: int
+    pings: int
+    slow_ratio: float
+    floor_ratio: float
+    floor_bps: float
+    late_ratio: float
+    late_mads: float
+    clock_ns: int
+    clock_exchanges: int
+    work_blocks: int
+    slow_node_ratio: float
+    watch_ms: int
+    lost_s: float
+    start_s: float
+    tcp_s: float
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the table says of one number."""
+
+    value: int | float
+    what: str
+    source: str
+    unit: str = ""
+    judges: Judges | None = None
+    """How it judges; None: it only says how much is sent, or how long is waited."""
+    code: str = ""
+
+
+@functools.cache
+def table() -> Mapping[str, Row]:
+    """Every number by name."""
+    text = resources.files("fairlead.preflight.pairs").joinpath("limits.toml").read_text("utf-8")
+    return msgspec.convert(tomllib.loads(text), dict[str, Row])
+
+
+DEFAULT = msgspec.convert({name: row.value for name, row in table().items()}, Limits)
+
+
+def limits_of(spec: Spec) -> Limits:
+    """The numbers for a cluster: the table's, with what the cluster file says instead."""
+    said = spec.table(Preflight).limits
+    return msgspec.convert(asdict(DEFAULT) | said, Limits, strict=False)
+
+
+def limits(spec: Spec) -> Iterator[Limit]:
+    """Those that judge, for `fairlead limits`."""
+    ours, said = limits_of(spec), spec.table(Preflight).limits
+    for name, row in table().items():
+        if row.judges is not None:
+            yield Limit(
+                name=name,
+                what=row.what,
+                judges=row.judges,
+                value=getattr(ours, name),
+                unit=row.unit,
+                source="the cluster file" if name in said else row.source,
+                key=f"preflight.limits.{name}",
+                code=row.code,
+            )

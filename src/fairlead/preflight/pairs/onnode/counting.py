@@ -1,0 +1,30 @@
+"""Reads the counters of this node's ports; judges nothing."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Any
+
+NET, IB = "/sys/class/net/%s/%s%s", "/sys/class/infiniband/%s/ports/%d/counters/%s"
+
+
+def read_counters(ports: Iterable[Sequence[Any]], counters: Iterable[Sequence[str]]) -> dict[str, dict[str, int]]:
+    """Rail -> counter -> value; what cannot be read is left out."""
+    found: dict[str, dict[str, int]] = {}
+    for rail, interface, device, port in ports:
+        own = found[rail] = {}
+        for name, where in counters:
+            if where == "net" and interface:
+                path = NET % (interface, "" if name == "carrier_changes" else "statistics/", name)
+            elif where == "ib" and device:
+                path = IB % (device, port, name)
+            else:
+                continue
+            try:
+                with open(path, "rb") as file:  # noqa: PTH123 - quick, and all it takes
+                    own[name] = int(file.read(64))
+            except (OSError, ValueError):
+                continue
+    return found

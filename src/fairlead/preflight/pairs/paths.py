@@ -1,0 +1,125 @@
+"""Which addresses of a node the pair phase uses: the one programs use, and one for each plane or rail. Pure.
+
+All of it comes from the address book. A rail on which fewer than two nodes have an address connects nobody by IP; it is
+listed with the reason, for nothing is left out without a word.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairlead.base.nodeset import NodeSet
+from fairlead.probe.addresses import natural
+from fairlead.records.addressbook import AddressBook, Place
+from fairlead.spec.contract import contract_of
+from fairlead.spec.model import Spec
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """Labels of the paths, each node's address on each (empty: it has none), and the switch each node hangs below."""
+
+    labels: tuple[str, ...]
+    addresses: dict[str, tuple[str, ...]]
+    groups: Mapping[str, int] = field(default_factory=dict)
+    """Nodes of one number hang below the same switch in every plane; empty where that is not known of all of them."""
+    switches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Node -> the switch it hangs below, path by path; empty where that is not known."""
+    untested: Mapping[str, str] = field(default_factory=dict)
+    """Rails that no packet of the pair phase takes, and why."""
+    rate_bps: float | None = None
+    """What a port is said to carry."""
+    t1: int = 0
+    """T1 switches of each plane, where ways can be chosen by address."""
+    seats: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Node -> T0 and port, for the same."""
+    planes: Mapping[int, int] = field(default_factory=dict)
+    """Path -> number of its plane, for the same."""
+
+    def first(self, node: str) -> str:
+        """The address programs use."""
+        return self.addresses[node][0]
+
+
+def paths_of(book: AddressBook) -> Paths:
+    """The paths between the nodes of a book. A node whose interfaces could not be read has no address at all."""
+    named = {place.node: {port.rail: port for port in place.ports} for place in book.places}
+    rails = sorted(book.rails, key=natural)
+    shared = [rail for rail in rails if sum(bool(own[rail].address) for own in named.values() if rail in own) > 1]
+    addresses, switches = {}, {}
+    for place in book.places:
+        own = [named[place.node].get(rail) for rail in shared]
+        addresses[place.node] = (place.address, *(port.address if port else "" for port in own))
+        switches[place.node] = ("", *(port.switch if port else "" for port in own))
+    why = Counter(place.why for place in book.places if place.why)
+    rates = [port.rate_bps for place in book.places for port in place.ports if port.rate_bps]
+    return Paths(
+        labels=(why.most_common(1)[0][0] if why else "no address", *shared),
+        addresses=addresses,
+        groups=_groups(book, switches),
+        switches=switches,
+        untested=_untested(book, shared),
+        rate_bps=min(rates) if rates else None,
+        **_steering(book, shared),
+    )
+
+
+def _steering(book: AddressBook, shared: list[str]) -> dict[str, Any]:
+    """What choosing ways needs; nothing where not all nodes can."""
+    t1s = {place.steering.t1 if place.steering.by == "usid" and place.seat else 0 for place in book.places}
+    planes = {i: {port.plane for p in book.places if (port := p.port(rail))} for i, rail in enumerate(shared, 1)}
+    if len(t1s) != 1 or not all(t1s):
+        return {}
+    return {
+        "t1": t1s.pop(),
+        "seats": {place.node: (place.seat.t0, place.seat.port) for place in book.places if place.seat},
+        "planes": {i: plane for i, (plane, *more) in planes.items() if plane is not None and not more},
+    }
+
+
+def port_bps(book: AddressBook, spec: Spec, nodes: NodeSet) -> float:
+    """What the slowest port between some nodes is meant to carry, b/s; 0 where nobody says.
+
+    A port whose place says its rate carries that, or its share of the trunks where these carry less; of others the VM
+    size says it.
+    """
+    places = [place for place in book.places if place.node in nodes]
+    if said := [rate for place in places if (rate := _said_bps(place, places))]:
+        return min(said)
+    sizes = [contract_of(spec, pool) for pool in spec.pools if pool.nodes & nodes]
+    return 1e9 * min((gbps for size in sizes for gbps in (size.ethernet_gbps, *size.hca_rates_gbps) if gbps), default=0)
+
+
+def _said_bps(place: Place, places: list[Place]) -> float:
+    rate = min((port.rate_bps for port in place.ports if port.rate_bps), default=0.0)
+    steering, seat = place.steering, place.seat
+    if not seat or not steering.trunk_bps:
+        return rate
+    beside = sum(other.seat is not None and other.seat.t0 == seat.t0 for other in places)
+    return min(rate, steering.trunk_bps * min(1.0, steering.t1 / beside))
+
+
+def _groups(book: AddressBook, switches: Mapping[str, tuple[str, ...]]) -> dict[str, int]:
+    """Nodes that hang below the same switch on every path; nothing where some do on one path and not on another."""
+    seats = {place.node: place.seat.t0 for place in book.places if place.seat}
+    if len(seats) == len(switches):
+        return seats
+    own = {node: names[1:] for node, names in switches.items()}
+    if not own or not all(names and all(names) for names in own.values()):
+        return {}
+    numbers = {names: i for i, names in enumerate(dict.fromkeys(own.values()))}
+    is_alike = all(len({names[i] for names in numbers}) == len(numbers) for i in range(len(next(iter(numbers)))))
+    return {node: numbers[names] for node, names in own.items()} if is_alike else {}
+
+
+def _untested(book: AddressBook, shared: list[str]) -> dict[str, str]:
+    out = {}
+    for rail in sorted(book.rails, key=natural):
+        ports = [port for place in book.places if (port := place.port(rail))]
+        if rail not in shared and len(ports) > 1:
+            num = sum(bool(port.address) for port in ports)
+            out[rail] = "one node alone has an IP address there" if num else "no node has an IP address there"
+    return out

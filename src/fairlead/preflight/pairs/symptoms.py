@@ -1,0 +1,264 @@
+"""From what pairs showed to what ails which part of the fabric. Pure; it aims the phase while that runs, and judges it.
+
+A symptom belongs to one directed pair on one path. Symptoms are looked at in the order below, and a pair that already
+has one is no witness for the next: nobody can see whether a blocked pair would also be slow. Planes come before the
+one address that uses them all: what happens there is explained by a sick plane wherever traffic may meet it.
+"""
+
+from __future__ import annotations
+
+import enum
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from fairlead.preflight.pairs.blame import Culprit, Kind, Tested, Triple, contains, explain, touches
+from fairlead.preflight.pairs.counters import is_flap
+from fairlead.preflight.pairs.facts import Burst, PairFacts, Speed
+from fairlead.preflight.pairs.limits import Limits
+from fairlead.preflight.pairs.schedule import Test
+
+
+class Symptom(enum.StrEnum):
+    """What can be wrong with a directed pair, the plainest first."""
+
+    BLOCKED = "blocked"
+    MTU = "mtu"
+    DARK = "dark"
+    """Some flows arrive whole and others not at all: one of several paths is dead."""
+    LOSSY = "lossy"
+    SLOW = "slow"
+    LATE = "late"
+
+    @property
+    def is_burst(self) -> bool:
+        """Whether a burst shows it; the others take a stream."""
+        return self not in (Symptom.SLOW, Symptom.LATE)
+
+    @property
+    def is_by_chance(self) -> bool:
+        """Whether a fault that only some flows of a pair meet shows like that."""
+        return self in (Symptom.DARK, Symptom.LOSSY, Symptom.SLOW)
+
+
+@dataclass(frozen=True, slots=True)
+class Blame:
+    """A symptom and the part that explains it."""
+
+    symptom: Symptom
+    culprit: Culprit
+    is_confirmed: bool
+
+
+def blames(facts: PairFacts, limits: Limits) -> list[Blame]:
+    """Who is to blame for what, as far as is known by now."""
+    nodes = [i for i in facts.members if i not in facts.lost]
+    steered = frozenset(t for t in map(Triple._make, facts.steered) if not {t.src, t.dst} & facts.lost.keys())
+    planes = list(range(1, len(facts.paths)))
+    shown = {**burst_symptoms(facts, limits), **speed_symptoms(facts, limits)}
+    repeats = {is_burst: _repeats(facts, is_burst=is_burst) for is_burst in (True, False)}
+    homeless = without_address(facts)
+    seen = {t for found in shown.values() for t in found if {(t.src, t.path), (t.dst, t.path)} & homeless}
+    seen |= {t for found in shown.values() for t in found if _meets_flap(t, facts)}
+    out: list[Blame] = []
+    for paths in (planes, [0]) if planes else ([0],):
+        for symptom in Symptom:
+            only = None if symptom.is_burst else _measured(facts)
+            stopped = facts.stopped if symptom.is_burst else {}
+            # a burst that lost packets all over cannot show that flows are dark
+            mute = seen | shown.get(Symptom.LOSSY, set()) if symptom is Symptom.DARK else seen
+            of_planes = steered if paths != [0] else frozenset[Triple]()
+            by_chance = (
+                symptom.is_by_chance and not facts.ways and len({facts.groups[n] for n in nodes if facts.groups}) > 1
+            )
+            tested = Tested(
+                nodes, paths, only, mute, facts.groups, stopped, facts.members, of_planes, facts.ways, by_chance
+            )
+            on = {*paths, *(facts.ways if of_planes else ())}
+            bad = {t for t in shown.get(symptom, ()) if t.path in on and t not in seen}
+            if paths == [0] and planes:
+                bad = {t for t in bad if not _is_explained(t, symptom, out, facts, limits)}
+            else:
+                known = [b.culprit.part for b in out if b.symptom is not symptom]
+                bad = {t for t in bad if not any(contains(part, t, tested) for part in known)}
+            if not bad:
+                continue
+            found = explain(bad, tested)
+            done = repeats[symptom.is_burst]
+            out += [Blame(symptom, c, _is_confirmed(symptom, c, done, limits)) for c in found]
+            if by_chance:
+                out = [b for b in out if not _is_bad_luck(b, found, tested)]
+            seen |= bad
+    return out
+
+
+def _meets_flap(triple: Triple, facts: PairFacts) -> bool:
+    """Whether a pair's packets may have met a port whose link was away for a while: that is judged by its counters."""
+    ends, path = (triple.src, triple.dst), facts.ways[triple.path][0] if triple.path in facts.ways else triple.path
+    name = facts.paths[path]
+    return any(n in ends and is_flap(c) and (path == 0 or c.rail == name) for n, c in facts.counted)
+
+
+def _is_bad_luck(blame: Blame, found: Iterable[Culprit], tested: Tested) -> bool:
+    """Whether all flows of a pair took a bad way between switches by chance: one pair in 256 with two ways."""
+    if blame.culprit.part.kind is not Kind.LINK:
+        return False
+    wide = [c.part for c in found if c.part.kind in (Kind.UPLINKS, Kind.BETWEEN)]
+    return any(all(contains(part, t, tested) for t in blame.culprit.pairs) for part in wide)
+
+
+def without_address(facts: PairFacts) -> frozenset[tuple[int, int]]:
+    """(node, path) where no packet can arrive for want of an address: none is known, or the node does not have it."""
+    unknown = {(n, p) for n, own in enumerate(facts.addresses) for p, address in enumerate(own) if not address}
+    return frozenset(unknown | {(node, path) for node, path, _ in facts.unbound})
+
+
+def burst_symptoms(facts: PairFacts, limits: Limits) -> dict[Symptom, set[Triple]]:
+    """Symptom -> directed pairs whose bursts show it. Repetitions outweigh the first burst, and all must agree."""
+    again: defaultdict[Triple, list[Burst]] = defaultdict(list)
+    for burst in facts.again:
+        again[Triple(burst.src, burst.dst, burst.path)].append(burst)
+    out: defaultdict[Symptom, set[Triple]] = defaultdict(set)
+    for burst in facts.bursts:
+        triple = Triple(burst.src, burst.dst, burst.path)
+        if triple not in again and (found := of_burst(burst, facts.small, facts, 0.0)):
+            out[found].add(triple)
+    for triple, bursts in again.items():
+        each = [of_burst(t, facts.again_small, facts, limits.loss) for t in bursts]
+        if all(each):
+            # where they differ in kind, all of them at least lost packets
+            out[each[0] if len(set(each)) == 1 and each[0] else Symptom.LOSSY].add(triple)
+    return _without(out, facts.lost)
+
+
+def of_burst(burst: Burst, small: int, facts: PairFacts, loss: float) -> Symptom | None:
+    """What one burst of `small` small packets and the full-size ones shows; `loss` is the share that may be missing."""
+    if burst.small + burst.full == 0:
+        return Symptom.BLOCKED
+    if burst.full == 0 and burst.small * 2 >= small:
+        return Symptom.MTU
+    if burst.dark_flows and burst.whole_flows and burst.dark_flows + burst.whole_flows == facts.num_flows:
+        return Symptom.DARK
+    num_sent = small + facts.full
+    num_lost = num_sent - burst.small - burst.full - burst.lost_here
+    return Symptom.LOSSY if num_lost > 0 and num_lost >= loss * num_sent else None
+
+
+def speed_symptoms(facts: PairFacts, limits: Limits) -> dict[Symptom, set[Triple]]:
+    """Slow and late directed pairs: the best of all measurements of a pair against the median of the first ones, and
+    a rate against the size's floor.
+    """
+    slowest = {over: max(limits.slow_ratio * median_rate(facts, over=over), floor(facts, limits)) for over in (0, 1)}
+    latest = late_from(facts, limits)
+
+    def is_slow(speed: Speed) -> bool:
+        return speed.rate_bps < slowest[speed.path in facts.ways]
+
+    slow = {Triple(s.src, s.dst, s.path) for s in facts.speeds if is_slow(s)}
+    late = {Triple(s.src, s.dst, s.path) for s in facts.speeds if s.rtt_ns > latest}
+    slow.difference_update(Triple(s.src, s.dst, s.path) for s in facts.speeds_again if not is_slow(s))
+    late.difference_update(Triple(s.src, s.dst, s.path) for s in facts.speeds_again if 0 < s.rtt_ns <= latest)
+    return _without({Symptom.SLOW: slow, Symptom.LATE: late}, facts.lost)
+
+
+def _measured(facts: PairFacts) -> frozenset[Triple]:
+    return frozenset(Triple(s.src, s.dst, s.path) for s in chain(facts.speeds, facts.speeds_again))
+
+
+def median_rate(facts: PairFacts, *, over: int = 0) -> float:
+    """The fleet's median rate in the first pass, b/s, of pairs or of `over` steered tests; 0: nothing was measured."""
+    rates = [s.rate_bps for s in facts.speeds if s.rate_bps and (s.path in facts.ways) == bool(over)]
+    return statistics.median(rates) if rates else 0.0
+
+
+def floor(facts: PairFacts, limits: Limits) -> float:
+    """The rate, b/s, that every port reaches by what its VM size says, whatever the others do; 0 where nobody says."""
+    return min(limits.floor_ratio * facts.port_bps, limits.floor_bps)
+
+
+def late_from(facts: PairFacts, limits: Limits) -> float:
+    """The round-trip time, ns, beyond which a pair is late."""
+    times = [s.rtt_ns for s in facts.speeds if s.rtt_ns]
+    if not times:
+        return float("inf")
+    middle = statistics.median(times)
+    mad = statistics.median(abs(t - middle) for t in times)
+    return max(limits.late_ratio * middle, middle + limits.late_mads * mad)
+
+
+def wanted(found: Iterable[Blame], facts: PairFacts) -> dict[bool, list[Test]]:
+    """The repetitions that unsettled blames still need, the most urgent first: {True: bursts, False: streams}."""
+    out: dict[bool, list[Test]] = {True: [], False: []}
+    repeats = {is_burst: _repeats(facts, is_burst=is_burst) for is_burst in out}
+    for blame in found:
+        if not blame.is_confirmed:
+            is_burst = blame.symptom.is_burst
+            out[is_burst] += _witness_tests(blame, repeats[is_burst])
+    return out
+
+
+def _witness_tests(blame: Blame, done: Mapping[Triple, int]) -> list[Test]:
+    """Pairs to repeat: those not repeated yet first, with partners and directions as different as possible."""
+    paths: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+    for triple in blame.culprit.pairs:
+        paths[triple.src, triple.dst].append(triple.path)
+    fresh = sorted(paths, key=lambda pair: min(done.get(Triple(pair[0], pair[1], p), 0) for p in paths[pair]))
+    chosen: list[tuple[int, int]] = []
+    for pair in fresh:
+        known = {frozenset(c) for c in chosen}
+        if frozenset(pair) not in known or len(paths) < 3:
+            chosen.append(pair)
+    if len(chosen) > 1 and (reverse := (chosen[1][1], chosen[1][0])) in paths and reverse not in chosen[:1]:
+        chosen[1] = reverse  # the second witness looks the other way
+    return [Test(src, dst, tuple(paths[src, dst])) for src, dst in chosen[:4]]
+
+
+def _repeats(facts: PairFacts, *, is_burst: bool) -> Mapping[Triple, int]:
+    """How often each directed pair was repeated with a burst, or with a stream."""
+    count: defaultdict[Triple, int] = defaultdict(int)
+    for record in facts.again if is_burst else facts.speeds_again:
+        count[Triple(record.src, record.dst, record.path)] += 1
+    return count
+
+
+def _is_confirmed(symptom: Symptom, culprit: Culprit, done: Mapping[Triple, int], limits: Limits) -> bool:
+    """Whether enough repetitions agree: a pair in `culprit.pairs` still shows the symptom, so its repetitions did."""
+    repeated = [t for t in culprit.pairs if done.get(t)]
+    needed = limits.min_witnesses if symptom.is_burst else limits.min_slow_witnesses
+    if len({frozenset(t[:2]) for t in repeated}) < min(needed, len({frozenset(t[:2]) for t in culprit.pairs})):
+        return False
+    ways = {(t.src, t.dst) for t in culprit.pairs}
+    if len(ways) == 2 and not ways <= {(t.src, t.dst) for t in repeated}:
+        return False
+    per_pair: defaultdict[tuple[int, int], int] = defaultdict(int)
+    for t in repeated:
+        per_pair[t.src, t.dst] = max(per_pair[t.src, t.dst], done[t])
+    return sum(per_pair.values()) >= needed
+
+
+def _is_explained(triple: Triple, symptom: Symptom, found: Sequence[Blame], facts: PairFacts, limits: Limits) -> bool:
+    """Whether sick planes, ports or pairs explain what a pair shows on the address that uses all planes.
+
+    One sick plane makes some of its flows fail. All planes together block it, and so do some of them where it is no
+    wonder that, of so many pairs, one has all its flows there: the same flows are sent when it is tested again.
+    """
+    met = [b.culprit.part for b in found if touches(b.culprit.part, triple, facts.groups)]
+    if symptom is not Symptom.BLOCKED:
+        return bool(met)
+    covered: set[int] = set()
+    for part in met:
+        if part.kind in (Kind.NODE, Kind.PAIR, Kind.FABRIC):
+            return True
+        if part.kind in (Kind.PLANE, Kind.SWITCH, Kind.PORT, Kind.LINK):
+            covered.add(part.key[-1])
+    num_pairs = len(facts.members) * (len(facts.members) - 1)
+    return num_pairs * (len(covered) / (len(facts.paths) - 1)) ** facts.num_flows > limits.by_chance
+
+
+def _without(found: Mapping[Symptom, set[Triple]], lost: Mapping[int, str]) -> dict[Symptom, set[Triple]]:
+    """Drop pairs with a node that stopped answering: its silence is judged, not its partners' complaints."""
+    if not lost:
+        return dict(found)
+    return {s: {t for t in triples if t.src not in lost and t.dst not in lost} for s, triples in found.items()}

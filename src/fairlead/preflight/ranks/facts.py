@@ -1,0 +1,59 @@
+"""What the ranks said and how each ended, as stored in the run folder: heard, not judged. `rejudge` starts here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+RANKS_SCHEMA = "fairlead.ranks/1"
+
+
+class RankFacts(msgspec.Struct, kw_only=True):
+    """Everything the ranks said and how each ended."""
+
+    schema: str = RANKS_SCHEMA
+    nodes: tuple[str, ...]
+    per_node: int
+    """Ranks on each node."""
+    wanted: int
+    limit_s: float
+    backend: str
+    lines: list[dict[str, Any]] = []
+    """What ranks said, with `node`, `rank` and `at_s` (seconds since the launch, by this side's clock) added."""
+    beats: dict[int, dict[str, Any]] = {}
+    """The last sign of life of each rank."""
+    nccl: dict[int, list[str]] = {}
+    """What NCCL said about the network it chose."""
+    words: dict[int, list[str]] = {}
+    """Everything else a rank wrote."""
+    ends: list[RankEnd] = []
+    took_s: float = 0.0
+    launch_only: str = ""
+    """Why the ranks only started and met nobody; empty where they did everything."""
+    waiting: Waiting | None = None
+    """The step had not begun when it was given up; None where it had."""
+    broken: str = ""
+    """Why the group was stopped from outside: empty where it ended by itself."""
+
+
+class Waiting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A job or a step of Slurm that waits."""
+
+    job: str
+    said: str
+    """What srun said."""
+    squeue: str = ""
+    """`STATE|REASON`, as squeue says it; empty where it could not be asked."""
+
+
+class RankEnd(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How one rank's process ended."""
+
+    node: str
+    rank: int
+    state: str
+    rc: int | None = None
+    error: str = ""
+    stderr: str = ""
+    at_s: float = 0.0

@@ -1,0 +1,326 @@
+"""What the ranks are, judged before what they do: shape, GPUs, CPUs, settings, versions, interfaces, start. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+
+from fairlead.base.nodeset import fold
+from fairlead.base.units import duration
+from fairlead.preflight.ranks.facts import RankFacts
+from fairlead.preflight.ranks.said import Heard, Start, Torch, heard
+from fairlead.preflight.ranks.wanted import Wanted
+from fairlead.records.finding import Evidence, Finding, Subject, node
+from fairlead.records.verdict import Verdict
+
+_PER_RANK = re.compile(
+    r"CUDA_VISIBLE_DEVICES|ROCR_VISIBLE_DEVICES|HIP_VISIBLE_DEVICES|.*_(LOCAL_)?RANK|OMPI_COMM_WORLD_.*|UCX_.*_ID"
+)
+"""Settings that may differ from rank to rank."""
+_NO_FABRIC = re.compile(r"lo|docker\d*|veth.*|virbr\d*|cni\d*|br-.*")
+"""Interfaces that reach no other node."""
+_VERSIONS = ("torch", "cuda", "hip", "nccl", "python", "kernel")
+
+
+def judge_launch(facts: RankFacts, wanted: Wanted | None = None) -> list[Finding]:
+    """Findings about the launch."""
+    said, wanted = heard(facts), wanted or Wanted()
+    starts, torch = said.start, said.torch
+    if not starts:
+        return []
+    judged = [
+        *_shape(said),
+        *_gpus(starts, torch),
+        *_affinity(starts, facts.backend),
+        *_settings(starts, wanted.rdma),
+        *_versions(starts, torch),
+        *_interfaces(starts),
+        *_skew(starts, wanted.numbers["launch_skew_s"]),
+    ]
+    if any(f.verdict is not Verdict.SKIP for f in judged):
+        return judged
+    return [*judged, _all_well(facts, starts)]
+
+
+def _all_well(facts: RankFacts, starts: Mapping[int, Start]) -> Finding:
+    how = "tasks of Slurm" if facts.backend == "tasks" else "processes"
+    return Finding(
+        code="preflight/launch",
+        verdict=Verdict.PASS,
+        subject=Subject(kind="job"),
+        message=f"{len(starts)} ranks as {how}, {facts.per_node} on each of {len(facts.nodes)} nodes, "
+        "each once; settings and versions equal",
+    )
+
+
+# ---- shape -----------------------------------------------------------------------------------------------------------
+
+
+def _shape(said: Heard) -> Iterator[Finding]:
+    """Every rank exactly once, so many on each node, local ranks counted from 0."""
+    facts, starts = said.facts, said.start
+    for rank, num in sorted(Counter(s.rank for s in said.starts).items()):
+        if num > 1:
+            nodes = sorted({s.node for s in said.starts if s.rank == rank})
+            yield _job(
+                "preflight/rank-twice",
+                nodes,
+                f"rank {rank} was started {num} times",
+                "start one launcher only: look for a second torchrun or srun",
+            )
+    by_node: defaultdict[str, list[int]] = defaultdict(list)
+    for s in starts.values():
+        by_node[s.node].append(s.local_rank)
+    worlds = Counter(s.world for s in starts.values())
+    if set(worlds) != {facts.wanted} and len(starts) != facts.wanted:
+        yield _job(
+            "preflight/rank-count",
+            [],
+            f"the job has {max(worlds)} ranks; {len(facts.nodes)} nodes with {facts.per_node} GPUs each need "
+            f"{facts.wanted}",
+            f"in the batch file: #SBATCH --ntasks-per-node={facts.per_node}",
+        )
+    for name in sorted(by_node):
+        locals_ = sorted(by_node[name])
+        # where ranks never started, that is the fault, not the numbers of the others
+        if len(locals_) >= facts.per_node and locals_ != list(range(len(locals_))):
+            yield Finding(
+                code="preflight/local-ranks",
+                verdict=Verdict.FAIL,
+                subject=node(name),
+                message=f"local ranks are {', '.join(map(str, locals_))}, which are not 0 to {len(locals_) - 1}",
+                remedy="look at the launcher's environment: LOCAL_RANK, SLURM_LOCALID",
+            )
+        elif len(locals_) > facts.per_node:
+            yield Finding(
+                code="preflight/rank-count",
+                verdict=Verdict.FAIL,
+                subject=node(name),
+                message=f"{len(locals_)} ranks were started, and there are {facts.per_node} GPUs",
+                remedy=f"srun --ntasks-per-node={facts.per_node} --distribution=block",
+            )
+
+
+# ---- GPUs and CPUs ---------------------------------------------------------------------------------------------------
+
+
+def _gpus(starts: Mapping[int, Start], torch: Mapping[int, Torch]) -> Iterator[Finding]:
+    """No physical GPU twice, and a GPU for every rank. What CUDA itself reports outweighs what the settings promise."""
+    users: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
+    for rank, s in sorted(starts.items()):
+        said = torch.get(rank)
+        device = said.device if said else None
+        name = (device.id if device else "") or s.gpu.id
+        if name:
+            users[s.node, name].append(rank)
+        elif s.gpus and not (said and said.num_devices == 0):  # one without any is said by judge_devices
+            visible = s.env.get("CUDA_VISIBLE_DEVICES")
+            yield Finding(
+                code="preflight/gpu-missing",
+                verdict=Verdict.FAIL,
+                subject=Subject(kind="rank", nodes=(s.node,), name=f"rank {rank}"),
+                message=f"there is no GPU for local rank {s.local_rank} among the {s.gpus} of the node",
+                evidence=(Evidence("CUDA_VISIBLE_DEVICES", "not set" if visible is None else visible or "empty"),),
+                remedy="ask Slurm for as many GPUs as ranks: --gres=gpu:N, --gpus-per-task=1",
+            )
+    for (name, gpu_name), ranks in sorted(users.items()):
+        if len(ranks) > 1:
+            seen = [starts[r].env.get("CUDA_VISIBLE_DEVICES", "not set") for r in ranks]
+            yield Finding(
+                code="preflight/gpu-shared",
+                verdict=Verdict.FAIL,
+                subject=Subject(kind="device", nodes=(name,), name=gpu_name),
+                message=f"{len(ranks)} ranks use this GPU, and others stay idle",
+                evidence=tuple(
+                    Evidence(f"CUDA_VISIBLE_DEVICES of rank {r}", v) for r, v in zip(ranks, seen, strict=True)
+                ),
+                remedy="give each task its own GPU (--gpus-per-task=1), or let each use the one of its local rank",
+                data={"ranks": ranks},
+            )
+
+
+def _affinity(starts: Mapping[int, Start], backend: str) -> Iterator[Finding]:
+    """A rank's CPUs must include some near its GPU, and some near an RDMA port on the GPU's NUMA node.
+
+    CPUs that the step of this very preflight bound say nothing about the job of the user.
+    """
+    for rank, s in sorted(starts.items()):
+        mine = numbers(s.cpus)
+        beside = [d for d in s.rdma.values() if d.get("numa") == s.gpu.numa and d.get("numa") not in ("", "-1", None)]
+        near = {"its GPU": s.gpu.cpus, "the RDMA ports beside its GPU": ",".join(d.get("cpus", "") for d in beside)}
+        for what, cpus in near.items():
+            if mine and numbers(cpus) and not numbers(cpus) & mine:
+                by, is_ours = bound_by(s, backend)
+                yield Finding(
+                    code="preflight/affinity",
+                    verdict=Verdict.SKIP if is_ours else Verdict.WARN,
+                    subject=Subject(kind="rank", nodes=(s.node,), name=f"rank {rank}"),
+                    message=f"none of its CPUs is near {what}; they were bound by {by}"
+                    + (", which is no setting of the job's" if is_ours else ": every copy crosses the socket"),
+                    evidence=(Evidence("CPUs of the rank", s.cpus), Evidence(f"CPUs near {what}", cpus),
+                              *(Evidence(k, v) for k, v in s.slurm.items() if k.startswith("SLURM_CPU_BIND"))),
+                    remedy="srun --gpu-bind=closest --cpu-bind=cores, or leave binding to the launcher",
+                    data={"bound_by": by},
+                )  # fmt: skip
+                break
+
+
+def bound_by(said: Start, backend: str) -> tuple[str, bool]:
+    """(who bound a rank to its CPUs, whether that was the step that preflight itself started).
+
+    Slurm tells a task what its step asked for in SLURM_CPU_BIND_TYPE (srun(1), output environment variables): none
+    where it bound nothing. The step of the ranks is preflight's own; an allocation with fewer CPUs is the job's.
+    """
+    kind = said.slurm.get("SLURM_CPU_BIND_TYPE", "") or said.slurm.get("SLURM_CPU_BIND", "")
+    if backend == "tasks" and kind and "none" not in kind:
+        return f"preflight's own step ({kind})", True
+    for name in ("OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"):
+        if said.env.get(name):
+            return f"{name} in its environment", False
+    return "the allocation of the job" if said.slurm.get("SLURM_JOB_ID") else "whatever started it", False
+
+
+def numbers(text: str) -> set[int]:
+    """CPU numbers of `0-3,8`.
+
+    >>> sorted(numbers("0-2,8"))
+    [0, 1, 2, 8]
+    """
+    out: set[int] = set()
+    for piece in filter(None, text.split(",")):
+        low, _, high = piece.partition("-")
+        out |= set(range(int(low), int(high or low) + 1))
+    return out
+
+
+# ---- settings and versions -------------------------------------------------------------------------------------------
+
+
+def _settings(starts: Mapping[int, Start], rdma: str) -> Iterator[Finding]:
+    """Settings of communication libraries must be equal, and must not switch RDMA off where it is meant to be used."""
+    names = sorted({k for s in starts.values() for k in s.env if not _PER_RANK.fullmatch(k)})
+    for name in names:
+        yield from _odd_ones(
+            starts,
+            partial(_setting, name),
+            "preflight/env-drift",
+            name,
+            "set it alike everywhere: in the job's script, not in a node's profile",
+        )
+    yield from _odd_ones(
+        starts,
+        lambda s: s.nccl_conf or "empty",
+        "preflight/env-drift",
+        "/etc/nccl.conf",
+        "install the same file on every node",
+    )
+    if rdma not in ("none", "mrc"):
+        off = sorted({s.node for s in starts.values() if s.env.get("NCCL_IB_DISABLE") == "1"})
+        if off:
+            yield _job(
+                "preflight/rdma-off",
+                off,
+                f"NCCL_IB_DISABLE=1 switches off the RDMA that the cluster file declares ({rdma})",
+                "unset NCCL_IB_DISABLE",
+            )
+
+
+def _versions(starts: Mapping[int, Start], torch: Mapping[int, Torch]) -> Iterator[Finding]:
+    merged = {r: s for r, s in starts.items() if r in torch or not torch}
+    for name in _VERSIONS:
+        yield from _odd_ones(
+            merged,
+            partial(_version, name, torch),
+            "preflight/version-drift",
+            name,
+            "install the same version everywhere, or name the same environment with `python` in [[pool]]",
+        )
+
+
+def _setting(name: str, said: Start) -> str:
+    return said.env.get(name, "not set")
+
+
+def _version(name: str, torch: Mapping[int, Torch], said: Start) -> str:
+    return str(getattr(torch.get(said.rank), name, "") or getattr(said, name, "") or "none")
+
+
+def _odd_ones(
+    starts: Mapping[int, Start], value: Callable[[Start], str], code: str, what: str, remedy: str
+) -> Iterator[Finding]:
+    """A finding for each node whose ranks differ from what most nodes have."""
+    by_value: defaultdict[str, set[str]] = defaultdict(set)
+    for s in starts.values():
+        by_value[value(s)].add(s.node)
+    if len(by_value) < 2:
+        return
+    usual = max(by_value, key=lambda v: (len(by_value[v]), v))
+    for found in sorted(set(by_value) - {usual}):
+        nodes = by_value[found] - by_value[usual] or by_value[found]
+        for name in sorted(nodes):
+            yield Finding(
+                code=code,
+                verdict=Verdict.FAIL,
+                subject=node(name),
+                message=f"{what} is {_short(found)}; on most nodes it is {_short(usual)}",
+                evidence=(
+                    Evidence(what, found[:200]),
+                    Evidence(f"{what} on {fold(sorted(by_value[usual]))}", usual[:200]),
+                ),
+                remedy=remedy,
+            )
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+# ---- interface and start ---------------------------------------------------------------------------------------------
+
+
+def _interfaces(starts: Mapping[int, Start]) -> Iterator[Finding]:
+    """The interface gloo and NCCL are told to use must exist, be up and reach others."""
+    for name in sorted({s.node for s in starts.values()}):
+        s = next(s for s in starts.values() if s.node == name)
+        interface, facts, by = s.interface, s.interface_facts, s.interface_by
+        if not by:
+            continue  # nobody chose: the library will, and the collective shows whether it chose well
+        if not facts:
+            message = f"{by} names `{interface}`, and there is no such interface"
+        elif _NO_FABRIC.fullmatch(interface) and len({x.node for x in starts.values()}) > 1 and by.endswith("IFNAME"):
+            message = f"{by} names `{interface}`, which reaches no other node"
+        elif facts.get("state") == "down":
+            message = f"the interface `{interface}` is down"
+        else:
+            continue
+        yield Finding(
+            code="preflight/interface",
+            verdict=Verdict.FAIL,
+            subject=node(name),
+            message=message,
+            evidence=(Evidence(by, interface),),
+            remedy="ip -br address; unset NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME, or name the fabric's interface",
+        )
+
+
+def _skew(starts: Mapping[int, Start], limit_s: float) -> Iterator[Finding]:
+    """Nodes whose ranks came up long after the first."""
+    first = min(s.at_s for s in starts.values())
+    late = {s.node: s.at_s - first for s in starts.values() if s.at_s - first > limit_s}
+    for name, by_s in sorted(late.items()):
+        yield Finding(
+            code="preflight/launch-skew",
+            verdict=Verdict.WARN,
+            subject=node(name),
+            message=f"its ranks started {duration(by_s)} after the first: a job would wait that long at every start",
+            remedy="look at prolog scripts, container pulls and file systems there",
+            data={"late_s": by_s},
+        )
+
+
+def _job(code: str, nodes: Sequence[str] | Iterable[str], message: str, remedy: str) -> Finding:
+    return Finding(
+        code=code, verdict=Verdict.FAIL, subject=Subject(kind="job", nodes=tuple(nodes)), message=message, remedy=remedy
+    )

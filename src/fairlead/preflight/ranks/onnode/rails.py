@@ -1,0 +1,273 @@
+"""Every rail between nodes, one message at a time, by the collective library itself.
+
+A rail is the way from a rank to the rank with the same local number on another node: on a GPU node the port that the
+library chose for that GPU, whatever the link; for CPU ranks an interface that all nodes have.
+
+Who sends to whom follows pairs/schedule.py: shifts 1, 2, 4, ... Each shift is cut into two or three turns in which no
+rank both sends and receives, so that a time belongs to one direction; all ranks begin a turn together. What looks slow
+is repeated, with no other test on either end. The receiver asks, hears one byte, and times the message behind it, so
+that a sender that comes late costs nobody a time. Nothing waits for longer than DEAD_S.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import time
+from datetime import timedelta
+from math import gcd
+
+from fairlead.launch.onnode.me import Me
+from fairlead.launch.onnode.place import interfaces
+from fairlead.preflight.pairs.schedule import Test, fit, log_degree
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+DEAD_S = 4.0
+"""A message that has not arrived after this long does not come: shorter than the patience of whoever watches."""
+LEAST_BYTES, MOST_BYTES = 256 << 10, 128 << 20
+MESSAGE_S = 0.04
+"""The message is as large as a rail of usual speed carries in this time."""
+SUSPECT = 0.7
+"""Repeated is what has less than this share of the median: more than will be accused."""
+REPEATS, AT_ONCE = 6, 16
+"""Rounds of repetitions; in each, one pair in so many nodes, so that repetitions do not meet on the way."""
+RAILS_S = 6.0
+"""No new shift, once two are done, and no new repetition after this long."""
+
+
+def turns(num_nodes: int, shift: int) -> list[list[tuple[int, int]]]:
+    """`i sends to i + shift`, in two or three turns in which no node both sends and receives.
+
+    The pairs of a shift form rings; along a ring turns alternate, and the last pair of an odd ring has one of its own.
+    """
+    rings = gcd(num_nodes, shift)
+    length = num_nodes // rings
+    out: list[list[tuple[int, int]]] = [[], [], []]
+    for first in range(rings):
+        for k in range(length):
+            node = (first + k * shift) % num_nodes
+            turn = 2 if length % 2 and k == length - 1 else k % 2
+            out[turn].append((node, (node + shift) % num_nodes))
+    return [sorted(turn) for turn in out if turn]
+
+
+def suspects(rates: Sequence[tuple[int, int, float]], usual: float) -> list[Test]:
+    """(from, to, bytes/s) that are to be repeated, the slowest first; 0 is a message that did not arrive."""
+    slow = sorted((rate, src, dst) for src, dst, rate in rates if rate < SUSPECT * usual)
+    return [Test(src, dst, (0,)) for _, src, dst in slow]
+
+
+def repeats(tests: Sequence[Test], num_nodes: int) -> list[list[Test]]:
+    """Rounds that repeat each test once, each node in one test of a round at most."""
+    left = list(tests)
+    rounds: list[list[Test]] = []
+    while left and len(rounds) < REPEATS:
+        rounds.append(fit(left)[: max(1, num_nodes // AT_ONCE)])
+        left = [t for t in left if t not in rounds[-1]]
+    return rounds
+
+
+class Rails:
+    """The test of the rails of one rank."""
+
+    def __init__(self, me: Me, torch: Any, device: Any, *, is_gpu: bool) -> None:
+        self.me, self.torch, self.dist = me, torch, torch.distributed
+        self.device, self.is_gpu = device, is_gpu
+        self.per_node = max(1, int(me.config.get("per_node", 1)))
+        self.num_nodes = me.world // self.per_node
+        self.here = me.rank // self.per_node
+        self.groups: dict[int, Any] = {}
+        self.bound: dict[int, str] = {}
+        self.dead: set[tuple[int, int]] = set()
+        self.began = time.perf_counter()
+
+    def run(self) -> None:
+        """All rails, or say why not."""
+        why = self.prepare()
+        if why:
+            self.me.say("rails", skipped=why)
+            return
+        mine = [r for r in range(self.num_rails) if r % self.per_node == self.me.local and r in self.groups]
+        num_bytes = self.calibrate(mine)
+        self.me.say("rails", rails=[self.bound.get(r, "") for r in mine], bytes=num_bytes)
+        message = self.torch.zeros(num_bytes, dtype=self.torch.uint8, device=self.device)
+        shifts = log_degree(self.num_nodes)
+        found: dict[int, list[tuple[int, int, float]]] = {r: [] for r in range(self.num_rails)}
+        for done, shift in enumerate(shifts):
+            if done > 1 and self.in_step() > RAILS_S:
+                break
+            for turn in turns(self.num_nodes, shift):
+                self.in_step()
+                for rail in mine:
+                    found[rail] += self.one(turn, rail, message, again=False)
+        everywhere = self.share(found)
+        rates = [rate for _, _, _, rate in everywhere if rate > 0]
+        usual = sorted(rates)[len(rates) // 2] if rates else 0.0
+        plan = {
+            r: repeats(suspects([(s, d, v) for k, s, d, v in everywhere if k == r], usual), self.num_nodes)
+            for r in found
+        }
+        for number in range(max(map(len, plan.values()), default=0)):
+            if self.in_step() > 2 * RAILS_S:
+                break
+            for rail in mine:
+                if number < len(plan[rail]):
+                    self.one([(t.src, t.dst) for t in plan[rail][number]], rail, message, again=True)
+
+    # ---- before ------------------------------------------------------------------------------------------------------
+
+    def prepare(self) -> str:
+        """Groups and interfaces; why there is nothing to test, empty where there is."""
+        if self.num_nodes < 2:
+            return "one node"
+        if not self.agreed([self.me.rank % self.per_node == self.me.local and self.me.world % self.per_node == 0])[0]:
+            return "ranks are not numbered node by node"
+        if self.is_gpu:
+            self.num_rails = self.per_node
+            self.groups = dict.fromkeys(range(self.num_rails), None)
+            return ""
+        wanted = self.me.settings.get("rails") or []
+        self.num_rails = len(wanted)
+        if not wanted:
+            return "no interface that all nodes have"
+        found = [interface_of(rail) for rail in wanted]
+        usable = self.agreed([bool(name) for name in found])
+        before = os.environ.get("GLOO_SOCKET_IFNAME")
+        for rail, name in enumerate(found):
+            if usable[rail]:
+                os.environ["GLOO_SOCKET_IFNAME"] = name
+                ranks = [n * self.per_node + rail % self.per_node for n in range(self.num_nodes)]
+                limit = timedelta(seconds=self.me.config["timeout_s"])
+                self.groups[rail] = self.dist.new_group(ranks, timeout=limit, backend="gloo")
+                self.bound[rail] = name
+        if before is None:
+            os.environ.pop("GLOO_SOCKET_IFNAME", None)
+        else:
+            os.environ["GLOO_SOCKET_IFNAME"] = before
+        return "" if any(usable) else "no interface that all nodes have"
+
+    def calibrate(self, mine: Sequence[int]) -> int:
+        """How large a message is, alike everywhere: by the quickest rail."""
+        best = 0.0
+        small = self.torch.zeros(LEAST_BYTES, dtype=self.torch.uint8, device=self.device)
+        for _ in range(2):  # the first makes the connection
+            for turn in turns(self.num_nodes, 1):
+                self.in_step()
+                for rail in mine:
+                    best = max([best, *(r for _, _, r in self.one(turn, rail, small, again=False, is_silent=True))])
+        quickest = self.slowest(best)
+        most = int(self.me.settings.get("rail_bytes") or MOST_BYTES)
+        return max(LEAST_BYTES, min(most, int(quickest * MESSAGE_S)))
+
+    # ---- one message -------------------------------------------------------------------------------------------------
+
+    def one(
+        self, pairs: Sequence[tuple[int, int]], rail: int, message: Any, *, again: bool, is_silent: bool = False
+    ) -> list[tuple[int, int, float]]:
+        """This rank's part in one turn of a rail: [(from, to, bytes/s)] where it received; 0 for what did not come."""
+        me, out = self.me, []
+        for src, dst in pairs:
+            peer = (dst if self.here == src else src) * self.per_node + rail % self.per_node
+            if (rail, peer) in self.dead:
+                continue
+            if self.here == src:
+                self.pass_on(message, peer, rail)
+            elif self.here == dst:
+                took_s, error = self.receive(message, peer, rail)
+                out.append((src, dst, message.numel() / took_s if took_s else 0.0))
+                if not is_silent or error:
+                    said = {"device": self.bound.get(rail, ""), "again": again}
+                    me.say("rail", src=peer, rail=rail, bytes=message.numel(), s=took_s, error=error[:200], **said)
+                if error and self.is_gpu:  # its stream waits for ever: no further work can be done here
+                    raise TimeoutError(f"nothing came from rank {peer} within {DEAD_S:g} s, on rail {rail}")
+        return out
+
+    def pass_on(self, message: Any, peer: int, rail: int) -> None:
+        """Wait until the receiver asks, send a byte and the message. What goes wrong, the receiver tells."""
+        byte = self.torch.zeros(1, dtype=self.torch.uint8, device=self.device)
+        for how, data in (("irecv", byte), ("isend", byte), ("isend", message)):
+            if self.exchange(how, data, peer, rail):
+                self.dead.add((rail, peer))
+                return
+
+    def receive(self, message: Any, peer: int, rail: int) -> tuple[float | None, str]:
+        """(seconds for the message, None if it did not come; what the library said of it)."""
+        byte = self.torch.zeros(1, dtype=self.torch.uint8, device=self.device)
+        error = self.exchange("isend", byte, peer, rail) or self.exchange("irecv", byte, peer, rail)
+        started = time.perf_counter()
+        error = error or self.exchange("irecv", message, peer, rail)
+        if error:
+            self.dead.add((rail, peer))
+            return None, error
+        return round(time.perf_counter() - started, 6), ""
+
+    def exchange(self, how: str, data: Any, peer: int, rail: int) -> str:
+        """Send or receive, waiting no longer than DEAD_S; what went wrong, empty for nothing."""
+        dist, group = self.dist, self.groups.get(rail)
+        call = getattr(dist, how)
+        if not self.is_gpu:
+            try:
+                call(data, peer, group=group).wait(timedelta(seconds=DEAD_S))
+            except RuntimeError as error:
+                return " ".join(str(error).split()) or "failed"
+            return ""
+        dist.batch_isend_irecv([dist.P2POp(call, data, peer)])[0].wait()
+        done = self.torch.cuda.Event()
+        done.record()
+        until = time.perf_counter() + DEAD_S
+        while not done.query():
+            if time.perf_counter() > until:
+                return f"not done after {DEAD_S:g} s"
+        return ""
+
+    # ---- agreeing ----------------------------------------------------------------------------------------------------
+
+    def agreed(self, flags: Sequence[bool]) -> list[bool]:
+        """What holds on every rank."""
+        seen = self.torch.tensor([float(f) for f in flags], device=self.device)
+        self.dist.all_reduce(seen, op=self.dist.ReduceOp.MIN)
+        return [bool(v) for v in seen.tolist()]
+
+    def in_step(self) -> float:
+        """Wait for all ranks; how long the test has lasted."""
+        return self.slowest(time.perf_counter() - self.began)
+
+    def slowest(self, value: float) -> float:
+        """The largest of all ranks' values."""
+        seen = self.torch.tensor([value], device=self.device, dtype=self.torch.float64)
+        self.dist.all_reduce(seen, op=self.dist.ReduceOp.MAX)
+        return float(seen)
+
+    def share(self, found: dict[int, list[tuple[int, int, float]]]) -> list[tuple[int, int, int, float]]:
+        """(rail, from, to, bytes/s) of all ranks, on all ranks."""
+        rows = [(rail, src, dst, rate) for rail, each in found.items() for src, dst, rate in each]
+        most = int(self.slowest(len(rows)))
+        flat = [v for row in rows for v in row] + [-1.0] * 4 * (most - len(rows))
+        mine = self.torch.tensor(flat, device=self.device, dtype=self.torch.float64)
+        everybody = [self.torch.empty_like(mine) for _ in range(self.me.world)]
+        if most:
+            self.dist.all_gather(everybody, mine)
+        return [
+            (int(rail), int(src), int(dst), rate)
+            for each in everybody
+            for rail, src, dst, rate in each.view(-1, 4).tolist()
+            if rail >= 0
+        ]
+
+
+def interface_of(rail: dict[str, str]) -> str:
+    """The interface of a rail on this node: the one of that name, or the one with an address in its network."""
+    found = interfaces()
+    if rail.get("name") in found and found[rail["name"]]["addresses"]:
+        return str(rail["name"])
+    if not rail.get("net"):
+        return ""
+    network = ipaddress.ip_network(rail["net"])
+    for name, facts in found.items():
+        if any(ipaddress.ip_address(a.split("%")[0]) in network for a in facts["addresses"]):
+            return name
+    return ""

@@ -1,0 +1,116 @@
+"""Ranks that could not begin: what fails everywhere alike accuses nobody, what fails on one node accuses that."""
+
+from __future__ import annotations
+
+import pytest
+
+from fairlead.base.nodeset import NodeSet
+from fairlead.preflight.ranks.facts import RankFacts
+from fairlead.preflight.ranks.judge_start import judge_start
+from fairlead.records.report import bad_nodes
+from fairlead.records.verdict import Verdict, aggregate
+from support.rank_facts import ranks
+
+NODES = ("n0", "n1", "n2", "n3")
+PYTHON = "/opt/py/bin/python3"
+
+
+def begun(per_node: int = 2) -> RankFacts:
+    """Every rank has spoken and tries to import torch."""
+    wanted = len(NODES) * per_node
+    facts = RankFacts(nodes=NODES, per_node=per_node, wanted=wanted, limit_s=60, backend="tasks", broken="a rank ended")
+    for rank in range(wanted):
+        own = {"rank": rank, "node": NODES[rank // per_node]}
+        facts.lines.append(own | {"say": "start", "at_s": 0.4, "executable": PYTHON, "env": {}})
+        facts.lines.append(own | {"say": "phase", "phase": "import", "at_s": 0.5})
+    return facts
+
+
+def fail(facts, *ranks, why="no-torch", kind="ModuleNotFoundError", text="No module named 'torch'"):
+    for rank in ranks:
+        own = {"rank": rank, "node": facts.nodes[rank // facts.per_node], "at_s": 3.0}
+        facts.lines.append(own | {"say": "failed", "why": why, "kind": kind, "text": text})
+    return facts
+
+
+def over(facts, kind, *ranks, broken="they were waited for"):
+    facts.broken = broken
+    for rank in ranks:
+        own = {"rank": rank, "node": facts.nodes[rank // facts.per_node], "at_s": 9.0}
+        facts.lines.append(own | {"say": "over", "kind": kind})
+    return facts
+
+
+def test_a_group_that_did_its_work_has_nothing_to_say():
+    assert judge_start(ranks()) == []
+
+
+@pytest.mark.parametrize("who", [range(8), (0, 2), (5,)], ids=["all said so", "two said so in time", "one did"])
+def test_no_torch_wherever_it_was_tried_is_one_finding_that_blames_no_node(who):
+    (found,) = judge_start(fail(begun(), *who))
+    assert (found.code, found.verdict, found.subject.kind) == ("preflight/no-torch", Verdict.UNKNOWN, "job")
+    assert "ModuleNotFoundError: No module named 'torch'" in found.message
+    assert f"{PYTHON} -m pip install torch" in found.remedy
+    assert "[[pool]]" in found.remedy
+    assert "dmesg" not in found.remedy
+    assert not bad_nodes([found], NodeSet(NODES))
+    assert aggregate([found.verdict]) is Verdict.UNKNOWN
+
+
+def test_no_torch_on_one_node_while_others_have_it_is_that_nodes_fault():
+    facts = fail(begun(), 4, 5)
+    for rank in (0, 1, 2, 3, 6, 7):
+        facts.lines.append({"say": "torch", "rank": rank, "node": NODES[rank // 2], "at_s": 3.0, "torch": "2.13"})
+    (found,) = judge_start(facts)
+    assert (found.code, found.verdict, found.subject.nodes) == ("preflight/no-torch", Verdict.FAIL, ("n2",))
+    assert "well on n[0-1,3]" in found.message
+    assert "fairlead exec -w 'n2'" in found.remedy
+
+
+def test_two_different_reasons_are_two_findings():
+    facts = fail(fail(begun(), 0, 1), 2, 3, why="no-torch", kind="ImportError", text="libcudart.so.12: cannot open")
+    assert [f.data["ranks"] for f in judge_start(facts)] == [[0, 1], [2, 3]]
+
+
+@pytest.mark.parametrize("why", ["no-device", "no-backend", "no-address", "no-rank", "what a newer one says"])
+def test_other_reasons_have_their_words(why):
+    (found,) = judge_start(fail(begun(), *range(8), why=why, kind="", text="so it is"))
+    assert (found.code, found.verdict, found.data["why"]) == ("preflight/cannot-start", Verdict.UNKNOWN, why)
+    assert "so it is" in found.message
+    assert found.remedy
+    assert "{" not in found.remedy
+
+
+@pytest.mark.parametrize(("kind", "letter"), [("stopped", "(T)"), ("stuck", "(D)"), ("silent", "no sign of life")])
+def test_a_rank_that_its_own_task_saw_stopped_is_named_though_it_beat_to_the_end(kind, letter):
+    facts = over(begun(), kind, 5)
+    facts.beats = {r: {"say": "beat", "rank": r, "node": NODES[r // 2], "at_s": 9.0} for r in range(8)}
+    (found,) = judge_start(facts)
+    assert (found.code, found.verdict, found.subject.name, found.subject.nodes) == (
+        "preflight/rank-stopped", Verdict.FAIL, "rank 5", ("n2",),
+    )  # fmt: skip
+    assert letter in found.message
+    assert "import" in found.message
+
+
+def store(facts):
+    facts.lines.append({"say": "store", "rank": 0, "node": "n0", "at_s": 3.0, "host": "fd00::1", "port": 4711})
+    return facts
+
+
+def test_who_does_not_reach_the_rendezvous_is_named_with_its_address():
+    (found,) = judge_start(over(store(begun()), "rendezvous", 4, 5))
+    assert (found.code, found.verdict, found.subject.nodes) == ("preflight/no-rendezvous", Verdict.FAIL, ("n2",))
+    assert "fd00::1 port 4711 on n0" in found.message
+    assert "nc -vz fd00::1 4711" in found.remedy
+
+
+def test_where_hardly_anybody_reaches_it_nobody_is_left_out():
+    (found,) = judge_start(over(store(begun()), "rendezvous", 2, 3, 4, 5, 6, 7))
+    assert (found.subject.kind, found.verdict) == ("job", Verdict.FAIL)
+    assert not bad_nodes([found], NodeSet(NODES))
+
+
+def test_what_others_explain_is_left_to_them():
+    assert judge_start(over(begun(), "behind", 3)) == []
+    assert judge_start(over(begun(), "rendezvous", 3)) == [], "rank 0 never opened it"
