@@ -6,9 +6,10 @@ Knows: which stages there are, and that whatever it built goes away, however it 
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -23,35 +24,42 @@ from fairlead.lab.faults.script import pairs
 from fairlead.lab.shape import LabShape
 from fairlead.lab.up import down, up
 from fairlead.records.labstate import Fault
+from fairlead.records.log import doing
+from fairlead.records.report import Report
 from fairlead.records.runs import RunFolder
 from fairlead.records.verdict import Verdict
 from fairlead.spec.model import Spec
+
+log = logging.getLogger("fairlead.bringup")
 
 Note = Callable[[str], None]
 _GOES = "the lab goes when the bringup ends"
 
 
-class Stage(msgspec.Struct, frozen=True, kw_only=True):
-    """One step that was taken."""
+@dataclass(frozen=True, kw_only=True)
+class BringupReport(Report):
+    """What came of it: a part for each stage; `took_s` has their times."""
 
-    name: str
-    verdict: Verdict
-    took_s: float
-    said: str
-
-
-@dataclass(kw_only=True)
-class Outcome:
-    """What came of it."""
-
-    stages: list[Stage] = field(default_factory=list)
+    stage: str = "bringup"
+    preflight: preflight.PreflightReport
     fault: Fault | None = None
-    report: preflight.Report | None = None
 
-    @property
-    def verdict(self) -> Verdict:
-        """The preflight's: building the lab either works or ends the run with an error."""
-        return self.report.verdict if self.report else Verdict.UNKNOWN
+
+class _Work:
+    """The stages that were taken so far, and the fault that is in the lab."""
+
+    def __init__(self) -> None:
+        self.parts: list[Report] = []
+        self.took_s: dict[str, float] = {}
+        self.fault: Fault | None = None
+
+    @contextlib.contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """A stage is at work; whoever is adds its report to `parts`."""
+        began = time.monotonic()
+        with doing(log, name):
+            yield
+        self.took_s[name] = time.monotonic() - began
 
 
 def bringup(
@@ -62,7 +70,7 @@ def bringup(
     keep: bool = False,
     note: Note = lambda _: None,
     progress: Callable[..., None] = lambda *_: None,
-) -> Outcome:
+) -> BringupReport:
     """Run the stages. `fault` is `KIND [TARGET [NAME=VALUE ...]]`, injected once the lab stands; it needs a lab.
 
     A lab that stands already is used and left standing, with the fault healed; a lab built here is taken down again
@@ -76,17 +84,14 @@ def bringup(
         )
     if fault:
         chosen_fault(fault, LabShape.from_spec(spec))  # a misspelt one is refused before anything is built
-    outcome = Outcome()
-    with _standing(spec, outcome, keep=keep, note=note) as lab, _faulty(lab, fault, outcome, note):
-        began = time.monotonic()
+    work = _Work()
+    with _standing(spec, work, keep=keep, note=note) as lab, _faulty(lab, fault, work, note), work.stage("preflight"):
         with connect(spec, recorder=_recorder(folder), folder=folder.path, note=note) as cluster:
             report = preflight.run(cluster, spec, folder, note=note, progress=progress)
-        outcome.report = report
-        took_s = time.monotonic() - began
-        outcome.stages.append(
-            Stage(name="preflight", verdict=report.verdict, took_s=took_s, said=preflight.headline(report))
-        )
-    return outcome
+        work.parts.append(report)
+    return BringupReport(
+        nodes=report.nodes, parts=tuple(work.parts), took_s=work.took_s, preflight=report, fault=work.fault
+    )
 
 
 def _recorder(folder: RunFolder) -> Callable[[Any], None]:
@@ -94,7 +99,7 @@ def _recorder(folder: RunFolder) -> Callable[[Any], None]:
 
 
 @contextlib.contextmanager
-def _standing(spec: Spec, outcome: Outcome, *, keep: bool, note: Note) -> Iterator[str]:
+def _standing(spec: Spec, work: _Work, *, keep: bool, note: Note) -> Iterator[str]:
     """The lab the spec asks for, by name; an empty name for real nodes."""
     if not spec.is_lab:
         yield ""
@@ -107,32 +112,29 @@ def _standing(spec: Spec, outcome: Outcome, *, keep: bool, note: Note) -> Iterat
         was_up = enter.is_up(enter.read(shape.name))
         goes = not (was_up or keep)
         mark.write_text(_GOES if goes else "")
-        yield from _up(shape, outcome, was_up=was_up, goes=goes, note=note)
+        yield from _up(shape, work, was_up=was_up, goes=goes, note=note)
 
 
-def _up(shape: LabShape, outcome: Outcome, *, was_up: bool, goes: bool, note: Note) -> Iterator[str]:
-    began = time.monotonic()
-    state = up(shape)
-    took_s = time.monotonic() - began
+def _up(shape: LabShape, work: _Work, *, was_up: bool, goes: bool, note: Note) -> Iterator[str]:
+    with work.stage("lab up"):
+        state = up(shape)
     topo = shape.topology
     said = f"{topo.num_hosts} hosts, {topo.planes} planes, {topo.num_switches} switches"
     said += ", real Slurm" if state.slurm else ""
-    outcome.stages.append(
-        Stage(name="lab up", verdict=Verdict.PASS, took_s=took_s, said=said + (", found standing" if was_up else ""))
-    )
+    found = ", found standing" if was_up else ""
+    work.parts.append(Report(stage="lab up", ended=Verdict.PASS, said=said + found))
     note(f"lab {state.name}: {said}")
     try:
         yield shape.name
     finally:
         if goes:
-            began = time.monotonic()
-            down(shape.name)
-            took_s = time.monotonic() - began
-            outcome.stages.append(Stage(name="lab down", verdict=Verdict.PASS, took_s=took_s, said="nothing left"))
+            with work.stage("lab down"):
+                down(shape.name)
+            work.parts.append(Report(stage="lab down", ended=Verdict.PASS, said="nothing left"))
 
 
 @contextlib.contextmanager
-def _faulty(lab: str, words: str, outcome: Outcome, note: Note) -> Iterator[None]:
+def _faulty(lab: str, words: str, work: _Work, note: Note) -> Iterator[None]:
     """The lab with a fault in it, if one was asked for: `KIND [TARGET [NAME=VALUE ...]]`.
 
     A kind alone hits the middle of the lab, hard enough to matter.
@@ -141,7 +143,7 @@ def _faulty(lab: str, words: str, outcome: Outcome, note: Note) -> Iterator[None
         yield
         return
     fault = apply.inject(lab, *chosen_fault(words, msgspec.convert(enter.running(lab).shape, LabShape)))
-    outcome.fault = fault
+    work.fault = fault
     note(f"fault {fault.kind} on {fault.target}")
     try:
         yield

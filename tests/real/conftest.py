@@ -11,10 +11,16 @@ import pytest
 from fairlead.lab.up import down
 
 
+@pytest.fixture(autouse=True)
+def _own_state(tmp_path_factory, monkeypatch) -> None:
+    """What a test does to a node is no mark against it in the next test, nor in the user's own history."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+
+
 @pytest.fixture(scope="session", autouse=True)
-def records(tmp_path_factory) -> Iterator[Path]:
-    """Where the records of this run's labs are; every lab left there is taken down at the end."""
-    place = tmp_path_factory.mktemp("labs") / "labs"
+def records() -> Iterator[Path]:
+    """Where the records of this worker's labs are; every lab left there is taken down at the end."""
+    place = Path(os.environ["FAIRLEAD_TEST_LABS"], str(os.getpid()))
     before = os.environ.get("FAIRLEAD_LABS")
     os.environ["FAIRLEAD_LABS"] = str(place)
     yield place

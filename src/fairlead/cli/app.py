@@ -26,7 +26,7 @@ def build() -> App:
     from cyclopts import App
 
     from fairlead.cli.help import EPILOGUE, PlainHelp
-    from fairlead.cli.verbs import VERBS
+    from fairlead.cli.verbs import verbs
 
     app = App(
         name="fairlead",
@@ -37,8 +37,17 @@ def build() -> App:
         result_action="return_value",
         suppress_keyboard_interrupt=False,
     )
-    for place, verb in enumerate(VERBS):
-        app.command(verb.target, name=verb.name, help=verb.help, sort_key=place)
+    families: dict[str, App] = {}
+    for place, verb in enumerate(verbs()):
+        *first, name = verb.name.split()
+        home = families[first[0]] if first else app
+        if verb.target:
+            home.command(verb.target, name=name, sort_key=place)
+        else:
+            families[name] = App(
+                name=name, help=verb.help, help_format="plaintext", result_action="return_value", sort_key=place
+            )
+            home.command(families[name])
     app.register_install_completion_command()
     return app
 
@@ -106,19 +115,19 @@ def _verb_first(argv: Sequence[str]) -> list[str]:
 def _known_verb(words: Sequence[str]) -> None:
     """Refuse an unknown verb by name, before the parser reads flags it cannot place."""
     from fairlead.base.suggest import did_you_mean
-    from fairlead.cli.verbs import VERBS
+    from fairlead.cli.verbs import first_words
     from fairlead.errors import UsageError
 
-    names = [v.name for v in VERBS]
+    names = first_words()
     if words and not words[0].startswith("-") and words[0] not in names:
         raise UsageError("cli/usage", f"no verb `{words[0]}`; {did_you_mean(words[0], names)}", hint="fairlead --help")
 
 
 def _wants_a_verb(words: Sequence[str]) -> bool:
     """Nothing but switches, behind nothing or behind a verb that has verbs of its own."""
-    from fairlead.cli.verbs import VERBS
+    from fairlead.cli.verbs import verbs
 
-    families = {v.name for v in VERBS if v.target.endswith(":app")}
+    families = {v.name for v in verbs() if not v.target}
     return not set(words[1:] if words and words[0] in families else words) - _SWITCHES
 
 

@@ -16,7 +16,7 @@ from fairlead.cli.common import Common, SpecFile
 from fairlead.cli.output import Answer, session
 
 if TYPE_CHECKING:
-    from fairlead.bringup import Outcome
+    from fairlead.bringup import BringupReport
     from fairlead.spec.model import Spec
 
 
@@ -50,7 +50,8 @@ def bringup(
     from fairlead.bringup import bringup as run_stages
     from fairlead.bringup import chosen_fault
     from fairlead.lab.shape import LabShape
-    from fairlead.preflight import headline, lists, page, text_of
+    from fairlead.preflight import lists, page_of, text_of
+    from fairlead.records.report import headline
     from fairlead.report.html import page_html
     from fairlead.report.text import paint_for
 
@@ -62,11 +63,10 @@ def bringup(
         chosen_fault(fault, LabShape.from_spec(spec_))  # a misspelt one begins no run
     folder = here.open_folder(common.runs, from_file=spec_.runs.dir, keep=spec_.runs.keep)
     folder.write("spec.toml", text)
-    outcome = run_stages(spec_, folder, fault=fault, keep=keep, note=here.note, progress=here.progress)
-    report = outcome.report
-    assert report is not None, "bringup ends with a report or an error"
+    whole = run_stages(spec_, folder, fault=fault, keep=keep, note=here.note, progress=here.progress)
+    report = whole.preflight
     command = " ".join(["fairlead", *here.argv])
-    picture = page_html(page(report, command=command, run_id=folder.info.id, version=__version__))
+    picture = page_html(page_of(report, command=command, run_id=folder.info.id, version=__version__))
     for name, content in {**lists(report), "report.html": picture}.items():
         folder.write(name, content)
     if html is not None:
@@ -74,12 +74,15 @@ def bringup(
     paint = paint_for(here.stdout)
     return Answer(
         schema="fairlead.bringup/1",
-        verdict=report.verdict,
-        text=lambda: "\n".join([_stages(outcome), text_of(report, paint, details=details)]),
+        verdict=whole.verdict,
+        text=lambda: "\n".join([_stages(whole), text_of(report, paint, details=details)]),
         body={
             **report.body(),
-            "stages": outcome.stages,
-            "fault": outcome.fault,
+            "stages": [
+                {"name": p.stage, "verdict": p.verdict, "took_s": whole.took_s[p.stage], "said": headline(p)}
+                for p in whole.parts
+            ],
+            "fault": whole.fault,
             "headline": headline(report),
             "report": str(folder.path / "report.html"),
         },
@@ -89,18 +92,19 @@ def bringup(
 
 def _spec(path: Path | None, common: Common) -> tuple[Spec, str]:
     """The cluster file and its text; without one, the lab preset, with real Slurm where this user may start it."""
+    from fairlead.cluster.table import Slurm
     from fairlead.spec.loader import read
 
     loaded = read(path, flags={"runs.dir": common.runs}, or_lab=True)
     spec, text = loaded.spec, loaded.text
     if loaded.file.startswith("preset:") and os.geteuid() == 0:
-        spec = msgspec.structs.replace(spec, slurm=msgspec.structs.replace(spec.slurm, lab=True))
+        spec = spec.with_table(msgspec.structs.replace(spec.table(Slurm), lab=True))
         text += "\n[slurm]\nlab = true\n"
     return spec, text
 
 
-def _stages(outcome: Outcome) -> str:
-    rows = [(s.name, s.said, duration(s.took_s)) for s in outcome.stages if s.name != "preflight"]
-    if outcome.fault:
-        rows.append(("fault", f"{outcome.fault.kind} on {outcome.fault.target}", ""))
+def _stages(whole: BringupReport) -> str:
+    rows = [(p.stage, p.said, duration(whole.took_s[p.stage])) for p in whole.parts if p is not whole.preflight]
+    if whole.fault:
+        rows.append(("fault", f"{whole.fault.kind} on {whole.fault.target}", ""))
     return table(["", "", ""], rows) + "\n" if rows else ""

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Group, Parameter
 
 from fairlead.base.nodeset import NodeSet
+from fairlead.errors import UsageError
+
+if TYPE_CHECKING:
+    from fairlead.spec.model import Spec
 
 _OUTPUT = Group("Output", sort_key=90)
 
@@ -61,3 +65,22 @@ def chosen(nodes: str | None, exclude: str, known: NodeSet) -> NodeSet:
     if out - known:
         session().note(f"-x leaves out {out - known}, which the cluster does not have")
     return check_nodes(named - out, None)
+
+
+def spec_of_size(name: str, nodes: NodeSet | None = None) -> Spec:
+    """A cluster of one VM size, where no cluster file says more; `other` for no name. Raises UsageError."""
+    from fairlead.base.suggest import did_you_mean
+    from fairlead.spec import size as vm_size
+    from fairlead.spec import sizes
+    from fairlead.spec.model import Access, Fabric, Pool, Spec
+
+    known = vm_size(name or "other")
+    if known is None:
+        raise UsageError(
+            "cli/no-size", f"no VM size `{name}`; {did_you_mean(name, sizes())}", hint="fairlead init --list"
+        )
+    fabric = Fabric(link="ethernet", rdma="none")
+    if known.hca_ports:
+        fabric = Fabric(link="infiniband", rdma="ib") if known.link_layer == "infiniband" else Fabric(rdma="roce")
+    pool = Pool(name="all", size=known.name, nodes=nodes if nodes is not None else NodeSet("node"))
+    return Spec(schema=1, pools=(pool,), fabric=fabric, access=Access(via="local"))

@@ -46,7 +46,7 @@ def schema(name: str | None = None, *, common: Common | None = None) -> Answer:
     """
     known = schemas()
     if name is None:
-        rows = [(n, what) for n, (what, _) in known.items()]
+        rows = [(name_, each.what) for name_, each in known.items()]
         return Answer(
             schema="fairlead.schemas/1", text=lambda: table(["NAME", "WHAT"], rows), body={"names": list(known)}
         )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 
 from fairlead.cli.common import Common
 from fairlead.cli.output import Answer, session
@@ -15,15 +16,9 @@ if TYPE_CHECKING:
     from fairlead.fabric.sim.model import Scenario
     from fairlead.fabric.sim.runner import Progress
 
-app = App(
-    name="fabric",
-    help="Multipath Reliable Connection on a multi-plane fabric: a packet-level simulator.",
-    help_format="plaintext",
-    result_action="return_value",
-)
+log = logging.getLogger("fairlead.fabric")
 
 
-@app.command
 def sim(
     scenario: Path,
     /,
@@ -65,14 +60,17 @@ def sim(
     from fairlead.fabric.sim import summary
     from fairlead.fabric.sim.pictures import verdict
     from fairlead.fabric.sim.runner import Ended
+    from fairlead.records.log import doing
 
     folder = session().open_folder(common.runs)
     folder.write("scenario.toml", scenario.read_text(encoding="utf-8"))
-    results = simulator.simulate(loaded, scenario.parent, compiling=_compiling, progress=_progress)
+    with doing(log, "simulation", scenario=str(scenario), seed=loaded.run.seed) as told:
+        results = simulator.simulate(loaded, scenario.parent, compiling=_compiling, progress=_progress)
+        told |= {"ended": str(results.end.ended), "hops": results.end.hops}
     folder.write("summary.txt", summary.text(results) + "\n")
     command = " ".join(["fairlead", *session().argv])
     _draw(results, html, svg, command)
-    ended = results.outcome.ended
+    ended = results.end.ended
     return Answer(
         schema="fairlead.fabric-sim/1",
         verdict=verdict(results),

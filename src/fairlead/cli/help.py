@@ -9,7 +9,7 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from fairlead.cli.verbs import VERBS
+from fairlead.cli.verbs import verbs
 
 if TYPE_CHECKING:
     from cyclopts import App
@@ -31,7 +31,7 @@ _FLAGS = {
 
 def overview(width: int = WIDTH) -> str:
     """The help page of the whole program, made from the table of verbs alone: it is shown before anything is loaded."""
-    rows = [(v.name, v.help) for v in VERBS] + list(_FLAGS.items())
+    rows = [(v.name, v.help) for v in verbs() if " " not in v.name] + list(_FLAGS.items())
     indent = max(len(name) for name, _ in rows) + 4
     lines = [_row(name, text, indent, width) for name, text in rows]
     parts = ["usage: fairlead VERB", textwrap.fill(_PROLOGUE, width), "\n".join(["Verbs:", *lines])]
@@ -42,6 +42,10 @@ def help_text(app: App, words: list[str], *, width: int = WIDTH) -> str:
     """The help page of a verb as text."""
     from rich.console import Console
 
+    if len(words) == 1 and words[0] in app:
+        inner = app[words[0]]
+        for name in inner:
+            inner[name].help  # noqa: B018 - loads the verb: its docstring stands in the list
     out = io.StringIO()
     app.help_print(words, console=Console(file=out, width=width))
     return re.sub(r"\n{3,}", "\n\n", out.getvalue()).strip() + "\n"

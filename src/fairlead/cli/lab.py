@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 
 from fairlead.base.table import table
 from fairlead.base.units import counted, duration, size
@@ -17,18 +17,10 @@ from fairlead.cli.common import Common, SpecFile
 from fairlead.cli.output import Answer, session
 from fairlead.errors import FairleadError, UsageError
 
-app = App(
-    name="lab",
-    help="A whole cluster inside this machine: hosts, a multi-plane SRv6 fabric, faults on demand.",
-    help_format="plaintext",
-    result_action="return_value",
-)
-
 Flag = Annotated[bool, Parameter(negative=())]
 Name = Annotated[str | None, Parameter(name=("--name", "-n"), help="The lab; else the one the cluster file names.")]
 
 
-@app.command
 def up(*, name: Name = None, spec: SpecFile = None, common: Common = Common()) -> Answer:
     """Build the lab a cluster file describes; without a file, 4 hosts on 4 planes. A lab that is up stays as it is.
 
@@ -72,7 +64,6 @@ def up(*, name: Name = None, spec: SpecFile = None, common: Common = Common()) -
     )
 
 
-@app.command
 def down(*, name: Name = None, spec: SpecFile = None, all_: Annotated[Flag, Parameter(name="--all")] = False,
          common: Common = Common()) -> Answer:  # fmt: skip
     """Take a lab down. Nothing of it is left, whatever state it was in.
@@ -92,7 +83,6 @@ def down(*, name: Name = None, spec: SpecFile = None, all_: Annotated[Flag, Para
     return Answer(schema="fairlead.lab-down/1", text=text, body={"labs": gone})
 
 
-@app.command
 def status(
     *,
     name: Name = None,
@@ -129,7 +119,6 @@ def status(
     )
 
 
-@app.command(name="exec")
 def exec_(
     node: str,
     *command: Annotated[str, Parameter(allow_leading_hyphen=True)],
@@ -162,7 +151,6 @@ def exec_(
     return Answer(schema="fairlead.lab-exec/1", text="", body=body, exit=status)
 
 
-@app.command
 def fault(
     *words: str,
     heal: str | None = None,
@@ -250,7 +238,7 @@ def _name(name: str | None, spec: Path | None) -> str:
     if name is not None:  # also an empty one: in a script it is a variable that was not set, not the default lab
         return name
     described = read(spec, or_lab=True).spec
-    wanted = described.lab.name or described.cluster.name
+    wanted = described.table("lab").name or described.cluster.name
     up = standing()
     return up[0] if spec is None and wanted not in up and len(up) == 1 else wanted
 

@@ -18,17 +18,23 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, TextIO
 
+import msgspec
+
 from fairlead import __version__
 from fairlead.base.files import disk_errors
 from fairlead.base.table import printable
 from fairlead.base.units import counted
-from fairlead.cli import verbs
-from fairlead.errors import ClusterError, Exit, FairleadError, SpecError
+from fairlead.cli.verbs import first_words
+from fairlead.errors import ClusterError, Exit, FairleadError, MissingTool, SpecError
 from fairlead.records.codec import builtins, to_json
+from fairlead.records.event import Event
+from fairlead.records.finding import Finding
+from fairlead.records.history import past_run, remember
+from fairlead.records.log import ROOT, Events, line_of, tell
 from fairlead.records.runs import DEFAULT_KEEP, RunFolder, default_place, new_id, now_utc, prune
 from fairlead.records.verdict import Verdict, exit_of, nagios_of
 
-log = logging.getLogger("fairlead")
+log = logging.getLogger("fairlead.cli")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +62,7 @@ class Session:
         # a stream the caller closed (`>&-`) is None
         self.stdout = stdout or sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115
         self.stderr = stderr or sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
-        self.verb = argv[0] if argv and argv[0] in {v.name for v in verbs.VERBS} else "fairlead"
+        self.verb = argv[0] if argv and argv[0] in first_words() else "fairlead"
         # read before parsing, so that a usage error is also answered in the mode asked for
         before_command = list(argv[: argv.index("--")]) if "--" in argv else list(argv)
         self.json = "--json" in before_command
@@ -79,7 +85,9 @@ class Session:
         self.folder = RunFolder.create(where, self.verb, ["fairlead", *self.argv], self.run_id)
         self.run_id = self.folder.info.id
         self.keep = keep
-        self._log_to(_JsonLines(self.folder))
+        kept = self.folder
+        self._log_to(Events(lambda event: kept.append("log.jsonl", builtins(event))))
+        tell(log, "verb begins", verb=self.verb, argv=self.argv, run=self.run_id, version=__version__)
         return self.folder
 
     @staticmethod
@@ -109,6 +117,7 @@ class Session:
         """Print an answer and return the exit status."""
         self._end_progress()
         status = answer.exit if answer.exit is not None else self._status(answer.verdict)
+        tell(log, "verb ended", verb=self.verb, verdict=str(answer.verdict), exit=int(status))
         document = self._head(answer.schema, answer.verdict, status) | dict(builtins(answer.body))
         try:
             self._keep_result(document, answer.verdict, status)
@@ -130,6 +139,7 @@ class Session:
     def failed(self, error: BaseException) -> int:
         """Say why nothing could be answered and return the exit status. Never raises, never half a document."""
         self._end_progress()
+        error = _missing_extra(error) or error
         if isinstance(error, KeyboardInterrupt):
             code, message, hint, status = "cli/interrupted", str(error) or "interrupted", "", Exit.INTERRUPTED
         elif isinstance(error, FairleadError):
@@ -140,6 +150,7 @@ class Session:
             message = f"this is a bug in fairlead: {type(error).__name__}: {error}"
             hint = f"report it with {place}"
         final = 3 if self.nagios and status is not Exit.INTERRUPTED else int(status)
+        tell(log, f"verb failed: {message}", level=logging.ERROR, verb=self.verb, code=code, exit=final)
         problem: dict[str, Any] = {"code": code, "message": message, "hint": hint}
         if isinstance(error, SpecError):
             problem["problems"] = [
@@ -176,7 +187,7 @@ class Session:
             ]
         elif problem["hint"]:
             lines.append(f"next     {problem['hint']}")
-        if problem["code"].partition("/")[0] not in {"cli", "spec"}:
+        if problem["code"].partition("/")[0] != "cli" and not isinstance(error, SpecError):
             lines.append(f"more     fairlead explain {problem['code']}")
         # a message may quote what a node said
         print("\n".join(printable(line) for line in "\n".join(lines).split("\n")), file=self.stderr, flush=True)
@@ -184,15 +195,19 @@ class Session:
     def close(self) -> None:
         """Let go of log handlers."""
         for handler in self._logs:
-            log.removeHandler(handler)
+            ROOT.removeHandler(handler)
             handler.close()
         self._logs.clear()
+        ROOT.setLevel(logging.NOTSET)
 
     def log_to_stderr(self) -> None:
-        """Human log lines, for `-v`."""
-        handler = logging.StreamHandler(self.stderr)
-        handler.setFormatter(logging.Formatter("%(asctime)s  %(name)s  %(message)s", "%H:%M:%S"))
-        self._log_to(handler)
+        """Every event as a line for people, for `-v`."""
+
+        def show(event: Event) -> None:
+            self._end_progress()
+            print(printable(line_of(event)), file=self.stderr, flush=True)
+
+        self._log_to(Events(show))
 
     # ---- inside ----------------------------------------------------------------------------------------------------
 
@@ -215,7 +230,11 @@ class Session:
     def _keep_result(self, document: Mapping[str, Any], verdict: Verdict, status: int) -> None:
         if self.folder:
             self.folder.finish(document, verdict=str(verdict), exit_code=status)
-            prune(self.folder.path.parent, self.keep)
+            place = self.folder.path.parent
+            prune(place, self.keep)
+            with contextlib.suppress(FairleadError, ValueError):  # the run itself is kept whole
+                findings = msgspec.convert(document.get("findings", ()), tuple[Finding, ...])
+                remember(place, past_run(self.folder.info, nodes=str(document.get("nodes", "")), findings=findings))
 
     def _print_text(self, answer: Answer) -> None:
         text = answer.text if isinstance(answer.text, str) else answer.text()
@@ -239,8 +258,8 @@ class Session:
 
     def _log_to(self, handler: logging.Handler) -> None:
         self._logs.append(handler)
-        log.addHandler(handler)
-        log.setLevel(logging.DEBUG)
+        ROOT.addHandler(handler)
+        ROOT.setLevel(logging.DEBUG)
 
     def _write_traceback(self, error: BaseException) -> Path | str:
         text = "".join(traceback.format_exception(error))
@@ -288,24 +307,19 @@ class Progress:
             self.stream.flush()
 
 
-class _JsonLines(logging.Handler):
-    """The run folder's log. A full disk must not turn logging into a second failure, so it then goes quiet."""
+def _missing_extra(error: BaseException) -> MissingTool | None:
+    """What to install, where a module is missing that an extra brings; any other missing module is a bug."""
+    from fairlead.base.machine import extra_of, pip_install
 
-    def __init__(self, folder: RunFolder) -> None:
-        super().__init__()
-        self.folder = folder
-
-    def emit(self, record: logging.LogRecord) -> None:
-        with contextlib.suppress(FairleadError, OSError):
-            self.folder.append(
-                "log.jsonl",
-                {
-                    "time_ns": int(record.created * 1e9),
-                    "level": record.levelname.lower(),
-                    "name": record.name,
-                    "text": record.getMessage(),
-                },
-            )
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ModuleNotFoundError):
+        cause = cause.__cause__
+    module = cause.name or "" if cause else ""
+    extra = extra_of(module)
+    if not extra:
+        return None
+    what = f"this needs {module}, which is not installed: the extra `{extra}` of fairlead brings it"
+    return MissingTool("cli/missing-extra", what, hint=pip_install(extra))
 
 
 def _follows(words: Sequence[str], flag: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from fairlead.base.nodeset import NodeSet, fold
-from fairlead.cli.common import Common, Exclude, Nodes, SpecFile, chosen
+from fairlead.cli.common import Common, Exclude, Nodes, SpecFile, chosen, spec_of_size
 from fairlead.cli.output import Answer, session
 from fairlead.errors import UsageError
 from fairlead.records.facts import NodeFacts
@@ -50,7 +50,7 @@ def probe(
     capture
         Also keep what was read, as it was, in a folder per node below this one. `--root` reads it again.
     imds
-        Also ask Azure's metadata service on each node for VM size and placement.
+        Ask Azure's metadata service also where nothing shows that the node is a VM of Azure's.
     all_
         Show what passed and what was skipped, too.
     spec
@@ -98,7 +98,7 @@ def _from_nodes(
     nodes: str | None, exclude: str, capture: Path | None, path: Path | None, common: Common, *, imds: bool
 ) -> _Read:
     from fairlead.cluster import Command, connect
-    from fairlead.probe import GRACE_S, KEEP_BYTES, LIMIT_S, NodeAnswer, command, program, sort_answers
+    from fairlead.probe import GRACE_S, KEEP_BYTES, LIMIT_S, NodeAnswer, arguments, program, sort_answers
     from fairlead.records.codec import builtins
     from fairlead.spec.loader import read
 
@@ -110,11 +110,11 @@ def _from_nodes(
     folder.write("spec.toml", loaded.text)
     # the probe must end by itself before the node's time is over, or what it has read is lost
     limit_s = min(LIMIT_S, max(2.0, spec.access.timeout_s - GRACE_S))
-    sent = program().encode()
+    probe, words = program(), arguments(imds=imds, capture=capture is not None, limit_s=limit_s)
     commands: dict[str, Command] = {}
     for pool in spec.pools:
-        argv = command(pool.python, imds=imds, capture=capture is not None, limit_s=limit_s)
-        commands |= {node: Command(argv=tuple(argv), stdin=sent) for node in pool.nodes if node in wanted}
+        sent = Command(argv=probe.words(pool.python, words), stdin=probe.stdin)
+        commands |= {node: sent for node in pool.nodes if node in wanted}
     with connect(
         spec,
         folder=folder.path,
@@ -152,7 +152,7 @@ def _from_trees(root: Path, size: str, path: Path | None, common: Common) -> _Re
     from fairlead.spec.loader import read
 
     trees = _trees(root)
-    spec = read(path).spec if path else _spec_for(NodeSet(trees), size)
+    spec = read(path).spec if path else spec_of_size(size, NodeSet(trees))
     here = session()
     facts = []
     for number, (node, place) in enumerate(trees.items()):
@@ -178,23 +178,6 @@ def _trees(root: Path) -> dict[str, Path]:
             hint="name what --capture made",
         )
     return found
-
-
-def _spec_for(nodes: NodeSet, size: str) -> Spec:
-    """Trees of one VM size, where no cluster file says more."""
-    from fairlead.base.suggest import did_you_mean
-    from fairlead.spec import size as vm_size
-    from fairlead.spec import sizes
-    from fairlead.spec.model import Access, Fabric, Pool, Spec
-
-    known = vm_size(size or "other")
-    if known is None:
-        raise UsageError("probe/no-size", f"no VM size `{size}`; {did_you_mean(size, sizes())}", hint="fairlead schema")
-    fabric = Fabric(link="ethernet", rdma="none")
-    if known.hca_ports:
-        fabric = Fabric(link="infiniband", rdma="ib") if known.link_layer == "infiniband" else Fabric(rdma="roce")
-    pool = Pool(name="trees", size=known.name, nodes=nodes)
-    return Spec(schema=1, pools=(pool,), fabric=fabric, access=Access(via="local"))
 
 
 # ---- the page ------------------------------------------------------------------------------------------------------

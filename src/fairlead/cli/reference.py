@@ -1,6 +1,8 @@
 """The reference pages of the command line, the exit codes and the codes, as Markdown made from the program itself.
 
-python -m fairlead.cli.reference [FOLDER]      writes them (docs/reference); a test holds them fresh
+python -m fairlead.cli.reference [FOLDER]      writes these and the pages of every other room (docs/reference)
+
+`make docs` calls it; a test holds every page fresh.
 """
 
 from __future__ import annotations
@@ -11,14 +13,15 @@ from itertools import groupby
 from pathlib import Path
 
 from fairlead.base.files import write_atomic
+from fairlead.base.rooms import brought, load
 from fairlead.cli.app import build
 from fairlead.cli.help import help_text, overview
-from fairlead.cli.verbs import VERBS
+from fairlead.cli.verbs import verbs
 from fairlead.errors import Exit
 from fairlead.records.codes import explanations
 from fairlead.records.verdict import Verdict, nagios_of
 
-_MADE = "<!-- made by `python -m fairlead.cli.reference`; do not edit -->"
+_MADE = "<!-- made by `make docs`; do not edit -->"
 
 _CLI = """\
 Answers go to stdout, everything else to stderr. With `--json` stdout is exactly one document, on failure too; its
@@ -42,13 +45,15 @@ def pages() -> dict[str, str]:
     return {"cli.md": cli(), "exit-codes.md": exit_codes(), "codes.md": codes()}
 
 
+def every_page() -> dict[str, str]:
+    """The pages of all rooms, file name -> Markdown."""
+    return {name: text for target in brought("pages") for name, text in load(target)().items()}
+
+
 def command_paths() -> Iterator[list[str]]:
     """Every verb, and behind a verb with verbs of its own each of those, in the order of `--help`."""
-    app = build()
-    for verb in VERBS:
-        yield [verb.name]
-        if verb.target.endswith(":app"):
-            yield from ([verb.name, name] for name in app[verb.name] if not name.startswith("-"))
+    for verb in verbs():
+        yield verb.name.split()
 
 
 def cli() -> str:
@@ -95,9 +100,9 @@ def _block(text: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Write the pages."""
+    """Write the pages of all rooms."""
     folder = Path(arguments[0] if arguments else "docs/reference")
-    for name, text in pages().items():
+    for name, text in every_page().items():
         write_atomic(folder / name, text)
 
 

@@ -8,11 +8,14 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from fairlead.base.files import write_atomic
+from fairlead.base.rooms import load
 from fairlead.base.table import table
 from fairlead.cli.common import Common
 from fairlead.cli.output import Answer, Session, session
+from fairlead.cli.verbs import verbs
 from fairlead.errors import RunError
 from fairlead.records.finding import Finding, verdict_of
+from fairlead.records.history import PastRun, past_runs
 from fairlead.records.redact import Redactor, pack
 from fairlead.records.runs import Run, find_run, is_running, list_runs
 from fairlead.report.text import Paint, counts_line, findings_text, paint_for
@@ -21,6 +24,7 @@ from fairlead.report.text import Paint, counts_line, findings_text, paint_for
 def show(
     run: str | None = None,
     *,
+    all_: Annotated[bool, Parameter(name=("--all", "-a"), negative=())] = False,
     redact: Annotated[bool, Parameter(negative=())] = False,
     pack_to: Annotated[Path | None, Parameter(name="--pack")] = None,
     common: Common = Common(),
@@ -31,6 +35,8 @@ def show(
     ----------
     run
         A run's name, its last four digits, `last`, or a path. Without one, the runs are listed.
+    all_
+        List runs whose folder is gone, too, with what was not well in them.
     redact
         Replace node names, addresses, ids, user and home by stand-ins, the same stand-in for the same name.
     pack_to
@@ -38,7 +44,7 @@ def show(
     """
     place = Session.runs_place(common.runs)
     if run is None:
-        return _listing(place)
+        return _listing(place, with_gone=all_)
     found = find_run(run, place)
     redactor = Redactor.for_run(found) if redact else None
     if pack_to is not None:
@@ -100,31 +106,25 @@ def diff(old: str, new: str, *, common: Common = Common()) -> Answer:
 
 def _judged(run: Run) -> list[Finding]:
     """Today's findings over everything an earlier run read."""
-    from fairlead.spec import load
-
+    own = next((v.rejudge for v in verbs() if v.name == run.info.verb and v.rejudge), "")
+    found: list[Finding] | None = load(own)(run) if own else None
+    if found is not None:
+        return found
     facts = run.facts()
-    if run.info.verb in {"preflight", "bringup"} and (run.path / "silent.json").exists():
-        from fairlead.base.nodeset import NodeSet
-        from fairlead.preflight import judge_all, read_evidence
-
-        def read(name: str, kind: type[Any]) -> Any:
-            return run.read(name, kind) if (run.path / name).exists() else None
-
-        spec = load(run.path / "spec.toml")
-        nodes = NodeSet(run.result().get("nodes", str(spec.nodes)))
-        return list(judge_all(read_evidence(read, spec, nodes, facts)))
     if not facts:
         raise RunError(
             "run/no-facts", f"{run.path.name} holds no facts to judge", hint="choose a run of: fairlead probe"
         )
     from fairlead.checks import judge
+    from fairlead.spec.loader import load as load_spec
 
-    return judge(facts, load(run.path / "spec.toml"))
+    return judge(facts, load_spec(run.path / "spec.toml"))
 
 
-def _listing(place: Path) -> Answer:
+def _listing(place: Path, *, with_gone: bool) -> Answer:
     rows, infos = [], []
-    for path in reversed(list_runs(place)):
+    there = list_runs(place)
+    for path in reversed(there):
         try:
             info = Run(path).info
         except RunError:
@@ -133,8 +133,16 @@ def _listing(place: Path) -> Answer:
         infos.append(info)
         state = info.verdict or ("running" if is_running(path) else "cut short")
         rows.append((info.id, info.verb, state, info.start, info.version))
+    gone = [past for past in past_runs(place) if place / past.run.id not in there] if with_gone else []
+    rows += [(p.run.id, p.run.verb, p.run.verdict, p.run.start, f"{p.run.version}, {_gone(p)}") for p in reversed(gone)]
     text = table(["RUN", "VERB", "VERDICT", "START", "VERSION"], rows) if rows else f"no runs in {place}"
-    return Answer(schema="fairlead.runs/1", text=text, body={"place": str(place), "runs": infos})
+    return Answer(schema="fairlead.runs/1", text=text, body={"place": str(place), "runs": infos, "gone": gone})
+
+
+def _gone(past: PastRun) -> str:
+    """What the history keeps of a run whose folder is gone."""
+    codes = [f"{code} on {nodes}" if nodes else code for said in past.said.values() for code, nodes in said.items()]
+    return "; ".join(["folder gone", *codes[:3], *(["..."] if len(codes) > 3 else [])])
 
 
 def _page(run: Run, document: dict[str, Any], findings: list[Finding], paint: Paint) -> str:

@@ -52,10 +52,14 @@ def choose(lab: str, *, privileged: bool, found: dict[str, Path], own: str) -> l
 def create(roots: Sequence[Path], names: Sequence[str]) -> None:
     """Make a directory for every name below every root."""
     for root in roots:
-        for path in (root.parent, root):
-            path.mkdir(exist_ok=True)
-            _delegate_cpu(path.parent)
-        _delegate_cpu(root)
+        while not root.exists():
+            with contextlib.suppress(FileExistsError):
+                root.parent.mkdir()
+            # another lab, until now the last one here, may just have taken the parent away with it
+            with contextlib.suppress(FileExistsError, FileNotFoundError):
+                root.mkdir()
+        for path in (root.parent.parent, root.parent, root):
+            _delegate_cpu(path)
         for name in (KEEPER, *names):
             (root / name).mkdir(exist_ok=True)
 

@@ -7,6 +7,7 @@ any of it exists. Pure but for the clock, the user's number and the files of ser
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import os
 import sys
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from typing import Any
 
 from fairlead.lab import cgroups, hosttree, services, slurm, store, wiring
 from fairlead.lab.shape import LabShape
+from fairlead.records.addressbook import PLACE, Place, Port, Seat, Steering
 from fairlead.records.codec import from_json, to_json
 from fairlead.records.labstate import HostPort, HostState, LabState, LinkEnd, LinkState, SwitchState
 from fairlead.spec import usid
@@ -141,10 +143,46 @@ def host_plan(shape: LabShape, state: LabState, host: HostState) -> dict[str, An
         "shows": what,
         "facts": facts,
         "devices": hosttree.device_names(what),
-        "files": {"etc/hosts": etc_hosts(state, host), "etc/hostname": f"{host.name}\n"} | services.files(shape, state),
+        "files": _own_files(shape, state, host) | services.files(shape, state),
         "private": services.private(shape),
         "shares": _shares(),
     }
+
+
+def _own_files(shape: LabShape, state: LabState, host: HostState) -> dict[str, str]:
+    """Who a host is and where. Its machine-id is that of a machine that was never there before."""
+    born = f"{state.name} {state.created} {state.uid} {host.name}"
+    files = {
+        "etc/hosts": etc_hosts(state, host),
+        "etc/hostname": f"{host.name}\n",
+        "etc/machine-id": hashlib.sha256(born.encode()).hexdigest()[:32] + "\n",
+    }
+    return files | ({PLACE.lstrip("/"): to_json(place(shape, host)) + "\n"} if host.ports else {})
+
+
+def place(shape: LabShape, host: HostState) -> Place:
+    """What a host is told of the fabric it hangs on, as whoever builds a real one would tell its nodes."""
+    return Place(
+        node=host.name,
+        address=host.fabric,
+        why="fabric",
+        interface="fab0",
+        management=host.management,
+        ports=tuple(
+            Port(
+                rail=f"plane {port.plane}",
+                plane=port.plane,
+                address=port.address,
+                interface=port.interface,
+                device=f"mlx5_{port.plane}",
+                switch=t0_name(port.plane, host.t0),
+                rate_bps=shape.rate_mbps * 1e6,
+            )
+            for port in host.ports
+        ),
+        seat=Seat(t0=host.t0, port=host.port),
+        steering=Steering(by="usid", t1=shape.t1, trunk_bps=shape.uplink_rate_mbps * 1e6),
+    )
 
 
 def etc_hosts(state: LabState, host: HostState) -> str:

@@ -1,21 +1,18 @@
 """The reference page of faults, as Markdown made from the catalogue.
 
-python -m fairlead.lab.reference [FOLDER]      writes it (docs/reference); a test holds it fresh
+`make docs` writes what `pages` returns into docs/reference; a test holds it fresh.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
-from fairlead.base.files import write_atomic
 from fairlead.lab.faults.catalog import KINDS, Kind
 
 NAME = "lab-faults.md"
 
 _HEAD = """\
-<!-- made by `python -m fairlead.lab.reference`; do not edit -->
+<!-- made by `make docs`; do not edit -->
 
 # Faults of a lab
 
@@ -71,6 +68,11 @@ its end stay in force; when it is interrupted, those it injected are healed.
 """
 
 
+def pages() -> dict[str, str]:
+    """File name -> Markdown."""
+    return {NAME: page()}
+
+
 def page() -> str:
     """The whole page."""
     return "\n".join([_HEAD, "## Kinds\n", *_kinds(), "", _TAIL])
@@ -89,13 +91,3 @@ def _settings(kind: Kind) -> str:
         for name, setting in kind.settings.items()
     ]
     return "; ".join(said).replace("|", "\\|")
-
-
-def main() -> None:
-    """Write the page."""
-    folder = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/reference")
-    write_atomic(folder / NAME, page())
-
-
-if __name__ == "__main__":
-    main()

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fairlead.base.units import size
+from fairlead.cluster.table import Slurm
 from fairlead.errors import LabError, UsageError
-from fairlead.spec.rules import LAB_NAME, LAB_RESERVED, MAX_LAB_NODES, MAX_LAB_PLANES
+from fairlead.lab.table import MAX_NODES, MAX_PLANES, NAME, RESERVED, Lab
 from fairlead.spec.topology import Topology
 
 if TYPE_CHECKING:
@@ -60,18 +61,18 @@ class LabShape(msgspec.Struct, frozen=True, kw_only=True):
     partition: str = "gpu"
 
     def __post_init__(self) -> None:
-        if not LAB_NAME.match(self.name):
+        if not NAME.match(self.name):
             raise UsageError(
                 "lab/bad-name", f"`{self.name}` cannot name a lab", hint="use lower-case letters, digits and dashes"
             )
-        if not 1 <= self.planes <= MAX_LAB_PLANES or len(self.nodes) > MAX_LAB_NODES:
+        if not 1 <= self.planes <= MAX_PLANES or len(self.nodes) > MAX_NODES:
             raise UsageError(
                 "lab/too-large",
-                f"{self.planes} planes, {len(self.nodes)} hosts; a lab has up to {MAX_LAB_PLANES} and {MAX_LAB_NODES}",
+                f"{self.planes} planes, {len(self.nodes)} hosts; a lab has up to {MAX_PLANES} and {MAX_NODES}",
                 hint="simulate larger fabrics: fairlead fabric sim",
             )
         for i, node in enumerate(self.nodes):
-            if not LAB_NAME.match(node) or node in LAB_RESERVED or node in self.nodes[:i]:
+            if not NAME.match(node) or node in RESERVED or node in self.nodes[:i]:
                 raise UsageError(
                     "lab/bad-name",
                     f"`{node}` cannot name a lab host, or names two",
@@ -95,7 +96,7 @@ class LabShape(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def from_spec(cls, spec: Spec) -> LabShape:
         """The lab a cluster file describes."""
-        lab, fabric = spec.lab, spec.fabric
+        lab, slurm, fabric = spec.table(Lab), spec.table(Slurm), spec.fabric
         nodes = tuple(str(n) for n in spec.nodes)
         return cls(
             name=lab.name or spec.cluster.name,
@@ -114,8 +115,8 @@ class LabShape(msgspec.Struct, frozen=True, kw_only=True):
             gpus=max((p.gpus or 0) for p in spec.pools),
             facts=str(Path(lab.facts).resolve()) if lab.facts else "",
             sshd=lab.sshd,
-            slurm=spec.slurm.lab,
-            partition=spec.slurm.partition or "gpu",
+            slurm=slurm.lab,
+            partition=slurm.partition or "gpu",
         )
 
 

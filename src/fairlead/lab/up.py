@@ -16,12 +16,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import platform
 import select
 import shutil
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,9 @@ from fairlead.lab.plan import describe, plan
 from fairlead.lab.shape import LabShape, check_memory
 from fairlead.lab.syscalls import has_sys_admin
 from fairlead.records.labstate import LabState, Process
+from fairlead.records.log import doing
+
+log = logging.getLogger("fairlead.lab")
 
 BUILD_LIMIT_S = 300.0
 _TOOLS = {"ip": "iproute2", "tc": "iproute2", "nft": "nftables", "nsenter": "util-linux"}
@@ -53,7 +58,8 @@ def up(shape: LabShape) -> LabState:
         try:
             _check_machine(shape)
             check_memory(shape, _available_kib())
-            return _build(shape)
+            with doing(log, "build", lab=shape.name, hosts=len(shape.nodes), planes=shape.planes):
+                return _build(shape)
         except BaseException:
             _sweep(shape.name, store.read(shape.name))
             store.forget(shape.name)
@@ -67,7 +73,7 @@ def down(name: str) -> bool:
     """
     if name not in store.names():
         return False
-    with store.locked(name):
+    with store.locked(name), doing(log, "take down", lab=name):
         try:
             state = store.read(name)
         except LabError:
@@ -179,6 +185,9 @@ def _build(shape: LabShape) -> LabState:
 
 
 def _cgroup_roots(name: str, *, privileged: bool) -> list[Path]:
+    """A lab's cgroups. They are the machine's, and labs kept in another place may have the same name."""
+    if elsewhere := os.environ.get("FAIRLEAD_LABS"):
+        name += f".{zlib.crc32(os.fsencode(Path(elsewhere).resolve())):08x}"
     found = cgroups.mounts(Path("/proc/mounts").read_text())
     return cgroups.choose(name, privileged=privileged, found=found, own=Path("/proc/self/cgroup").read_text())
 

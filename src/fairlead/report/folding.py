@@ -11,7 +11,7 @@ from fairlead.records.finding import Finding, worst_first
 
 
 @dataclass(frozen=True)
-class Group:
+class Fold:
     """Equal findings about one or more nodes."""
 
     findings: tuple[Finding, ...]
@@ -31,12 +31,12 @@ class Group:
         return f"{fold(nodes)} ({len(nodes)})" + (f" {first.name}" if first.name else "")
 
 
-def folded(findings: Iterable[Finding]) -> list[Group]:
+def folded(findings: Iterable[Finding]) -> list[Fold]:
     """Groups, the worst first; the order among equals is kept."""
     groups: dict[tuple[object, ...], list[Finding]] = {}
     for finding in worst_first(findings):
         groups.setdefault(_same(finding), []).append(finding)
-    return [Group(tuple(members)) for members in groups.values()]
+    return [Fold(tuple(members)) for members in groups.values()]
 
 
 def one_line(value: str, width: int = 120) -> str:

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from fairlead.records.finding import Finding
 from fairlead.records.verdict import Verdict
-from fairlead.report.folding import Group, folded, one_line
+from fairlead.report.folding import Fold, folded, one_line
 from fairlead.report.palette import VARIABLES
 from fairlead.report.svg import STYLE, Figure, Table, escape
 from fairlead.report.text import counts_line
@@ -117,7 +117,7 @@ def _findings(findings: Sequence[Finding]) -> str:
     return "\n".join([*out, "</section>"])
 
 
-def _finding(group: Group) -> str:
+def _finding(group: Fold) -> str:
     first = group.first
     rows = [
         ("read", f"<code class='pale'>{escape(e.source)}</code> <code>{escape(one_line(e.value, 400))}</code>")
@@ -136,7 +136,7 @@ def _finding(group: Group) -> str:
     )
 
 
-def _findings_table(groups: Iterable[Group]) -> Table:
+def _findings_table(groups: Iterable[Fold]) -> Table:
     rows = [(g.first.verdict, g.subject, g.first.code, g.first.message) for g in groups]
     return Table(header=["verdict", "subject", "code", "message"], rows=rows)
 

@@ -10,7 +10,7 @@ from typing import TextIO
 from fairlead.base.table import printable
 from fairlead.records.finding import Finding
 from fairlead.records.verdict import Verdict
-from fairlead.report.folding import Group, folded, one_line
+from fairlead.report.folding import Fold, folded, one_line
 
 _COLOURS = {
     Verdict.PASS: "32",
@@ -47,10 +47,17 @@ def paint_for(stream: TextIO) -> Paint:
 
 
 def findings_text(findings: Iterable[Finding], paint: Paint | None = None, *, passes: bool = False) -> str:
-    """One block a distinct finding, in the worst-first order; passes and skips are left to `counts_line`."""
+    """One block a distinct finding, in the worst-first order; passes and skips are left to `counts_line`.
+
+    A skip that asks for something, such as a right that is missing, is no calm one and is shown.
+    """
     paint = paint or Paint()
-    groups = folded(f for f in findings if passes or f.verdict not in {Verdict.PASS, Verdict.SKIP})
+    groups = folded(f for f in findings if passes or not _is_calm(f))
     return "\n".join(_block(group, paint) for group in groups)
+
+
+def _is_calm(finding: Finding) -> bool:
+    return finding.verdict is Verdict.PASS or (finding.verdict is Verdict.SKIP and "needs" not in finding.data)
 
 
 def counts_line(findings: Sequence[Finding]) -> str:
@@ -61,7 +68,7 @@ def counts_line(findings: Sequence[Finding]) -> str:
     return f"{len(findings)} findings: {said or 'none'}" + (f" ({waived} waived)" if waived else "")
 
 
-def _block(group: Group, paint: Paint) -> str:
+def _block(group: Fold, paint: Paint) -> str:
     first = group.first
     word = paint.verdict(first.verdict, f"{first.verdict.upper():7}")
     subject = paint.bold(f"{printable(group.subject):20}")

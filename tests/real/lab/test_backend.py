@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import time
+import hashlib
+import json
+import os
 
 import msgspec
 import pytest
 
 from fairlead.cluster import State, connect
+from fairlead.cluster.enter import running
 from fairlead.errors import LabError
 from fairlead.lab.faults.apply import inject
+from fairlead.lab.table import Lab as LabTable
 from fairlead.spec import preset
+from support.processes import until
 
 pytestmark = [
     pytest.mark.real,
@@ -22,7 +27,7 @@ pytestmark = [
 @pytest.fixture
 def cluster(lab):
     spec = preset("lab").spec
-    spec = msgspec.structs.replace(spec, lab=msgspec.structs.replace(spec.lab, name=lab.name))
+    spec = spec.with_table(msgspec.structs.replace(spec.table(LabTable), name=lab.name))
     with connect(spec) as connected:
         yield connected
 
@@ -48,6 +53,19 @@ def test_files_go_there_and_come_back(cluster, tmp_path):
     assert missing.state is State.FAILED
 
 
+def test_a_push_fans_out_over_the_fabric(cluster, lab, tmp_path):
+    source = tmp_path / "model"
+    source.mkdir()
+    (source / "weights").write_bytes(os.urandom(3 << 20))
+    addresses = {host.name: host.fabric for host in running(lab.name).hosts}
+    results = cluster.push("n[0-3]", source, "/mnt/model", limit_s=60, addresses=addresses)
+    assert {r.state for r in results} == {State.DONE}, results
+    took = [line for r in results for line in r.stdout.text.splitlines() if json.loads(line)["do"] == "source"]
+    assert len(took) == 3, "one was sent the bytes, and three had them from a node"
+    sums = cluster.run("n[0-3]", ["md5sum", "/mnt/model/weights"], limit_s=20)
+    assert {r.stdout.text.split()[0] for r in sums} == {hashlib.md5((source / "weights").read_bytes()).hexdigest()}
+
+
 def test_ranks_know_their_place(cluster):
     say = "import os; print(os.environ['RANK'], os.environ['FAIRLEAD_NODE'], os.uname().nodename)"
     results = cluster.run_ranks("n[2-3]", ["python3", "-c", say], per_node=2, limit_s=30)
@@ -62,28 +80,24 @@ def test_ranks_know_their_place(cluster):
 def test_dead_and_hung_hosts_are_results_and_hold_up_nobody(cluster, lab):
     inject(lab.name, "node-dead", "n1", {})
     inject(lab.name, "node-hung", "n2", {})
-    began = time.monotonic()
-    results = {r.node: r for r in cluster.run("n[0-3]", ["hostname"], limit_s=4)}
-    assert time.monotonic() - began < 20
+    results = {r.node: r for r in cluster.run("n[0-3]", ["hostname"], limit_s=6)}
+    assert max(r.duration_s for r in results.values()) < 60
     assert results["n0"].ok
     assert results["n3"].ok
     assert results["n1"].state is State.UNREACHABLE
     assert results["n2"].state in (State.TIMEOUT, State.UNREACHABLE)
-    assert "within 4 s" in results["n2"].error
+    assert "within 6 s" in results["n2"].error
 
 
 def test_what_a_command_leaves_is_stopped(cluster, lab):
     (result,) = cluster.run("n3", ["sh", "-c", "setsid sleep 900 & echo started"], limit_s=20)
     assert result.ok
-    deadline = time.monotonic() + 30
-    while lab.sh("n3", "pidof sleep", check=False) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert lab.sh("n3", "pidof sleep", check=False) == ""
+    assert until(lambda: not lab.sh("n3", "pidof sleep", check=False))
 
 
 def test_a_lab_that_is_not_up_says_so_once():
     spec = preset("lab").spec
-    spec = msgspec.structs.replace(spec, lab=msgspec.structs.replace(spec.lab, name="never-built"))
+    spec = spec.with_table(LabTable(name="never-built"))
     with connect(spec) as connected, pytest.raises(LabError) as caught:
         connected.run("n[0-3]", ["true"], limit_s=5)
     assert caught.value.code == "lab/not-up"

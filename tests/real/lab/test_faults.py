@@ -18,6 +18,7 @@ from fairlead.errors import LabError, UsageError
 from fairlead.lab import inside
 from fairlead.lab.faults.apply import heal, inject
 from fairlead.spec import usid
+from support.processes import until
 
 pytestmark = [
     pytest.mark.real,
@@ -152,11 +153,8 @@ def test_switch_down_takes_its_neighbours_carrier_and_its_paths(lab):
 
 def test_a_flapping_port_goes_and_comes_until_healed(lab):
     inject(lab.name, "flap", "p0/n0", {"down_s": "0.1", "up_s": "0.1"})
-    seen = set()
-    deadline = time.monotonic() + 30
-    while seen != {"0", "1"} and time.monotonic() < deadline:
-        seen.add(carrier(lab, "n0", "eth1"))
-    assert seen == {"0", "1"}
+    assert until(lambda: carrier(lab, "n0", "eth1") == "0")
+    assert until(lambda: carrier(lab, "n0", "eth1") == "1")
     heal(lab.name, "all")
     assert [carrier(lab, "n0", "eth1") for _ in range(10)] == ["1"] * 10
     with flow(lab) as send:
@@ -172,11 +170,11 @@ def test_a_slower_rate_holds_and_the_old_one_comes_back(lab):
             return time.monotonic() - began - 0.3
 
     # a busy machine may be slow now and then, not every time
-    assert min(seconds() for _ in range(3)) < 0.1
+    assert any(seconds() < 0.1 for _ in range(30))
     inject(lab.name, "rate", "p0/n0", {"mbps": "10"})
     assert seconds() > 0.1
     heal(lab.name, "all")
-    assert min(seconds() for _ in range(3)) < 0.1
+    assert any(seconds() < 0.1 for _ in range(30))
 
 
 def test_loss_is_about_what_was_asked_for(lab):
@@ -225,7 +223,7 @@ def test_a_dead_host_is_gone_without_a_word_and_boots_when_healed(lab):
     sleeper = subprocess.Popen(into_host(lab.state, before, ["sleep", "1000"]))
     lab.sh("n2", "echo kept >/tmp/x")
     inject(lab.name, "node-dead", "n2", {})
-    assert sleeper.wait(30) != 0
+    assert sleeper.wait(60) != 0
     assert lab.state.host("n2").anchor is None
     assert inside.processes_of(before) == []
     link = json.loads(inside.ask(lab.state, "p0-t0-1", ["ip", "-j", "link", "show", "d0"]))[0]
@@ -249,25 +247,18 @@ def test_a_hung_host_stands_still_and_its_kernel_still_answers(lab):
             time.sleep(wait_s)
             return len((ticker.stdout.read() or b"").split())
 
-        def runs(limit_s=30):
-            deadline = time.monotonic() + limit_s
-            while ticks(0.1) < 2 and time.monotonic() < deadline:
-                pass
-            return time.monotonic() < deadline
-
-        assert runs()
+        assert until(lambda: ticks(0.1) >= 2)
         inject(lab.name, "node-hung", "n1", {})
-        ticks(0.1)
-        assert ticks(0.3) == 0
+        assert until(lambda: ticks(0.3) == 0)
         # the network of the host is the kernel's: it answers an echo
         ping = lab.socket_in("n0", socket.AF_INET6, socket.SOCK_RAW, socket.getprotobyname("ipv6-icmp"))
-        ping.settimeout(2)
+        ping.settimeout(20)
         ping.connect((lab.state.host("n1").fabric, 0))
         ping.send(bytes([128, 0, 0, 0, 0, 1, 0, 1]))
         assert ping.recv(100)[0] == 129
         ping.close()
         heal(lab.name, "all")
-        assert runs()
+        assert until(lambda: ticks(0.1) >= 2)
         ticker.kill()
 
 
@@ -277,7 +268,7 @@ def test_a_slow_host_gets_its_share_of_a_processor(lab):
     assert float(lab.on("n1", "python3", "-c", burn)) < 0.15
     heal(lab.name, "all")
     # a busy machine gives less than a whole processor, though more than that
-    assert any(float(lab.on("n1", "python3", "-c", burn)) > 0.2 for _ in range(10))
+    assert any(float(lab.on("n1", "python3", "-c", burn)) > 0.2 for _ in range(60))
 
 
 def test_a_full_disk_refuses_to_write_until_healed(lab):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import msgspec
@@ -12,12 +11,14 @@ import pytest
 
 from fairlead.cluster import State, connect
 from fairlead.cluster.lab import slurm_environ
+from fairlead.cluster.table import Slurm
 from fairlead.lab.faults.apply import heal, inject
 from fairlead.lab.shape import LabShape
 from fairlead.lab.up import down
 from fairlead.spec import preset
 from support import lab_census as census
 from support.labs import Lab, fresh_name
+from support.processes import until
 
 pytestmark = [pytest.mark.real, pytest.mark.requires("root", "netns", "srv6", "tbf", "nft", "slurm", "sshd")]
 
@@ -31,7 +32,7 @@ def lab():
 
 def ssh(lab, host, *words, **more):
     return subprocess.run(
-        ["ssh", "-F", lab.state.ssh.config, host, *words], capture_output=True, text=True, timeout=30, **more
+        ["ssh", "-F", lab.state.ssh.config, host, *words], capture_output=True, text=True, timeout=60, **more
     )
 
 
@@ -63,10 +64,7 @@ def test_keys_are_the_labs_own_and_private(lab):
 @pytest.fixture
 def idle(lab):
     """Slurm has every host idle: one that was booted again takes a moment."""
-    deadline = time.monotonic() + 60
-    while lab.sh("head", "sinfo -h -t idle -o %D") != "4":
-        assert time.monotonic() < deadline, lab.sh("head", "sinfo -N -l")
-        time.sleep(0.2)
+    assert until(lambda: lab.sh("head", "sinfo -h -t idle -o %D") == "4", 90), lab.sh("head", "sinfo -N -l")
 
 
 @pytest.mark.usefixtures("idle")
@@ -85,9 +83,7 @@ def test_slurm_runs_a_task_on_every_host_with_its_gpus(lab):
 @pytest.mark.usefixtures("idle")
 def test_a_batch_job_runs_on_its_host(lab):
     job = lab.sh("head", "sbatch --parsable -w n2 --output=/mnt/out --wrap 'hostname; ls /sys/class/net'")
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline and "COMPLETED" not in lab.sh("head", f"scontrol show job {job}"):
-        time.sleep(0.2)
+    assert until(lambda: "COMPLETED" in lab.sh("head", f"scontrol show job {job}"))
     assert lab.sh("n2", "cat /mnt/out").split()[:2] == ["n2", "eth0"]
 
 
@@ -114,10 +110,9 @@ def test_a_cluster_via_slurm_is_the_labs(lab, monkeypatch, tmp_path):
     spec = msgspec.structs.replace(
         spec,
         access=msgspec.structs.replace(spec.access, via="slurm"),
-        slurm=msgspec.structs.replace(spec.slurm, options=()),
         pools=tuple(msgspec.structs.replace(p, python=sys.executable) for p in spec.pools),
     )
-    with connect(spec, folder=tmp_path) as cluster:
+    with connect(spec.with_table(Slurm(options=())), folder=tmp_path) as cluster:
         say = "import os; print(os.environ['RANK'], os.uname().nodename)"
         results = cluster.run_ranks("n[0-3]", [sys.executable, "-c", say], per_node=1, limit_s=60)
         assert [r.stdout.text.split() for r in results] == [[str(i), f"n{i}"] for i in range(4)], results
@@ -145,13 +140,16 @@ def test_slurm_notices_a_dead_host_and_takes_it_back(lab):
         return lab.sh("head", "sinfo -h -n n3 -o %T")
 
     inject(lab.name, "node-dead", "n3", {})
-    lab.sh("head", "scontrol update nodename=n3 state=down reason=test")
-    assert state().startswith("down")
+
+    def is_down():
+        # what it said while it lived may arrive after this, and bring it back
+        lab.sh("head", "scontrol update nodename=n3 state=down reason=test")
+        return state().startswith("down")
+
+    assert until(is_down)
     heal(lab.name, "all")
     lab.sh("head", "scontrol update nodename=n3 state=resume", check=False)  # it may have come back by itself
-    deadline = time.monotonic() + 40
-    while time.monotonic() < deadline and state() != "idle":
-        time.sleep(0.2)
+    assert until(lambda: state() == "idle", 90)
     assert lab.sh("head", "srun -w n3 hostname") == "n3"
 
 

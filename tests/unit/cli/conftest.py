@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.cli import verbs
+import fairlead as package
 from fairlead.cli.app import run
-from support.verbs import VERBS as TEST_VERBS
+from fairlead.records.runs import list_runs
+from support.verbs import ROOMS
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +24,7 @@ def own_folder(tmp_path, monkeypatch):
 @pytest.fixture
 def more_verbs(monkeypatch):
     """The program with the verbs of support/verbs.py."""
-    monkeypatch.setattr(verbs, "VERBS", verbs.VERBS + TEST_VERBS)
+    monkeypatch.setattr(package, "__path__", [*package.__path__, ROOMS])
 
 
 class Done:
@@ -50,7 +51,7 @@ def fairlead(capsys):
 
 @pytest.fixture
 def runs(own_folder):
-    return lambda: sorted((own_folder / "runs").iterdir()) if (own_folder / "runs").is_dir() else []
+    return lambda: list_runs(own_folder / "runs")
 
 
 ROOT = Path(__file__).parents[3]

@@ -22,9 +22,9 @@ with contextlib.redirect_stdout(io.StringIO()):
             run(words)
         found[words[0]] = heavy()
     light = sorted(m for m in sys.modules if m.startswith("fairlead."))
-    from fairlead.cli.verbs import VERBS
-    for verb in VERBS:
-        run([verb.name, "--help"])
+    from fairlead.cli.verbs import verbs
+    for verb in verbs():
+        run([*verb.name.split(), "--help"])
         found[verb.name] = heavy()
 print(json.dumps([found, light]))
 """

@@ -8,6 +8,8 @@ import json
 import pytest
 
 from fairlead.cli.output import Answer, Progress, Session
+from fairlead.records.history import past_runs
+from fairlead.records.runs import list_runs
 from fairlead.report.text import paint_for
 
 
@@ -25,6 +27,12 @@ class TestRunFolders:
         assert json.loads((folder / "result.json").read_text()) == done.document
         assert json.loads((folder / "run.json").read_text())["argv"] == ["fairlead", "t-folder", "--json"]
 
+    def test_a_run_that_ended_is_in_the_history_of_its_place(self, fairlead, own_folder):
+        for words in (["t-folder"], ["t-log"], ["t-fail"]):
+            fairlead(*words)
+        first, second = past_runs(own_folder / "runs")
+        assert [first.run.verb, second.run.verb, first.run.verdict, first.run.exit] == ["t-folder", "t-log", "pass", 0]
+
     def test_where_it_is_stands_on_stderr(self, fairlead, runs):
         assert fairlead("t-folder").err == f"wrote    {runs()[0]}\n"
 
@@ -32,8 +40,8 @@ class TestRunFolders:
         monkeypatch.setenv("FAIRLEAD_RUNS", str(own_folder / "by-variable"))
         fairlead("t-folder")
         fairlead("t-folder", "--runs", own_folder / "by-flag")
-        assert len(list((own_folder / "by-variable").iterdir())) == 1
-        assert len(list((own_folder / "by-flag").iterdir())) == 1
+        assert len(list_runs(own_folder / "by-variable")) == 1
+        assert len(list_runs(own_folder / "by-flag")) == 1
         assert not (own_folder / "runs").exists()
 
     def test_retention_is_applied(self, fairlead, runs):
@@ -44,12 +52,17 @@ class TestRunFolders:
     def test_from_the_root_folder_it_goes_to_the_state_folder(self, fairlead, own_folder, monkeypatch):
         monkeypatch.chdir("/")
         fairlead("t-folder")
-        assert len(list((own_folder / "home/.local/state/fairlead/runs").iterdir())) == 1
+        assert len(list_runs(own_folder / "home/.local/state/fairlead/runs")) == 1
 
     def test_the_log_is_kept_and_shown_when_asked(self, fairlead, runs):
-        assert "fairlead.t  done 1" in fairlead("t-log", "-v").err
-        record = json.loads((runs()[0] / "log.jsonl").read_text())
-        assert (record["name"], record["level"], record["text"]) == ("fairlead.t", "info", "done 1")
+        assert "  t  done 1\n" in fairlead("t-log", "-v").err
+        lines = [json.loads(line) for line in (runs()[0] / "log.jsonl").read_text().splitlines()]
+        assert [(at["source"], at["severity"], at["what"]) for at in lines] == [
+            ("fairlead.cli", "info", "verb begins"),
+            ("fairlead.t", "info", "done 1"),
+            ("fairlead.cli", "info", "verb ended"),
+        ]
+        assert lines[-1]["data"] == {"verb": "t-log", "verdict": "pass", "exit": 0}
         assert fairlead("t-log", "-q").err == ""
 
     def test_what_failed_is_kept_too(self, fairlead, runs, monkeypatch):

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tarfile
 
 import pytest
 
-from fairlead.base.machine import NAMES
+from fairlead.base.machine import names
 from fairlead.cli.explain import explain
 from fairlead.records.codec import builtins
 from fairlead.records.codes import explanations
 from fairlead.records.finding import Finding, node
+from fairlead.records.history import past_run, remember
 from fairlead.records.runs import RunFolder
 from fairlead.records.verdict import Verdict
 
@@ -46,6 +48,22 @@ def test_show_lists_runs_the_newest_first_also_a_cut_short_and_a_damaged_one(fai
     assert done.out.splitlines()[1].startswith(cut.name)
     assert len(fairlead("show", "--json").document["runs"]) == 2
     assert fairlead("show", "--runs", place / "none").out == f"no runs in {place / 'none'}\n"
+
+
+def test_show_all_lists_runs_whose_folder_is_gone_with_what_was_not_well(fairlead, place):
+    kept, gone = (RunFolder.create(place, "probe", []) for _ in range(2))
+    for folder in (kept, gone):
+        folder.finish({}, verdict="fail", exit_code=3)
+        assert remember(place, past_run(folder.info, findings=[finding("ib/port-rate", Verdict.FAIL, "h200-001")]))
+    shutil.rmtree(gone.path)
+    assert len(fairlead("show").out.splitlines()) == 2
+    first, second = fairlead("show", "--all").out.splitlines()[1:]
+    assert first.split()[:3] == [kept.path.name, "probe", "fail"]
+    assert second.split()[:3] == [gone.path.name, "probe", "fail"]
+    assert second.endswith("folder gone; ib/port-rate on h200-001")
+    document = fairlead("show", "--all", "--json").document
+    assert [past["run"]["id"] for past in document["gone"]] == [gone.path.name]
+    assert fairlead("show", "--json").document["gone"] == []
 
 
 def test_show_renders_a_run_again(fairlead, place):
@@ -143,7 +161,7 @@ def test_doctor_names_every_capability_and_how_to_get_it(fairlead):
     done = fairlead("doctor", "--json")
     assert done.status == 0
     found = done.document["capabilities"]
-    assert [c["name"] for c in found] == list(NAMES)
+    assert [c["name"] for c in found] == names()
     assert all(c["used_for"] and c["get"] and c["detail"] for c in found)
     text = fairlead("doctor").out
     for entry in found:

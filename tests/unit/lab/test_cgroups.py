@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from fairlead.errors import NotPermitted
@@ -95,3 +97,16 @@ def test_a_quota_is_never_less_than_the_kernel_takes(tmp_path, percent, written)
     (tmp_path / "cpu.max").write_text("")
     cgroups.set_cpu_quota([str(tmp_path)], percent)
     assert (tmp_path / "cpu.max").read_text() == written
+
+
+def test_a_lab_may_come_while_the_last_other_one_goes(tmp_path):
+    """Both have the same parent, and who goes last removes it."""
+
+    def come_and_go(name):
+        for _ in range(300):
+            cgroups.create([tmp_path / "fairlead" / name], ["n0"])
+            cgroups.remove([tmp_path / "fairlead" / name])
+
+    with ThreadPoolExecutor(2) as both:
+        list(both.map(come_and_go, ["a", "b"]))
+    assert list(tmp_path.iterdir()) == []

@@ -21,7 +21,7 @@ from fairlead.fabric.sim.engine import layout as at
 from fairlead.fabric.sim.engine.memory import World, window_ps
 from fairlead.fabric.sim.holds import Hold, Holds, Ints, Values, What
 from fairlead.fabric.sim.model import Fault, Scenario
-from fairlead.fabric.sim.runner import Event
+from fairlead.fabric.sim.runner import Change
 from fairlead.fabric.sim.shape import Shape
 
 PS_PER_US = 1_000_000
@@ -41,7 +41,7 @@ class Link:
     t1: int = -1
 
 
-def timeline(scenario: Scenario, shape: Shape) -> list[Event]:
+def timeline(scenario: Scenario, shape: Shape) -> list[Change]:
     """Everything that happens to the fabric in one run, in order of time: at each boundary between windows the faults
     that end and those that begin, at once. A fault lasts a window at least.
     """

@@ -111,7 +111,7 @@ def _points(x: Floats, y: Floats) -> list[tuple[float, float]]:
 
 
 def _marks(r: Results) -> list[Mark]:
-    end = r.outcome.time_ps / 1e12
+    end = r.end.time_ps / 1e12
     found: list[Mark] = []
     for fault in r.setup.scenario.fault[:6]:
         found.append(Mark(fault.at_us / 1e6, f"{fault_words(fault)}", "fail"))
@@ -255,9 +255,9 @@ def fabric(r: Results, command: str = "") -> Figure | None:
 
 def verdict(r: Results) -> Verdict:
     """Pass where every message is complete; a run that was cut short by its time limit or stalled is a warning."""
-    if r.outcome.ended is Ended.DONE:
+    if r.end.ended is Ended.DONE:
         return Verdict.PASS
-    return Verdict.UNKNOWN if r.outcome.ended is Ended.INTERRUPTED else Verdict.WARN
+    return Verdict.UNKNOWN if r.end.ended is Ended.INTERRUPTED else Verdict.WARN
 
 
 def figures(r: Results, command: str = "") -> dict[str, Figure]:
@@ -298,13 +298,13 @@ def page(r: Results, *, command: str, version: str, written: str) -> str:
         Page(
             title=r.setup.scenario.title or "fabric simulation",
             verdict=verdict(r),
-            headline=f"{shape.num_nics:,} NICs x {shape.planes} planes, {r.outcome.time_ps / 1e6:,.1f} us: "
-            f"{ENDED[r.outcome.ended]}",
+            headline=f"{shape.num_nics:,} NICs x {shape.planes} planes, {r.end.time_ps / 1e6:,.1f} us: "
+            f"{ENDED[r.end.ended]}",
             facts=[
                 ("NICs", f"{shape.num_nics:,}"),
                 ("switches", f"{shape.num_switches:,}"),
-                ("hops", f"{r.outcome.hops:,}"),
-                ("took", f"{r.outcome.wall_s:.1f} s"),
+                ("hops", f"{r.end.hops:,}"),
+                ("took", f"{r.end.wall_s:.1f} s"),
                 ("goodput", rate(r.mean_goodput)),
             ],
             sections=[

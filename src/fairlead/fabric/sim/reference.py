@@ -1,24 +1,21 @@
 """The reference page of scenario files, as Markdown made from the model and the rules.
 
-python -m fairlead.fabric.sim.reference [FOLDER]      writes it (docs/reference); a test holds it fresh
+`make docs` writes what `pages` returns into docs/reference; a test holds it fresh.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 from msgspec import Struct, inspect
 
-from fairlead.base.files import write_atomic
 from fairlead.fabric.sim import rules
 from fairlead.fabric.sim.model import Scenario
 from fairlead.fabric.sim.nicset import NicSet
 from fairlead.spec.decode import type_of
 from fairlead.spec.docs import sentences
 
-_MADE = "<!-- made by `python -m fairlead.fabric.sim.reference`; do not edit -->"
+_MADE = "<!-- made by `make docs`; do not edit -->"
 
 _ABOUT = """\
 A TOML file for `fairlead fabric sim`; [how to write one](../howto/fabric-sim.md). Unknown keys are refused, and keys
@@ -91,14 +88,3 @@ def _type(kind: inspect.Type) -> str:
         return " ".join(filter(None, [word, low, high]))
     names: dict[type, str] = {inspect.StrType: "text", inspect.BoolType: "true or false", inspect.CustomType: "set"}
     return names[type(kind)]
-
-
-def main(arguments: Sequence[str]) -> None:
-    """Write the page into a folder."""
-    folder = Path(arguments[0]) if arguments else Path("docs/reference")
-    for name, text in pages().items():
-        write_atomic(folder / name, text)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -15,7 +15,7 @@ from fairlead.fabric.sim.engine import layout as at
 from fairlead.fabric.sim.engine import roce
 from fairlead.fabric.sim.engine.depths import KINDS
 from fairlead.fabric.sim.engine.memory import World
-from fairlead.fabric.sim.runner import Ended, Outcome
+from fairlead.fabric.sim.runner import Ended, RunEnd
 from fairlead.fabric.sim.setup import Setup
 
 Floats = NDArray[np.float64]
@@ -85,7 +85,7 @@ class Results:
     """Everything that is told about a run."""
 
     setup: Setup
-    outcome: Outcome
+    end: RunEnd
     parts: tuple[Part, ...]
     counters: Counters
     goodput_bits_per_s: Floats
@@ -103,17 +103,17 @@ class Results:
     def mean_goodput(self) -> float:
         """Payload bits per second, all NICs together, from start to end."""
         total = sum(p.payload_bytes for p in self.parts)
-        return total * 8e12 / max(1, self.outcome.time_ps)
+        return total * 8e12 / max(1, self.end.time_ps)
 
 
-def collect(setup: Setup, world: World, outcome: Outcome) -> Results:
+def collect(setup: Setup, world: World, played: RunEnd) -> Results:
     """Read a world after its run (or in the middle of it)."""
-    if outcome.ended is Ended.DONE:  # the engine notices some windows later
-        outcome = replace(outcome, time_ps=int(world.tables["messages"][:, at.MS_ACKED].max()))
-    goodput, bin_us = _goodput(setup, world, outcome)
+    if played.ended is Ended.DONE:  # the engine notices some windows later
+        played = replace(played, time_ps=int(world.tables["messages"][:, at.MS_ACKED].max()))
+    goodput, bin_us = _goodput(setup, world, played)
     return Results(
         setup=setup,
-        outcome=outcome,
+        end=played,
         parts=_parts(setup, world),
         counters=_counters(setup, world),
         goodput_bits_per_s=goodput,
@@ -223,10 +223,10 @@ def requestors(world: World) -> Ints:
     return s.m[s.tx_base : s.tx_base + s.num_tx * s.tx_stride].reshape(s.num_tx, s.tx_stride)
 
 
-def _goodput(setup: Setup, world: World, outcome: Outcome) -> tuple[Floats, float]:
+def _goodput(setup: Setup, world: World, played: RunEnd) -> tuple[Floats, float]:
     bins = world.tables["goodput"].reshape(setup.options.threads, setup.shape.planes, -1).sum(axis=0)
     bin_ps = int(world.w[at.W_BIN])
-    used = max(1, min(bins.shape[1], -(-outcome.time_ps // bin_ps)))
+    used = max(1, min(bins.shape[1], -(-played.time_ps // bin_ps)))
     return bins[:, :used] * (8e12 / bin_ps), bin_ps / 1e6
 
 

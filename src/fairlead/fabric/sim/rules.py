@@ -11,16 +11,16 @@ from pathlib import Path
 
 from fairlead.fabric.sim.htsim_files import read_matrix, read_topology
 from fairlead.fabric.sim.model import Fault, Scenario, Traffic
-from fairlead.spec.report import Report
+from fairlead.spec.problems import Problems
 
-Check = Callable[[Scenario, Report], None]
+Check = Callable[[Scenario, Problems], None]
 Where = tuple[str | int, ...]
 
 
 def checks(folder: Path) -> list[Check]:
     """Every check; files that a scenario names are looked for in `folder`."""
 
-    def check_files(s: Scenario, report: Report) -> None:
+    def check_files(s: Scenario, report: Problems) -> None:
         named: list[tuple[Where, str]] = [(("topology", "file"), s.topology.file)]
         named += [(("traffic", i, "file"), part.file) for i, part in enumerate(s.traffic)]
         for path, name in named:
@@ -29,10 +29,10 @@ def checks(folder: Path) -> list[Check]:
                     path, "sim/file", f"there is no file {name} in {folder}", hint="name it from the scenario's folder"
                 )
 
-    def check_traffic_here(s: Scenario, report: Report) -> None:
+    def check_traffic_here(s: Scenario, report: Problems) -> None:
         check_traffic(s, report, folder)
 
-    def check_faults_here(s: Scenario, report: Report) -> None:
+    def check_faults_here(s: Scenario, report: Problems) -> None:
         check_faults(s, report, folder)
 
     return [check_files, check_topology, check_transport, check_traffic_here, check_faults_here]
@@ -51,7 +51,7 @@ class Extent:
     pod_t1: int
 
 
-def extent(s: Scenario, report: Report, folder: Path) -> Extent | None:
+def extent(s: Scenario, report: Problems, folder: Path) -> Extent | None:
     """The extent of the fabric; None where its tables or its file were refused. Raises SpecError for a bad file."""
     t = s.topology
     if report.is_refused(("topology",)):
@@ -64,7 +64,7 @@ def extent(s: Scenario, report: Report, folder: Path) -> Extent | None:
 
 
 def _refuse_idle(
-    report: Report, at: Where, kind: str, taken: Collection[str], of: Mapping[str, Collection[str]]
+    report: Problems, at: Where, kind: str, taken: Collection[str], of: Mapping[str, Collection[str]]
 ) -> None:
     """Keys the file says that this kind does not read: what is said must not be silently without effect."""
     for path in report.places:
@@ -82,7 +82,7 @@ TOPOLOGY_KEYS = {
 }
 
 
-def check_topology(s: Scenario, report: Report) -> None:
+def check_topology(s: Scenario, report: Problems) -> None:
     """The fabric divides, and says what its kind needs."""
     t, path = s.topology, ("topology",)
     if report.is_refused_itself((*path, "kind")):
@@ -119,7 +119,7 @@ TRANSPORT_KEYS = {"mrc": _CORE_KEYS, "uec": _CORE_KEYS, "roce": ("dcqcn",)}
 COMMON_TRANSPORT = ("routing", "payload_bytes", "header_bytes", "window_packets", "timeout_us")
 
 
-def check_transport(s: Scenario, report: Report) -> None:
+def check_transport(s: Scenario, report: Problems) -> None:
     """Choices that exclude each other."""
     t, path = s.transport, ("transport",)
     if not report.is_refused_itself((*path, "kind")):
@@ -153,7 +153,7 @@ TRAFFIC_KEYS = {
 }
 
 
-def check_traffic(s: Scenario, report: Report, folder: Path) -> None:
+def check_traffic(s: Scenario, report: Problems, folder: Path) -> None:
     """Senders and receivers exist."""
     if not s.traffic:
         report(("traffic",), "sim/missing", "there is no traffic", hint="add a [[traffic]] table")
@@ -171,7 +171,7 @@ def check_traffic(s: Scenario, report: Report, folder: Path) -> None:
             _check_part(part, total, path, report)
 
 
-def _check_matrix(part: Traffic, total: int, path: Where, report: Report, folder: Path) -> None:
+def _check_matrix(part: Traffic, total: int, path: Where, report: Problems, folder: Path) -> None:
     if not part.file:
         report((*path, "kind"), "sim/missing", "traffic of kind `file` needs `file`", hint="name a .cm file")
     elif total and not report.is_refused((*path, "file")):
@@ -183,7 +183,7 @@ def _check_matrix(part: Traffic, total: int, path: Where, report: Report, folder
             )  # fmt: skip
 
 
-def _check_part(part: Traffic, total: int, path: Where, report: Report) -> None:
+def _check_part(part: Traffic, total: int, path: Where, report: Problems) -> None:
     if total and part.nics.highest >= total:
         report((*path, "nics"), "sim/no-such-nic", f"there is no NIC {part.nics.highest}; there are {total}, from 0")
         return
@@ -218,7 +218,7 @@ _SEVERAL = {"plane": "planes", "t1": "t1s", "nic": "nics"}
 _NEEDED = {"link": ("t0", "t1"), "port": ("nic",), "t0": ("t0",), "t1": ("t1",)}
 
 
-def check_faults(s: Scenario, report: Report, folder: Path) -> None:
+def check_faults(s: Scenario, report: Problems, folder: Path) -> None:
     """Each fault names parts that exist, and times that can be."""
     size = extent(s, report, folder) if s.fault else None
     num_paths = 0
@@ -236,7 +236,7 @@ def check_faults(s: Scenario, report: Report, folder: Path) -> None:
             _check_routing(s, size, fault, path, report)
 
 
-def _check_fault(s: Scenario, fault: Fault, path: Where, report: Report) -> None:
+def _check_fault(s: Scenario, fault: Fault, path: Where, report: Problems) -> None:
     for key in _NEEDED.get(fault.kind, ()):
         several = _SEVERAL.get(key)
         if getattr(fault, key) < 0 and not (several and not getattr(fault, several).is_all):
@@ -258,7 +258,7 @@ def _check_fault(s: Scenario, fault: Fault, path: Where, report: Report) -> None
         report((*path, "kind"), "sim/missing", "`slow` needs `rate`", hint="rate = 0.25")
 
 
-def _check_routing(s: Scenario, size: Extent, fault: Fault, path: Where, report: Report) -> None:
+def _check_routing(s: Scenario, size: Extent, fault: Fault, path: Where, report: Problems) -> None:
     if report.is_refused(("transport",)):
         return
     if s.transport.names_uplinks(size.core):
@@ -274,7 +274,7 @@ def _check_routing(s: Scenario, size: Extent, fault: Fault, path: Where, report:
         )  # fmt: skip
 
 
-def _check_place(size: Extent, fault: Fault, path: Where, report: Report) -> None:
+def _check_place(size: Extent, fault: Fault, path: Where, report: Problems) -> None:
     for key in ("plane", "t0", "t1", "nic", "core"):
         limit = getattr(size, key)
         if getattr(fault, key) >= limit:

@@ -18,7 +18,7 @@ from fairlead.fabric.sim.engine import kernels
 from fairlead.fabric.sim.engine import layout as at
 from fairlead.fabric.sim.engine.memory import World
 
-Event = tuple[int, Callable[[World, int], None]]
+Change = tuple[int, Callable[[World, int], None]]
 """When something is done to the fabric, ps; and what. It happens at the next boundary between windows."""
 
 CALL_SECONDS = 0.2  # how long the compiled loop runs before it looks at the world outside
@@ -48,7 +48,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunEnd:
     """How a run ended, and what it cost."""
 
     ended: Ended
@@ -67,9 +67,9 @@ def run(
     world: World,
     *,
     until_ps: int,
-    events: Sequence[Event] = (),
+    events: Sequence[Change] = (),
     report: Callable[[Progress], None] = lambda *_: None,
-) -> Outcome:
+) -> RunEnd:
     """Play until every message is complete, the time is up, nothing can happen any more, or Ctrl-C.
 
     Raises FabricError (`sim/memory-overflow`) if more packets were under way than there was room for.
@@ -78,7 +78,7 @@ def run(
 
 
 class _Player:
-    def __init__(self, world: World, until_ps: int, events: list[Event], report: Callable[[Progress], None]) -> None:
+    def __init__(self, world: World, until_ps: int, events: list[Change], report: Callable[[Progress], None]) -> None:
         self.world, self.until, self.events, self.report = world, until_ps, events, report
         self.threads = world.tables["threads"]
         self.window = int(world.w[at.W_WINDOW])
@@ -88,7 +88,7 @@ class _Player:
         self.window_seconds = CALL_SECONDS  # unknown: begin with one window
         self.seen = (0, 0)
 
-    def play(self) -> Outcome:
+    def play(self) -> RunEnd:
         """The whole run."""
         try:
             ended = self._play()
@@ -105,7 +105,7 @@ class _Player:
             )
         if ended is not Ended.INTERRUPTED:  # who interrupts does not want to wait for more
             self.report(self._progress())
-        return Outcome(ended, min(self.now, self.until), self._hops(), time.monotonic() - self.begun)
+        return RunEnd(ended, min(self.now, self.until), self._hops(), time.monotonic() - self.begun)
 
     def _play(self) -> Ended:
         while self.now < self.until:

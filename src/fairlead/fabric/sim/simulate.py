@@ -57,16 +57,16 @@ def simulate(
     """Run a scenario. Files it names are looked for in `folder`.
 
     `compiling` hears how many of the engine's parts are compiled (the first run on a machine takes a while), `progress`
-    how far the run is. Ctrl-C ends the run early; the results then cover what was played (`outcome.ended`).
+    how far the run is. Ctrl-C ends the run early; the results then cover what was played (`end.ended`).
     """
     setup = prepare(scenario, folder)
     check_memory(setup)
     world = memory.build(setup.shape, setup.workload, setup.profile, setup.queues, setup.options)
     runner.prepare(world, setup.options.seed * 7919, compiling)
-    outcome = runner.run(
+    played = runner.run(
         world,
         until_ps=round(scenario.run.until_us * 1e6),
         events=faults.timeline(scenario, setup.shape),
         report=progress,
     )
-    return collect(setup, world, outcome)
+    return collect(setup, world, played)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fairlead.base.table import table
 from fairlead.base.units import duration, rate, size
 from fairlead.fabric.sim.results import Part, Results
-from fairlead.fabric.sim.runner import Ended, Outcome
+from fairlead.fabric.sim.runner import Ended, RunEnd
 from fairlead.fabric.sim.shape import Shape
 
 QUANTILES = (0.0, 0.5, 0.9, 0.99, 1.0)
@@ -47,8 +47,8 @@ def text(r: Results) -> str:
     lines += [
         f"fabric     {_size_of(shape)}",
         f"transport  {_transport(r)}",
-        f"played     {duration(r.outcome.time_ps / 1e12)} of the fabric in {_pace(r.outcome)}",
-        f"ended      {ENDED[r.outcome.ended]}",
+        f"played     {duration(r.end.time_ps / 1e12)} of the fabric in {_pace(r.end)}",
+        f"ended      {ENDED[r.end.ended]}",
         "",
         _flow_table(r),
         "",
@@ -72,9 +72,9 @@ def _size_of(shape: Shape) -> str:
     return f"{shape.num_nics:,} NICs x {shape.planes} planes, {ports}"
 
 
-def _pace(outcome: Outcome) -> str:
-    rate = outcome.hops / max(outcome.wall_s, 1e-9) / 1e6
-    return f"{duration(outcome.wall_s)}, {outcome.hops:,} hops, {rate:.2f} M/s"
+def _pace(played: RunEnd) -> str:
+    rate = played.hops / max(played.wall_s, 1e-9) / 1e6
+    return f"{duration(played.wall_s)}, {played.hops:,} hops, {rate:.2f} M/s"
 
 
 def _transport(r: Results) -> str:
@@ -113,15 +113,15 @@ def body(r: Results) -> dict[str, Any]:
     c, shape = r.counters, r.setup.shape
     return {
         "title": r.setup.scenario.title,
-        "ended": str(r.outcome.ended),
+        "ended": str(r.end.ended),
         "nics": shape.num_nics,
         "planes": shape.planes,
         "switches": shape.num_switches,
         "queues": shape.num_ports,
-        "time_us": r.outcome.time_ps / 1e6,
-        "wall_s": round(r.outcome.wall_s, 3),
-        "hops": r.outcome.hops,
-        "hops_per_s": round(r.outcome.hops / max(r.outcome.wall_s, 1e-9)),
+        "time_us": r.end.time_ps / 1e6,
+        "wall_s": round(r.end.wall_s, 3),
+        "hops": r.end.hops,
+        "hops_per_s": round(r.end.hops / max(r.end.wall_s, 1e-9)),
         "memory_estimate_bytes": sum(r.setup.estimate.values()),
         "goodput_bits_per_s": round(r.mean_goodput),
         "goodput": {

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import functools
+import logging
 from collections.abc import Sequence
 
 import msgspec
@@ -27,6 +28,9 @@ from fairlead.lab.faults.worker import Worker, faketime
 from fairlead.lab.plan import host_plan
 from fairlead.lab.shape import LabShape
 from fairlead.records.labstate import Fault, LabState
+from fairlead.records.log import tell
+
+log = logging.getLogger("fairlead.lab")
 
 
 def inject(name: str, kind: str, target: str, given: Settings) -> Fault:
@@ -45,6 +49,7 @@ def inject(name: str, kind: str, target: str, given: Settings) -> Fault:
             with contextlib.suppress(FairleadError):
                 _change(half, view, state.faults)
             raise
+        tell(log, "fault injected", lab=name, id=fault.id, kind=fault.kind, target=fault.target, params=fault.params)
         return fault
 
 
@@ -58,6 +63,7 @@ def heal(name: str, which: str) -> list[Fault]:
                 "lab/no-such-fault", f"no fault `{which}` is in force", hint=f"fairlead lab status -n {name}"
             )
         _change(state, view_of(state), tuple(f for f in state.faults if f not in healed))
+        tell(log, "faults healed", lab=name, ids=[f.id for f in healed])
         return healed
 
 

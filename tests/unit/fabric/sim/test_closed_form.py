@@ -82,7 +82,7 @@ def test_a_ring_all_reduce_takes_as_long_as_its_steps():
     text = MRC_64 + '[[traffic]]\nkind = "ring-all-reduce"\nnics = "0-56/8"\nsize_bytes = 8_000_000\n'
     r = play(text).results
     step = 1_000_000 / 4096 * 4192 * PER_BYTE_US / 4
-    assert 14 * (step + 4) < r.parts[0].placed_us.max() * 0 + r.outcome.time_ps / 1e6 < 14 * (step + 6) * 1.1
+    assert 14 * (step + 4) < r.parts[0].placed_us.max() * 0 + r.end.time_ps / 1e6 < 14 * (step + 6) * 1.1
     assert r.counters.retransmitted == 0
 
 

@@ -40,7 +40,7 @@ def test_every_packet_is_somewhere(text):
 @pytest.mark.parametrize("text", [RUNS[k] for k in RUNS if k != "cut short"], ids=[k for k in RUNS if k != "cut short"])
 def test_every_byte_is_placed_once(text):
     played = play(text)
-    assert played.results.outcome.ended == "done"
+    assert played.results.end.ended == "done"
     placed = played.world.tables["receivers"][:, at.RC_BYTES]
     sizes = np.zeros(played.setup.workload.num_flows, dtype=np.int64)
     np.add.at(sizes, played.setup.workload.flow, played.setup.workload.size)

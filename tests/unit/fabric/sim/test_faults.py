@@ -77,7 +77,7 @@ def test_a_flapping_port_is_down_half_of_the_time():
 def test_all_ports_down_ends_the_queue_pairs():
     played = play(MRC_64 + LONG + fault('kind = "port"\nnic = 0\nat_us = 100'))
     assert played.results.counters.failed_flows == 1
-    assert played.results.outcome.ended == "stalled"
+    assert played.results.end.ended == "stalled"
 
 
 def test_a_repair_sets_a_silent_fabric_going_again():
@@ -85,7 +85,7 @@ def test_a_repair_sets_a_silent_fabric_going_again():
     one = MRC_64.replace("planes = 4", "planes = 1") + '[transport]\nkind = "roce"\ntimeout_us = 50\n'
     text = one + '[[traffic]]\nkind = "flow"\nnics = "0"\nto = 40\nsize_bytes = 2_000_000\n'
     played = play(text + fault('kind = "port"\nnic = 0\nat_us = 20\nuntil_us = 500'))
-    assert played.results.outcome.ended == "done"
+    assert played.results.end.ended == "done"
     assert played.results.parts[0].fct_us[0] > 500
 
 

@@ -22,8 +22,8 @@ def test_an_interrupt_keeps_what_was_played(monkeypatch):
             raise KeyboardInterrupt
 
     results = simulate(scenario(LONG), progress=stop)
-    assert results.outcome.ended == "interrupted"
-    assert 20e6 < results.outcome.time_ps < 60e6
+    assert results.end.ended == "interrupted"
+    assert 20e6 < results.end.time_ps < 60e6
     assert results.goodput_bits_per_s.sum() > 0
     assert "interrupted" in text(results)
     assert body(results)["ended"] == "interrupted"
@@ -31,8 +31,8 @@ def test_an_interrupt_keeps_what_was_played(monkeypatch):
 
 def test_the_time_limit_ends_a_run():
     results = simulate(scenario(LONG + "[run]\nuntil_us = 30\n"))
-    assert results.outcome.ended == "time"
-    assert results.outcome.time_ps == 30_000_000
+    assert results.end.ended == "time"
+    assert results.end.time_ps == 30_000_000
     assert results.parts[0].done < results.parts[0].messages
 
 
