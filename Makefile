@@ -17,7 +17,9 @@ TORCH_ARGS ?=
 # What the full run uses from Debian; without root they are only named, and what needs them is skipped.
 DEBIAN := python3-venv iproute2 nftables slurm-wlm munge openssh-client openssh-server ethtool faketime chromium
 
-PYTEST := $(BIN)/python -m pytest
+# Tests wait more than they compute: more at once than there are processors. WORKERS=0 runs them one by one.
+WORKERS ?= 4
+PYTEST  := $(BIN)/python -m pytest -n $(WORKERS)
 
 .PHONY: bringup test test-all lint unit bench docs packages clean
 
@@ -27,6 +29,7 @@ bringup: $(VENV)/ready
 test: lint $(VENV)/ready
 	$(PYTEST) -m "not slow"
 
+test-all: export FAIRLEAD_DEPTH ?= 5
 test-all: lint $(VENV)/ready
 	$(PYTEST)
 
@@ -46,10 +49,6 @@ bench: $(VENV)/ready
 # the generated pages; a test holds them fresh
 docs: $(VENV)/ready
 	$(BIN)/python -m fairlead.cli.reference
-	$(BIN)/python -m fairlead.spec.reference
-	$(BIN)/python -m fairlead.checks.reference
-	$(BIN)/python -m fairlead.lab.reference
-	$(BIN)/python -m fairlead.fabric.sim.reference
 
 packages:
 	@scripts/debian-packages $(DEBIAN)

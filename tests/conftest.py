@@ -1,47 +1,104 @@
-"""What the whole suite shares: skipping by capability, the census of what was skipped, and where chance comes from.
+"""What the whole suite shares: skipping by capability, a census of what was skipped, where chance comes from, workers.
 
-FAIRLEAD_REQUIRE names the capabilities a full run must have (see `fairlead doctor`); there, what would skip fails, and
-property tests try the same examples each time, so that a change is judged by what it changed. All other runs explore.
+FAIRLEAD_REQUIRE names the capabilities a full run must have (see `fairlead doctor`); there, what would skip fails.
+FAIRLEAD_DEPTH is how deep tests that draw their cases go (`support/depth.py`).
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import tempfile
 from collections import Counter
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
 
-from fairlead.base.machine import NAMES, capability
+from fairlead.base.machine import capability, names
+from support.captures import captures_root
+from support.depth import DEPTH, cases
+
+LABS = "FAIRLEAD_TEST_LABS"
+"""Where all workers of a run keep their labs, each in a folder of its own."""
+OWN = pytest.StashKey[str]()
 
 REQUIRED = set(os.environ.get("FAIRLEAD_REQUIRE", "").split())
 
-hypothesis.settings.register_profile("full run", derandomize=True, database=None)
-if REQUIRED:
-    hypothesis.settings.load_profile("full run")
+# a slow example says nothing about the code: the machine may be busy
+_ANY_MACHINE = hypothesis.settings(
+    max_examples=cases(100), deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.register_profile("fixed", _ANY_MACHINE, derandomize=True, database=None)
+hypothesis.settings.register_profile("deep", _ANY_MACHINE, print_blob=True)
+hypothesis.settings.load_profile("fixed" if DEPTH == 1 else "deep")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     # a shell starts background commands with Ctrl-C ignored, and children would inherit that: many tests interrupt them
     signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line(
-        "markers", "requires(*names): capabilities of the machine, by their names in `fairlead doctor`"
+        "markers", "requires(*names): capabilities of the machine, by their names in `fairlead doctor`; `captures`"
     )
-    unknown = REQUIRED - set(NAMES)
+    if LABS not in os.environ:
+        os.environ[LABS] = config.stash[OWN] = tempfile.mkdtemp(prefix="fairlead-tests-")
+    unknown = REQUIRED - {*names(), "captures"}
     if unknown:
         raise pytest.UsageError(f"FAIRLEAD_REQUIRE names no capability: {' '.join(sorted(unknown))}")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Labs of workers that did not end well are taken down by the process that started them."""
+    if place := config.stash.get(OWN, None):
+        from support.labs import take_down_all
+
+        take_down_all(Path(place))
+        del os.environ[LABS]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for mark in item.iter_markers("requires"):
         for name in mark.args:
-            found = capability(name)
-            if found.ok:
+            is_there, detail, get = _look(name)
+            if is_there:
                 continue
             if name in REQUIRED:
-                pytest.fail(f"this run requires {name}: {found.detail}", pytrace=False)
-            pytest.skip(f"needs {name}: {found.get}")
+                pytest.fail(f"this run requires {name}: {detail}", pytrace=False)
+            pytest.skip(f"needs {name}: {get}")
+
+
+def _look(name: str) -> tuple[bool, str, str]:
+    """Whether a capability is there, what was found, and how to have it."""
+    if name == "captures":
+        return captures_root() is not None, "no folder of captures", "FAIRLEAD_CAPTURES=FOLDER"
+    found = capability(name)
+    return found.ok, found.detail, found.get
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """`-n` without a `--dist` of its own."""
+    if config.getoption("dist") != "load":
+        return None
+    from support.workers import Spread
+
+    return Spread(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, Any, Any]:
+    """A worker sends its reports as UTF-8; what a test printed need not be."""
+    return _utf8((yield))
+
+
+def _utf8(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_utf8(key): _utf8(item) for key, item in value.items()}
+    return type(value)(map(_utf8, value)) if isinstance(value, (list, tuple)) else value
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -55,7 +112,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """A full run skips nothing at all, for whatever reason a test may give."""
+    """A full run skips nothing, for whatever reason a test may give: but captures, which a clone does not have."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    if REQUIRED and reporter and reporter.stats.get("skipped") and exitstatus == pytest.ExitCode.OK:
+    skipped = reporter.stats.get("skipped", []) if reporter else []
+    counted = [r for r in skipped if "captures" in REQUIRED or "needs captures:" not in str(r.longrepr)]
+    if REQUIRED and counted and exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -1,7 +1,8 @@
 """A fabric that answers the steps of the pair phase by drawing lots: only what agents would say, as the bytes they say.
 
 Independent of the blame it is used to test: a fault lists the directed pairs it hits by plain loops. Path 0 is the
-address that uses every plane; its flows are dealt to the planes at random, as hashing does.
+address that uses every plane; its flows are dealt to the planes at random, as hashing does. Where there are T1s, the
+flows of a pair below different T0s are dealt to them in the same way, each time alike; a steered path takes one.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from fairlead.preflight.pairs import Answers, PairFacts, Report, Step
+from fairlead.preflight.pairs.phase import Answers, PairFacts, Report, Step
+from fairlead.preflight.pairs.steered import Steering
 
 NUM_FLOWS = 8
 RATE = 100e9
@@ -52,10 +54,16 @@ class Fabric:
     noise: float = 0.1
     """Spread of healthy rates and round trips."""
     hiccups: float = 0.0
-    """Chance, for each node and batch of rounds, that a healthy train to it loses packets to a busy machine."""
+    """Chance, for each node and batch of rounds, that a healthy burst to it loses packets to a busy machine."""
     effects: dict[tuple[int, int, int], Effect] = field(default_factory=dict)
     dead: set[int] = field(default_factory=set)
     """Nodes that answer nothing."""
+    steering: Steering = field(default_factory=Steering)
+    t0_of: tuple[int, ...] = ()
+    """The T0 of each node, where there are several."""
+    num_t1: int = 0
+    links: dict[tuple[int, int, int], Effect] = field(default_factory=dict)
+    """(path, T0, T1) -> what happens on that link, in both directions."""
     sim_s: float = 0.0
     num_steps: int = 0
 
@@ -94,6 +102,19 @@ class Fabric:
             yield a, b, p
             if not one_way:
                 yield b, a, p
+
+    def met(self, src: int, dst: int, path: int, flow: int) -> Effect:
+        """What a flow meets on its way: the gravest of the pair's own effect and those of the links it takes."""
+        ways = self.steering.ways()
+        plane, t1 = ways.get(path, (path, None))
+        if not plane and self.num_planes:
+            plane = self.rng.choice(self.paths)
+        found = [self.effects.get((src, dst, plane), Effect())]
+        if self.t0_of and (t1 is not None or self.t0_of[src] != self.t0_of[dst]):
+            if t1 is None:
+                t1 = random.Random(f"{self.seed} {src} {dst} {plane} {flow}").randrange(self.num_t1)
+            found += [self.links.get((plane, self.t0_of[n], t1), Effect()) for n in (src, dst)]
+        return max(found, key=lambda e: (e.loss, e.full_lost, e.dark, -e.rate, e.delay))
 
     # ---- the phase ---------------------------------------------------------------------------------------------------
 
@@ -137,16 +158,20 @@ class Fabric:
         for fields in said.values():
             fields.update(wall_ns=20_000_000, cpu_ns=20_000_000)
 
+    def _counters(self, line, said):
+        for fields in said.values():
+            fields["counters"] = {}
+
     def _tcp(self, line, said):
         for fields in said.values():
             fields.update(ok=len(line["shifts"]), errors=[])
 
-    def _train(self, line, said):
+    def _burst(self, line, said):
         small, full = line["small"], line["full"]
         bad = defaultdict(list)
         for src, dst, path in self._hit_pairs(line):
             if dst in said and ("pairs" in line or path in line["paths"]):
-                got = self._one_train(src, dst, path, small, full)
+                got = self._one_burst(src, dst, path, small, full)
                 if got:
                     bad[dst].append([src, path, *got, 0])
         for node, fields in said.items():
@@ -162,12 +187,9 @@ class Fabric:
                 if not any(b[0] == src for b in bad[node]):
                     fields["bad"].append([src, self.paths[0], small - 3, full, 5, 0, 0])
 
-    def _one_train(self, src, dst, path, small, full):
+    def _one_burst(self, src, dst, path, small, full):
         rng = self.rng
-        flows = []
-        for _ in range(NUM_FLOWS):
-            plane = path if path or not self.num_planes else rng.choice(self.paths)
-            flows.append(self.effects.get((src, dst, plane), Effect()))
+        flows = [self.met(src, dst, path, flow) for flow in range(NUM_FLOWS)]
         if src in self.dead:
             return [0, 0, 0, NUM_FLOWS]
         counts = []
@@ -194,13 +216,18 @@ class Fabric:
             if self.num_planes:
                 for s, d in ends:
                     self.by_shift[(d - s) % n].append((s, d, 0))
+            for plane, t0, _ in self.links:
+                for s in range(n):
+                    for d in range(n):
+                        if self.t0_of[s] != self.t0_of[d] and t0 in (self.t0_of[s], self.t0_of[d]):
+                            self.by_shift[(d - s) % n] += [(s, d, plane), (s, d, 0)]
             for node in self.dead:
                 for other in range(n):
                     if other != node:
                         self.by_shift[(other - node) % n] += [(node, other, p) for p in range(self.num_planes + 1)]
         members = line["members"]
         if len(members) == self.num_nodes:
-            return [t for shift in line["shifts"] for t in self.by_shift.get(shift, ())]
+            return dict.fromkeys(t for shift in line["shifts"] for t in self.by_shift.get(shift, ()))
         at = {m: i for i, m in enumerate(members)}
         shifts = set(line["shifts"])
         every = (t for rows in self.by_shift.values() for t in rows)
@@ -221,10 +248,12 @@ class Fabric:
         for fields in said.values():
             fields.update(rates=[], sent_to=[], errors=[])
         for s, d, p in tests:
-            effect = self.effects.get((s, d, p), Effect())
-            rate = RATE * effect.rate * (1 - self.noise * self.rng.random())
+            flows = [self.met(s, d, p, flow) for flow in range(NUM_FLOWS if self.links else 1)]
+            effect = max(flows, key=lambda e: (e.loss, e.full_lost, e.delay))
+            share = sum(e.rate for e in flows) / len(flows)
+            rate = RATE * share * (1 - self.noise * self.rng.random())
             rtt = RTT_NS * effect.delay * (1 + self.noise * self.rng.random())
-            if effect.full_lost or s in self.dead or d in self.dead:
+            if all(e.full_lost for e in flows) or s in self.dead or d in self.dead:
                 rate = 0
             if effect.loss == 1.0:
                 rtt = 0

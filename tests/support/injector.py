@@ -38,6 +38,8 @@ class World:
     per_node: int
     rate_mbps: float
     truth_dir: Path
+    t0: int = 2
+    t1: int = 2
 
     def sh(self, host: str, script: str) -> str:
         """What a shell script says on a host."""
@@ -123,6 +125,19 @@ def _loss(world: World, rng: random.Random) -> Drawn:
     codes, part = ("preflight/packet-loss",), (f"plane {plane}",)
     truth = Truth(kind="loss", target=f"{target} {way}", codes=codes, nodes=(node,), part=part, way=way)
     return truth, _lab(world, "loss", target, percent="5", side=side)
+
+
+def _trunk(kind: str, *codes: str, num: int = 1, **settings: str) -> Callable[[World, random.Random], Drawn]:
+    """Links between switches of one plane; no two to the same T1, which would be a fault of that switch."""
+
+    def draw(world: World, rng: random.Random) -> Drawn:
+        plane, t1s = rng.randrange(world.planes), rng.sample(range(world.t1), num)
+        targets = [f"p{plane}/t0-{rng.randrange(world.t0)}/t1-{t1}" for t1 in t1s]
+        truth = Truth(kind="trunk", target=" ".join(targets), codes=codes, part=tuple(targets), all_parts=True)
+        mbps = {"mbps": f"{world.rate_mbps / 20:g}"} if kind == "rate" else {}
+        return truth, _lab(world, kind, *targets, **settings, **mbps)
+
+    return draw
 
 
 def _plane(world: World, rng: random.Random) -> Drawn:
@@ -301,6 +316,11 @@ KINDS = {
         Kind("MTU black hole", _on_port("mtu-black-hole", "preflight/mtu")),
         Kind("one blocked pair", _pair),
         Kind("one-way 5 % loss", _loss),
+        Kind("link flap", _on_port("flap", "preflight/port-flap", down_s="1", up_s="1")),
+        Kind("slow trunk", _trunk("rate", "preflight/slow-link")),
+        Kind("lossy trunk", _trunk("loss", "preflight/packet-loss", percent="5")),
+        Kind("silent trunk", _trunk("silent-drop", "preflight/unreachable")),
+        Kind("two silent trunks", _trunk("silent-drop", "preflight/unreachable", num=2)),
         Kind("wrong rank count", _wrong_count, is_job=True),
         Kind("version skew", _on_host("driver-version", "skew/gpu-driver", version="535.1.2")),
         Kind("duplicate GPU", _shared_gpu),
@@ -316,6 +336,11 @@ KINDS = {
 }
 
 
+def _planes(truth: Truth) -> set[str]:
+    """The planes a fault is in: `p1` of `plane 1` and of `p1/t0-0/t1-1`."""
+    return {word.split("/")[0].replace("plane ", "p") for word in truth.part}
+
+
 def are_independent(a: Kind, x: Truth, b: Kind, y: Truth) -> bool:
     """Whether both of two faults can be seen at all.
 
@@ -324,6 +349,8 @@ def are_independent(a: Kind, x: Truth, b: Kind, y: Truth) -> bool:
     """
     if a.is_job or b.is_job or set(x.nodes) & set(y.nodes):
         return False
+    if "trunk" in (x.kind, y.kind) and _planes(x) & _planes(y):
+        return False  # in one plane the larger may hide the smaller
     if "plane" in (x.kind, y.kind):
         return not set(x.part) & set(y.part) and not a.needs_collective and not b.needs_collective
     return not (x.kind == y.kind == "rank")

@@ -39,7 +39,8 @@ def in_use(namespaces: set[str]) -> set[str]:
 
 def left_of(name: str, roots: tuple[str, ...] = ()) -> list[str]:
     """Everything that is left of a lab, in words; empty if nothing is."""
-    places = [*roots, enter.folder(name), *(Path(top, "fairlead", name) for top in _CGROUPS)]
+    cgroups = [path for top in _CGROUPS for end in ("", ".*") for path in Path(top).glob(f"fairlead/{name}{end}")]
+    places = [*roots, enter.folder(name), *cgroups]
     left = [str(place) for place in map(Path, places) if place.exists()]
     # a whole word: `t12-1` is no part of `t12-10`
     word = re.compile(rf"(?<![\w-]){re.escape(name)}(?![\w-])")

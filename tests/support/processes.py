@@ -7,6 +7,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from fairlead.base.process import start_ticks
+
+DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
+"""Before the words of a daemon: it does not outlive a worker that was killed. See prctl(2), PR_SET_PDEATHSIG."""
+
 
 def marked(mark: str) -> dict[int, str]:
     """Every live process whose command line or environment holds the mark, except this one and its ancestors."""
@@ -48,13 +53,16 @@ def until_marked(mark: str, number: int, limit_s: float = 20) -> dict[int, str]:
     return found
 
 
-def quickest_s(call: Callable[[], object], enough_s: float, tries: int = 3) -> float:
-    """How long a call takes: again where that was too long, as a busy machine is slow now and then, not every time."""
-    best_s = float("inf")
-    for _ in range(tries):
-        started = time.monotonic()
-        call()
-        best_s = min(best_s, time.monotonic() - started)
-        if best_s < enough_s:
-            break
-    return best_s
+def is_gone(pid: int, limit_s: float = 60) -> bool:
+    """Whether a process ends within the limit, be it killed a moment ago; one that waits to be collected has ended."""
+    return until(lambda: start_ticks(pid) is None, limit_s)
+
+
+def until(is_so: Callable[[], object], limit_s: float = 60) -> bool:
+    """Whether something comes about within a limit, which only a failure reaches: a busy machine takes its time."""
+    deadline = time.monotonic() + limit_s
+    while not is_so():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True

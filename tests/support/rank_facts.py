@@ -1,28 +1,49 @@
-"""What a group of ranks says when all is well, to be changed by tests."""
+"""What a group of ranks says when all is well, to be changed by tests: on GPUs with NCCL over InfiniBand, or on CPUs.
+
+NCCL's lines are written from its format strings as published logs show them (NVIDIA/nccl src/transport/net_ib.cc,
+src/transport/net.cc, src/transport/p2p.cc, src/init.cc; versions 2.4 to 2.30).
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from fairlead.preflight.facts import RankEnd, RankFacts
+from fairlead.preflight.ranks.facts import RankEnd, RankFacts
 
-PHASES = ("import", "rendezvous", "join", "ddp", "reduce", "split", "done")
+PHASES = ("import", "rendezvous", "join", "card", "rails", "ddp", "reduce", "rounds", "done")
+CARD = {"matmul_flops": 7.4e14, "matmul": "bf16 8192", "copy_bytes_s": 2.9e12, "h2d_bytes_s": 5.2e10,
+        "d2h_bytes_s": 5.1e10, "node_reduce_s": 0.001, "node_reduce_bytes": 1 << 28, "took_s": 1.0}  # fmt: skip
 
 
-def ranks(num_nodes: int = 4, per_node: int = 2, **more: Any) -> RankFacts:
-    """A healthy run with one GPU a rank."""
+def ranks(num_nodes: int = 4, per_node: int = 2, *, on: str = "gpus", **more: Any) -> RankFacts:
+    """A healthy run: one GPU a rank, or CPUs."""
     nodes = tuple(f"n{i}" for i in range(num_nodes))
     wanted = num_nodes * per_node
     fields: dict[str, Any] = {"limit_s": 120.0, "backend": "processes", "took_s": 8.0} | more
     facts = RankFacts(nodes=nodes, per_node=per_node, wanted=wanted, **fields)
     for rank in range(wanted):
-        add_rank(facts, rank)
+        add_rank(facts, rank, on=on)
     return facts
 
 
-def add_rank(facts: RankFacts, rank: int) -> None:
+def nccl_lines(local: int, num_nodes: int = 4, num_hcas: int = 8, layer: str = "IB") -> list[str]:
+    """What NCCL 2.2x says on one GPU of a node with InfiniBand, and the accelerated Ethernet port behind its HCAs."""
+    hcas = " ".join(f"[{i}]mlx5_ib{i}:1/{layer}/SHARP" for i in range(num_hcas))
+    said = [
+        "NCCL version 2.26.2+cuda12.8",
+        f"NET/IB : Using {hcas} [{num_hcas}]mlx5_an0:1/RoCE [RO]; OOB eth0:10.0.0.4<0>",
+        "Using network IB",
+        "via P2P/CUMEM",
+    ]
+    if num_nodes > 1:
+        said += [f"[{way}] via NET/IB/{local}/GDRDMA" for way in ("send", "receive")]
+    return said
+
+
+def add_rank(facts: RankFacts, rank: int, *, on: str = "gpus") -> None:
     """Everything a healthy rank says, and its end."""
     local, per_node = rank % facts.per_node, facts.per_node
+    is_gpu = on == "gpus"
     own = {"rank": rank, "node": facts.nodes[rank // per_node]}
     gpu = {"index": local, "uuid": f"GPU-{own['node']}-{local}", "pci": f"000{local}:00:00.0", "cpus": "0-3"}
     start = {
@@ -30,18 +51,26 @@ def add_rank(facts: RankFacts, rank: int) -> None:
         "slurm": {}, "nccl_conf": "", "interface": "fab0", "interface_by": "the fabric address",
         "interface_facts": {"mtu": "9000", "state": "up"}, "gpus": per_node, "gpu": gpu,
     }  # fmt: skip
-    torch = {"torch": "2.13.0", "cuda": "", "hip": ""}
+    torch: dict[str, Any] = {"torch": "2.13.0+cpu", "cuda": "", "hip": ""}
+    if is_gpu:
+        device = {"name": "NVIDIA H100 80GB HBM3", "uuid": gpu["uuid"], "pci": gpu["pci"], "memory_bytes": 80 << 30}
+        torch = {"torch": "2.8.0+cu128", "cuda": "12.8", "hip": "", "nccl": "2.26.2", "device": device,
+                 "num_devices": per_node, "driver": "570.172.08", "driver_cuda": "12.8", "device_files": per_node,
+                 "unreadable_files": 0, "visible": {}}  # fmt: skip
     say(facts, own, "start", 0.4, **start)
     for at, phase in enumerate(PHASES):
         if phase == "rendezvous":
             say(facts, own, "torch", 5.0, **torch)
         say(facts, own, "phase", 5.0 + at / 10, phase=phase, **({"bytes": 1 << 20} if phase == "reduce" else {}))
+        if phase == "card" and is_gpu:
+            say(facts, own, "nccl", 5.2, lines=dict.fromkeys(nccl_lines(local, len(facts.nodes)), 2))
+            say(facts, own, "card", 5.3, **CARD, node_ranks=per_node)
         if phase == "ddp":
             say(facts, own, "ddp", 5.5, s=0.1, loss=1.0, gradient_is_mean=True)
         if phase == "reduce":
             say(facts, own, "reduced", 5.6, bytes=1 << 20, s=[0.02, 0.02], wrong=0)
-        if phase == "split":
-            say(facts, own, "split", 5.7, compute_s=[0.002, 0.002], wait_s=[0.001, 0.001])
+        if phase == "rounds":
+            say(facts, own, "rounds", 5.7, compute_s=[0.002, 0.002], wait_s=[0.001, 0.001])
     facts.ends.append(RankEnd(node=own["node"], rank=rank, state="done", rc=0, at_s=8.0))
 
 

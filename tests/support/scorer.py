@@ -15,7 +15,7 @@ import msgspec
 T = TypeVar("T")
 LIMIT_S = 20.0
 """A culprit that is named later than this does not count."""
-_ACCUSES = ("node", "device", "port", "rank", "pair", "plane")
+_ACCUSES = ("node", "device", "port", "rank", "pair", "plane", "link")
 """Subjects that point at somebody; a finding about the job or the cluster as a whole accuses nobody."""
 
 
@@ -30,6 +30,8 @@ class Truth(msgspec.Struct, kw_only=True):
     """Exactly these, in any order."""
     part: tuple[str, ...] = ()
     """The finding's subject must be called one of these."""
+    all_parts: bool = False
+    """Each word of `part` must be named, by a finding of its own."""
     way: str = ""
     """`out` or `in`, where the fault has a direction."""
     was_done: bool = True
@@ -99,12 +101,18 @@ def score(trial: Trial, document: Mapping[str, Any]) -> Trial:
     fails = [f for f in said if f.verdict == "fail"]
     trial.verdict = str(document.get("verdict", "none"))
     trial.first = str(bad[0]) if bad else str(document.get("error", {}).get("message", ""))
-    trial.named = [any(fits(t, f) for f in fails) for t in trial.truths]
+    trial.named = [is_named(t, fails) for t in trial.truths]
     trial.is_first = bool(fails) and bad[0] == fails[0] and any(fits(t, fails[0]) for t in trial.truths)
     trial.accused = [str(f) for f in fails if accuses(f, trial.truths)]
     trial.took_s = dict(document.get("took_s", {}))
     trial.run = str(document.get("run", ""))
     return trial
+
+
+def is_named(truth: Truth, fails: Sequence[Said]) -> bool:
+    """Whether fails name the fault, and all of its parts where it has several."""
+    mine = [f for f in fails if fits(truth, f)]
+    return bool(mine) and (not truth.all_parts or {f.name for f in mine} >= set(truth.part))
 
 
 def fits(truth: Truth, said: Said) -> bool:

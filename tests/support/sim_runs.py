@@ -65,8 +65,8 @@ def play(text: str, *, threads: int = 1, folder: Path = Path(), play_on: bool = 
     world = memory.build(setup.shape, setup.workload, setup.profile, setup.queues, setup.options)
     runner.prepare(world, setup.options.seed * 7919)
     world.w[at.W_MESSAGES] += play_on  # one more than there are: the run goes on when all are complete
-    outcome = runner.run(world, until_ps=round(read.run.until_us * 1e6), events=faults.timeline(read, setup.shape))
-    return Played(setup, world, collect(setup, world, outcome))
+    played = runner.run(world, until_ps=round(read.run.until_us * 1e6), events=faults.timeline(read, setup.shape))
+    return Played(setup, world, collect(setup, world, played))
 
 
 def under_way(played: Played) -> int:

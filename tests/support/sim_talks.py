@@ -44,7 +44,7 @@ def hold(text: str) -> dict[str, object]:
     messages = played.world.tables["messages"][:, [at.MS_PLACED, at.MS_ACKED]]
     return {
         "packets": asdict(played.results.counters),
-        "end_ps": played.results.outcome.time_ps,
+        "end_ps": played.results.end.time_ps,
         "last_ps": int(messages.max()),
         "messages": hashlib.sha256(messages.tobytes()).hexdigest()[:16],
     }

@@ -5,14 +5,19 @@ All nodes are this machine under several names, so they share one network; what 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import tempfile
 import time
 from pathlib import Path
+
+from support.ports import BLOCK, Ports
+from support.processes import DIES_WITH_US, until
 
 _CONF = """
 ClusterName=fairlead-test
@@ -43,39 +48,24 @@ AccountingStorageType=accounting_storage/none
 JobAcctGatherType=jobacct_gather/none
 PlugStackConfig={root}/plugstack.conf
 SchedulerParameters=sched_min_interval=50000,batch_sched_delay=0
-NodeName={nodes} NodeAddr=127.0.0.1 NodeHostname={host} Port=[{first_port}-{last_port}] CPUs=4 RealMemory=500
+GresTypes=gpu
+NodeName={nodes} NodeAddr=127.0.0.1 NodeHostname={host} Port=[{first_port}-{last_port}] CPUs=4 RealMemory=500{gres}
 PartitionName=main Nodes={nodes} Default=YES MaxTime=60 State=UP OverSubscribe=NO
 PartitionName=closed Nodes={nodes} MaxTime=60 State=DOWN
 """
 
 
-def _free_ports(number: int) -> int:
-    """The first of a run of ports nobody listens on."""
-    for first in range(21100, 29000, number + 1):
-        taken = []
-        try:
-            for port in range(first, first + number):
-                probe = socket.socket()
-                taken.append(probe)
-                probe.bind(("127.0.0.1", port))
-        except OSError:
-            continue
-        finally:
-            for probe in taken:
-                probe.close()
-        return first
-    raise OSError("no run of free ports")
-
-
 class PrivateSlurm:
-    """A controller and `number` nodes n1, n2, ..."""
+    """A controller and `number` nodes n1, n2, ..., each with `gpus` device files that are its GPUs."""
 
-    def __init__(self, number: int = 4) -> None:
+    def __init__(self, number: int = 4, gpus: int = 0) -> None:
         self.root = Path(tempfile.mkdtemp(prefix="fl-slurm-", dir="/tmp"))
         self.names = [f"n{i}" for i in range(1, number + 1)]
         self.env = {**os.environ, "SLURM_CONF": str(self.root / "slurm.conf")}
         self.daemons: dict[str, subprocess.Popen[bytes]] = {}
-        first = _free_ports(number + 1)
+        assert number < BLOCK
+        self.ports = Ports()
+        first = self.ports.first
         for folder in ("munge", "state"):
             (self.root / folder).mkdir(mode=0o700)
         self.root.chmod(0o755)
@@ -84,6 +74,11 @@ class PrivateSlurm:
         key.write_bytes(os.urandom(128))
         key.chmod(0o400)
         (self.root / "plugstack.conf").write_text("")
+        for gpu in range(gpus):  # Slurm wants character devices
+            os.mknod(self.root / f"gpu{gpu}", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+        devices = f"{self.root}/gpu[0-{gpus - 1}]" if gpus > 1 else f"{self.root}/gpu0"
+        gres = f"NodeName=n[1-{number}] Name=gpu Type=test File={devices}\n" if gpus else ""
+        (self.root / "gres.conf").write_text(f"AutoDetect=off\n{gres}")
         (self.root / "slurm.conf").write_text(
             _CONF.format(
                 root=self.root,
@@ -92,6 +87,7 @@ class PrivateSlurm:
                 first_port=first + 1,
                 last_port=first + number,
                 nodes=f"n[1-{number}]",
+                gres=f" Gres=gpu:test:{gpus}" if gpus else "",
             )
         )
 
@@ -133,20 +129,23 @@ class PrivateSlurm:
     def stop(self) -> None:
         """End everything that runs below the folder, remove the folder."""
         self.ask("scancel", "--state=RUNNING,PENDING", "--user=root")
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 20
         while self.jobs() and time.monotonic() < deadline:
             time.sleep(0.1)
         for daemon in self.daemons.values():
             daemon.send_signal(signal.SIGTERM)
         for daemon in self.daemons.values():
             try:
-                daemon.wait(5)
+                daemon.wait(20)
             except subprocess.TimeoutExpired:
                 daemon.kill()
                 daemon.wait()
         for pid in self.processes():
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        until(lambda: not self.processes(), 20)
         shutil.rmtree(self.root)
+        self.ports.close()
 
     def processes(self) -> list[int]:
         """Every process that knows this Slurm: by its command line or its environment."""
@@ -165,7 +164,7 @@ class PrivateSlurm:
         path = os.pathsep.join([self.env.get("PATH", ""), "/usr/sbin", "/sbin"])
         log = (self.root / f"{name}.out").open("wb")
         self.daemons[name] = subprocess.Popen(
-            argv,
+            [*DIES_WITH_US, *argv],
             env={**self.env, "PATH": path},
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -174,7 +173,7 @@ class PrivateSlurm:
         )
         log.close()
 
-    def _until(self, is_so, what: str, limit_s: float = 30) -> None:
+    def _until(self, is_so, what: str, limit_s: float = 60) -> None:
         deadline = time.monotonic() + limit_s
         while not is_so():
             if time.monotonic() > deadline:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import shutil
@@ -13,6 +14,8 @@ import time
 from pathlib import Path
 
 from fairlead.cluster.ssh import SshBackend
+from support.ports import Ports
+from support.processes import DIES_WITH_US
 
 _CONF = """
 Port {port}
@@ -35,9 +38,9 @@ class PrivateSshd:
 
     def __init__(self) -> None:
         self.root = Path(tempfile.mkdtemp(prefix="fl-sshd-", dir="/tmp"))
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.ports = Ports()
+        self.port = self.ports.first
+        self.closed_port = self.port + 1
         self.user = pwd.getpwuid(os.getuid()).pw_name
         for name in ("host_key", "user_key", "stranger_key"):
             subprocess.run(
@@ -86,12 +89,12 @@ class PrivateSshd:
         assert sshd
         with (self.root / "log").open("wb") as log:
             self.daemon = subprocess.Popen(
-                [sshd, "-D", "-e", "-f", str(self.root / "sshd_config")],
+                [*DIES_WITH_US, sshd, "-D", "-e", "-f", str(self.root / "sshd_config")],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
             )
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while True:
             try:
                 socket.create_connection(("127.0.0.1", self.port), 1).close()
@@ -117,6 +120,8 @@ class PrivateSshd:
         """End it and its sessions."""
         if self.daemon:
             for pid in [*self.sessions(), self.daemon.pid]:
-                os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             self.daemon.wait()
         shutil.rmtree(self.root)
+        self.ports.close()

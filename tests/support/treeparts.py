@@ -90,6 +90,18 @@ SYSTEMCTL_SHOW = ["systemctl", "show", "--property=Id,LoadState,ActiveState,SubS
 SYSTEMCTL_FAILED = ["systemctl", "list-units", "--state=failed", "--plain", "--no-legend", "--no-pager"]
 CHRONYC = ["chronyc", "-n", "-c", "tracking"]
 SHM = "/dev/shm"
+# learn.microsoft.com, azure/virtual-machines/instance-metadata-service and linux/scheduled-events
+IMDS, EVENTS = "/http/169.254.169.254_metadata", "/http/169.254.169.254_scheduledevents"
+PLACE = {
+    "placementGroupId": "f67c14ab-e92c-408c-ae2d-da15866ec79a",
+    "platformFaultDomain": "0",
+    "vmScaleSetName": "hpc",
+}
+# net/ipv6/route.c, rt6_info_route: a host without IPv6 routes of its own
+LOCAL6 = (
+    f"{'0' * 31}1 80 {'0' * 32} 00 {'0' * 32} 00000000 00000002 00000000 80200001       lo\n"
+    f"{'0' * 32} 00 {'0' * 32} 00 {'0' * 32} ffffffff 00000001 00000000 00200200       lo\n"
+)
 
 
 def read(machine: Machine, root: Path, node: str = "n0") -> Any:
@@ -107,9 +119,7 @@ def read_root(root: Path, node: str = "n0") -> Any:
         for job in jobs:
             yield job, crew.work(tree, job), 0.0
 
-    document = main.read_machine(Tree(str(root)), [*main.READERS, *main.ON_REQUEST.values()], 60.0, run=inline)
-    if "compute" not in document["facts"]["imds"]:
-        del document["facts"]["imds"]
+    document = main.read_machine(Tree(str(root)), [*main.READERS], 60.0, run=inline)
     return from_json(json.dumps({**document, "node": node}), NodeFacts)
 
 
@@ -118,7 +128,9 @@ def run_program(root: Path, *words: str, timeout: float = 60) -> dict[str, Any]:
     from fairlead.probe import program
 
     argv = [sys.executable, "-I", "-", "--root", str(root), *words]
-    done = subprocess.run(argv, input=program(), capture_output=True, text=True, timeout=timeout, check=False)
+    done = subprocess.run(
+        argv, input=program().source.decode(), capture_output=True, text=True, timeout=timeout, check=False
+    )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -132,6 +144,7 @@ def base(
     numa: int = 2,
     arch: str = "x86_64",
     kernel: str = "5.15.0-1110-azure",
+    size: str = "Standard_H16r",
 ) -> Machine:
     """A plain Linux VM."""
     m = Machine()
@@ -159,6 +172,11 @@ def base(
     }
     for name, text in dmi.items():
         m.put(f"/sys/class/dmi/id/{name}", f"{text}\n")
+    m.put(
+        IMDS,
+        json.dumps({"vmId": dmi["product_uuid"], "vmSize": size, "name": hostname, "location": "westeurope", **PLACE}),
+    )
+    m.put(EVENTS, json.dumps({"DocumentIncarnation": 1, "Events": []}))
     m.put(
         "/var/lib/hyperv/.kvp_pool_3",
         kvp(
@@ -199,6 +217,7 @@ def base(
     m.put("/proc/sys/vm/zone_reclaim_mode", "0\n")
     m.put("/sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n")
     m.put("/proc/self/limits", LIMITS)
+    m.links["/proc/self/ns/pid"] = "pid:[4026531836]"
     m.put("/proc/self/environ", b"PATH=/usr/bin\0NCCL_DEBUG=WARN\0NCCL_SOCKET_IFNAME=eth0\0AWS_SECRET=no\0")
     m.put("/etc/nccl.conf", "NCCL_IB_PCI_RELAXED_ORDERING=1\nNCCL_IGNORE_CPU_AFFINITY=1\n")
     modules(m, "hv_netvsc", "pci_hyperv", "mlx5_core", "nvme")
@@ -247,7 +266,9 @@ def base(
         "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n"
         "eth0\t00000000\t0100000A\t0003\t0\t0\t100\t00000000\t0\t0\t0\n",
     )
+    m.put("/proc/net/ipv6_route", LOCAL6)
     m.absent |= {
+        "/etc/fairlead/place.json",
         "/sys/module/amdgpu",
         "/sys/class/infiniband",
         "/sys/class/infiniband_verbs",
@@ -354,12 +375,15 @@ def netdev(
     address: str = "",
     speed: int = -1,
     master: str = "",
+    devtype: str = "",
 ) -> None:
     base_ = f"/sys/class/net/{name}"
+    m.put(f"{base_}/uevent", (f"DEVTYPE={devtype}\n" if devtype else "") + f"INTERFACE={name}\nIFINDEX=2\n")
     for key, text in (
         ("address", mac),
         ("mtu", mtu),
         ("operstate", operstate),
+        ("carrier_changes", 2),
         ("flags", "0x1003"),
         ("type", kind),
         ("speed", speed),
@@ -551,6 +575,7 @@ def nvidia(
         f"\t<driver_version>{driver}</driver_version>\n\t<cuda_version>13.0</cuda_version>\n"
         f"\t<attached_gpus>{num}</attached_gpus>\n" + "".join(texts) + "</nvidia_smi_log>\n",
     )
+    m.put(SMI + ".took", "1.250\n")
     lines = []
     for index, address in enumerate(addresses[:num]):
         uuid = m.text(f"/proc/driver/nvidia/gpus/{address}/information").split("GPU UUID: \t ")[1].split("\n")[0]

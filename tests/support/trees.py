@@ -6,7 +6,9 @@ import json
 
 from support.treeparts import (
     CHRONYC,
+    EVENTS,
     FORMAT,
+    IMDS,
     NVLINK,
     SHM,
     SMI,
@@ -33,7 +35,9 @@ from support.treeparts import (
 
 __all__ = [
     "CHRONYC",
+    "EVENTS",
     "FORMAT",
+    "IMDS",
     "NVLINK",
     "SHM",
     "SMI",
@@ -121,7 +125,7 @@ def infiniband(m: Machine, num: int, *, rate: str, numas: list[int], first: int 
 
 def nd_h100_v5(hostname: str = "n0", *, gpus: int = 8, hcas: int = 8) -> Machine:
     """Standard_ND96isr_H100_v5: 8 H100, 8 x 400 Gb/s InfiniBand, one accelerated Ethernet port, 8 local NVMe disks."""
-    m = base(hostname=hostname, cpus=96, memory_kb=1_915_071 * 1000)
+    m = base(size="Standard_ND96isr_H100_v5", hostname=hostname, cpus=96, memory_kb=1_915_071 * 1000)
     half = [0] * (gpus // 2) + [1] * (gpus - gpus // 2)
     nvidia(
         m,
@@ -155,7 +159,7 @@ def nd_h100_v5(hostname: str = "n0", *, gpus: int = 8, hcas: int = 8) -> Machine
 
 def nd_a100_v4(hostname: str = "n0") -> Machine:
     """Standard_ND96asr_v4: 8 A100 of 40 GB, 8 x 200 Gb/s, four NUMA nodes, the closed driver."""
-    m = base(hostname=hostname, cpus=96, memory_kb=928_858_388, numa=4)
+    m = base(size="Standard_ND96asr_v4", hostname=hostname, cpus=96, memory_kb=928_858_388, numa=4)
     order = [2, 2, 3, 3, 0, 0, 1, 1]
     nvidia(
         m,
@@ -177,7 +181,14 @@ def nd_a100_v4(hostname: str = "n0") -> Machine:
 
 def nd_gb300_v6(hostname: str = "n0", *, rate: str = "800 Gb/sec (4X XDR)") -> Machine:
     """A GB300 node: Arm, 4 GPUs, InfiniBand functions alone (no interface, no issm), fabric manager in the rack."""
-    m = base(hostname=hostname, cpus=128, memory_kb=904_809_536, arch="aarch64", kernel="6.8.0-1031-azure-nvidia")
+    m = base(
+        size="Standard_ND128isr_GB300_v6",
+        hostname=hostname,
+        cpus=128,
+        memory_kb=904_809_536,
+        arch="aarch64",
+        kernel="6.8.0-1031-azure-nvidia",
+    )
     nvidia(
         m,
         product="NVIDIA GB300",
@@ -197,7 +208,7 @@ def nd_gb300_v6(hostname: str = "n0", *, rate: str = "800 Gb/sec (4X XDR)") -> M
 
 def hb176rs_v4(hostname: str = "n0") -> Machine:
     """Standard_HB176rs_v4: no GPU, one 400 Gb/s port."""
-    m = base(hostname=hostname, cpus=176, memory_kb=792_561_408, numa=4)
+    m = base(size="Standard_HB176rs_v4", hostname=hostname, cpus=176, memory_kb=792_561_408, numa=4)
     accelerated_port(m)
     infiniband(m, 1, rate="400 Gb/sec (4X NDR)", numas=[0])
     nvme_disks(m, 2)
@@ -206,7 +217,13 @@ def hb176rs_v4(hostname: str = "n0") -> Machine:
 
 def ncv6(hostname: str = "n0") -> Machine:
     """An NC size with one RTX PRO 6000: no RDMA, no NVLink, NCCL by sockets on eth0."""
-    m = base(hostname=hostname, cpus=72, memory_kb=int(264 * 1024 * 1024 * 0.98), numa=1)
+    m = base(
+        size="Standard_NC72ds_xl_RTXPRO6000BSE_v6",
+        hostname=hostname,
+        cpus=72,
+        memory_kb=int(264 * 1024 * 1024 * 0.98),
+        numa=1,
+    )
     nvidia(
         m,
         product="NVIDIA RTX PRO 6000 Blackwell Server Edition",
@@ -224,7 +241,7 @@ def ncv6(hostname: str = "n0") -> Machine:
 
 def nd_mi300x_v5(hostname: str = "n0", *, gpus: int = 8, hcas: int = 8) -> Machine:
     """Standard_ND96isr_MI300X_v5: 8 MI300X (class 0x1200), 8 x 400 Gb/s."""
-    m = base(hostname=hostname, cpus=96, memory_kb=int(1850 * 1024 * 1024 * 0.98))
+    m = base(size="Standard_ND96isr_MI300X_v5", hostname=hostname, cpus=96, memory_kb=int(1850 * 1024 * 1024 * 0.98))
     modules(m, "amdgpu")
     m.absent.discard("/sys/module/amdgpu")
     m.put("/sys/module/amdgpu/version", "6.12.12\n")
@@ -257,4 +274,4 @@ def nd_mi300x_v5(hostname: str = "n0", *, gpus: int = 8, hcas: int = 8) -> Machi
 
 def plain(hostname: str = "n0") -> Machine:
     """A general-purpose VM."""
-    return base(hostname=hostname, cpus=8, memory_kb=32 * 1024 * 1024, numa=1)
+    return base(size="Standard_D8s_v6", hostname=hostname, cpus=8, memory_kb=32 * 1024 * 1024, numa=1)

@@ -1,6 +1,7 @@
 """Verbs that do one thing each, hung into the real program for tests of the program itself.
 
-As a script it is `fairlead` with these verbs added: `python verbs.py VERB ...`.
+They come as any room's do, through a room.py: ROOMS is the place it lies in, one more that fairlead looks in.
+As a script this file is `fairlead` with these verbs added: `python verbs.py VERB ...`.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+import fairlead
+from fairlead.base.rooms import Verb
 from fairlead.cli.common import Common
 from fairlead.cli.output import Answer, session
-from fairlead.cli.verbs import Verb
 from fairlead.errors import ClusterError, DiskFull, Problem, SpecError, Unreachable
 from fairlead.records.finding import Finding, node
 from fairlead.records.verdict import Verdict
+
+ROOMS = str(Path(__file__).with_name("rooms"))
 
 
 def _answer(verdict: Verdict, **more: Any) -> Answer:
@@ -128,9 +132,7 @@ VERBS = tuple(
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
-    import fairlead.cli.verbs as table
-
-    table.VERBS += VERBS
+    fairlead.__path__.append(ROOMS)
     from fairlead.cli.app import main
 
     main()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from fairlead.lab import wiring
 from fairlead.lab.shape import LabShape
 from fairlead.spec import usid
+from support.depth import cases
 
 
 @st.composite
@@ -57,7 +58,7 @@ class Fabric:
                 return crossed, address
 
 
-@settings(max_examples=40)
+@settings(max_examples=cases(40))
 @given(shapes(), st.data())
 def test_every_path_leads_over_its_switches_to_its_host(shape, data):
     topo, fabric = shape.topology, Fabric(shape)
@@ -71,7 +72,7 @@ def test_every_path_leads_over_its_switches_to_its_host(shape, data):
         assert arrived == usid.port_address(path.plane, *dst)
 
 
-@settings(max_examples=30)
+@settings(max_examples=cases(30))
 @given(shapes())
 def test_every_segment_list_of_an_encapsulating_route_is_a_path(shape):
     topo = shape.topology

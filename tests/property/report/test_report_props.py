@@ -11,6 +11,7 @@ from fairlead.records.verdict import Verdict
 from fairlead.report.fabric_picture import fabric_figure
 from fairlead.report.fabric_words import callouts, columns_of, fabric_text, place_of
 from fairlead.report.scale import Axis, scale, spread
+from support.depth import cases
 from support.pictures import labels, outside, overlaps
 
 finite = st.floats(-1e15, 1e15, allow_nan=False)
@@ -83,7 +84,7 @@ def views(draw):
     )
 
 
-@settings(max_examples=60, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(max_examples=cases(60), phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(views(), st.sampled_from([344, 880]))
 def test_any_fabric_is_drawn_with_all_its_remarks_and_no_label_over_another(view, width):
     svg = fabric_figure(view).svg(width)
@@ -98,7 +99,7 @@ def test_any_fabric_is_drawn_with_all_its_remarks_and_no_label_over_another(view
     assert all(f"({c.number})  {c.text}" in text for c in said)
 
 
-@settings(max_examples=100)
+@settings(max_examples=cases(100))
 @given(views(), st.integers(1, 20))
 def test_columns_hold_every_host_once_and_are_few_enough(view, most):
     columns = columns_of(view, most)
@@ -106,7 +107,7 @@ def test_columns_hold_every_host_once_and_are_few_enough(view, most):
     assert len(columns) <= max(most, 1)
 
 
-@settings(max_examples=50)
+@settings(max_examples=cases(50))
 @given(views())
 def test_a_part_with_a_verdict_against_it_is_always_called_out(view):
     loud = {
@@ -119,6 +120,6 @@ def test_a_part_with_a_verdict_against_it_is_always_called_out(view):
 
 
 @given(views())
-@settings(max_examples=20)
+@settings(max_examples=cases(20))
 def test_a_view_survives_json(view):
     assert msgspec.json.decode(msgspec.json.encode(view), type=FabricView) == view

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from fairlead.fabric.mrc import law
 from fairlead.fabric.mrc import layout as at
 from fairlead.fabric.mrc.profile import Profile
+from support.depth import cases
 from support.mrc_trace import Twins, apply, compiled, random_event
 
 PROFILES = [
@@ -46,7 +47,7 @@ def play(profile: Profile, seed: int, num_events: int, run: Callable[..., int]) 
 
 
 @given(index=st.integers(0, len(PROFILES) - 1), seed=st.integers(0, 1 << 62))
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=cases(150), deadline=None, suppress_health_check=list(HealthCheck))
 def test_any_trace(run: Callable[..., int], index: int, seed: int) -> None:
     play(PROFILES[index], seed, 200, run)
 

@@ -28,6 +28,7 @@ from fairlead.fabric.mrc.headers import (
 )
 from fairlead.fabric.mrc.icrc import Icrc
 from fairlead.fabric.mrc.packets import Ack, Nack, Probe, Request, Response, Sack, WireError, Write
+from support.depth import cases
 
 NETWORK = bytes.fromhex("45c2003c718c4000401191610a0011010a001201000012b700280000")
 
@@ -92,7 +93,7 @@ PACKETS = st.one_of(
 
 
 @given(packet=PACKETS, dialect=DIALECTS)
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=cases(600), deadline=None)
 def test_encode_and_decode_are_inverse(packet: packets.Packet, dialect: Dialect) -> None:
     data = packets.encode(packet, dialect, NETWORK)
     assert len(data) % 4 == 0
@@ -104,7 +105,7 @@ def test_encode_and_decode_are_inverse(packet: packets.Packet, dialect: Dialect)
 
 
 @given(data=st.binary(max_size=120), is_trimmed=st.booleans(), dialect=DIALECTS, network=st.binary(max_size=60))
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=cases(1000), deadline=None)
 def test_any_bytes_give_a_packet_or_a_wire_error(
     data: bytes, is_trimmed: bool, dialect: Dialect, network: bytes
 ) -> None:

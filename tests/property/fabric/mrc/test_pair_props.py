@@ -14,6 +14,7 @@ from fairlead.fabric.mrc.completion import Status
 from fairlead.fabric.mrc.packets import WRITES, Datagram
 from fairlead.fabric.mrc.profile import Profile
 from fairlead.fabric.mrc.verbs import QpState
+from support.depth import cases
 from support.mrc_pair import Link, Pair
 
 PATHS = (at.PATH_MRC, at.PATH_OBLIVIOUS, at.PATH_BITMAP, at.PATH_REPS, at.PATH_MIXED)
@@ -167,13 +168,13 @@ def test_twenty_thousand_random_cases(block: int) -> None:
 
 
 @given(seed=st.integers(1 << 32, 1 << 62))
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=cases(60), deadline=None, suppress_health_check=list(HealthCheck))
 def test_any_seed(seed: int) -> None:
     play(seed)
 
 
 @given(data=st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=cases(100), deadline=None)
 def test_forged_writes_never_touch_memory(data: st.DataObject) -> None:
     """Packets from a stranger who knows the queue pair number but no key, mixed into real traffic."""
     pair = Pair(Profile.mrc(planes=2, evs_per_plane=4, evs_active=4, mpr=128))

@@ -34,6 +34,7 @@ from fairlead.fabric.mrc.memory import MemoryRegion
 from fairlead.fabric.mrc.packets import Datagram, Path, Write
 from fairlead.fabric.mrc.profile import Profile
 from fairlead.fabric.mrc.verbs import QpState
+from support.depth import cases
 from support.mrc_pair import Pair
 
 PROFILES = (
@@ -146,7 +147,7 @@ def allowed(shelf: Shelf | None, va: int, num_bytes: int, dma_len: int, mtu: int
 
 
 @given(data=st.data())
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=cases(100), deadline=None, suppress_health_check=list(HealthCheck))
 def test_memory_changes_exactly_where_a_right_was_given(data: st.DataObject) -> None:
     """Keys forged, stale, of another region; places round both ends; lengths too long for the message or the region."""
     pair = Pair(PROFILES[0])

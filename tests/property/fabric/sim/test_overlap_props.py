@@ -14,6 +14,7 @@ from fairlead.fabric.sim.faults import links, timeline
 from fairlead.fabric.sim.model import Fault
 from fairlead.fabric.sim.setup import prepare
 from fairlead.fabric.sim.shape import Shape
+from support.depth import cases
 from support.sim_runs import scenario
 
 WINDOW_US = 1
@@ -89,7 +90,7 @@ class Expected:
 
 
 @given(text=troubles())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=cases(150), deadline=None)
 def test_ports_stand_as_the_faults_that_hold_say(text: list[str]) -> None:
     read = scenario(FABRIC + LOAD + "".join(text))
     setup = prepare(read)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from fairlead.fabric.sim import runner
 from fairlead.fabric.sim.engine import layout as at
+from support.depth import cases
 from support.sim_runs import fingerprint, play, under_way
 
 few = st.integers(1, 3)
@@ -72,17 +73,17 @@ def runs(draw: st.DrawFn) -> str:
 
 
 @given(text=runs(), threads=st.integers(2, 3))
-@settings(max_examples=120, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=cases(120), deadline=None, suppress_health_check=list(HealthCheck))
 def test_any_run(text: str, threads: int) -> None:
     played = play(text)
     c, tables = played.results.counters, played.world.tables
-    event(str(played.results.outcome.ended))
+    event(str(played.results.end.ended))
     assert c.sent_by_nics == c.delivered + c.dropped + c.lost + c.refused + under_way(played)
     placed, flows = tables["receivers"][:, at.RC_BYTES], tables["flows"][played.world.rows.flow_row, at.FL_RECEIVER]
     work = played.setup.workload
     sizes = [int(work.size[work.flow == flow].sum()) for flow in range(work.num_flows)]
     assert (placed[flows] <= sizes).all()
-    if played.results.outcome.ended == "done":
+    if played.results.end.ended == "done":
         assert (placed[flows] == sizes).all()
     assert tables["goodput"].sum() == placed.sum()
     with pytest.MonkeyPatch.context() as patch:

@@ -12,6 +12,7 @@ from fairlead.errors import FairleadError
 from fairlead.fabric.sim import faults, model
 from fairlead.fabric.sim.nicset import NicSet
 from fairlead.fabric.sim.setup import prepare
+from support.depth import cases
 from support.sim_runs import scenario
 
 NUMBERS = ["0", *["1", "2", "3"] * 4, "7", "16", "255", "65536", "-1", "-2", "1099511627776"]  # mostly possible
@@ -66,7 +67,7 @@ def scenarios(draw: st.DrawFn) -> str:
     return text
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=cases(400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(scenarios())
 def test_a_scenario_is_refused_or_can_be_estimated(text):
     try:

@@ -1,0 +1,78 @@
+"""One call of each verb, as its room gives it: a file of its own in tests/real/cli/examples, `[[example]]` for each.
+
+    verb    what is called
+    words   what stands behind it; {root} is this repository, {lab} a lab that stands, {other} one that does not
+    bare    the same for a machine without labs and without any extra; left out: `words`
+    extra   the extra it cannot do without
+    after   the verb whose run it looks at, called before it
+    slow    takes more than about 20 s
+
+The folder it is called in holds here.toml (this machine), lab.toml (a lab) and sleeper.py (a program that waits).
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "tests" / "real" / "cli" / "examples"
+
+HERE = """
+schema = 1
+[cluster]
+name = "here"
+[[pool]]
+name = "here"
+nodes = "localhost"
+size = "other"
+[fabric]
+link = "ethernet"
+rdma = "none"
+[access]
+via = "local"
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """One call."""
+
+    verb: str
+    words: list[str]
+    bare: list[str] | None = None
+    extra: str = ""
+    after: str = ""
+    slow: bool = False
+
+    def called(self, *, bare: bool = False, **names: str) -> list[str]:
+        """Its words, with names filled in."""
+        words = self.bare if bare and self.bare is not None else self.words
+        return [word.format(root=ROOT, **names) for word in words]
+
+
+def examples() -> dict[str, Example]:
+    """Every example by its verb."""
+    texts = [file.read_text() for file in sorted(FOLDER.glob("*.toml"))]
+    rows = [Example(**row) for text in texts for row in tomllib.loads(text)["example"]]
+    found = {row.verb: row for row in rows}
+    assert len(found) == len(rows), "a verb has two examples"
+    return found
+
+
+def fill(folder: Path, lab: str) -> None:
+    """What the calls find in their folder."""
+    changes = {
+        '"here"': f'"{lab}"',
+        "localhost": "n[0-1]",
+        'size = "other"': 'size = "lab"\ngpus = 1',
+        'rdma = "none"': 'rdma = "mrc"\nplanes = 2\nt0 = 1\nt1 = 1',
+        'via = "local"': 'via = "lab"',
+    }
+    there = HERE
+    for old, new in changes.items():
+        there = there.replace(old, new)
+    (folder / "here.toml").write_text(HERE)
+    (folder / "lab.toml").write_text(there)
+    (folder / "sleeper.py").write_text("import time\n\ntime.sleep(600)\n")

@@ -1,0 +1,1 @@
+"""A room that only the tests have."""
