@@ -192,7 +192,7 @@ def send_recv(t0: int) -> Iterable[Row]:
         f"send/recv between {r.setup.shape.num_nics:,} NICs", "92 of 100 GB/s at 1-2 GB",
         f"{r.setup.payload_share:.3f}",
         f"{steady * r.setup.payload_share:.3f} of the line rate between a quarter and three quarters of the run, "
-        f"{whole:.3f} over all of it ({r.outcome.hops:,} hops in {r.outcome.wall_s:.0f} s)",
+        f"{whole:.3f} over all of it ({r.end.hops:,} hops in {r.end.wall_s:.0f} s)",
         steady * r.setup.payload_share > 0.85,
     )  # fmt: skip
 

@@ -4,7 +4,7 @@
 
 What agents would say is drawn by tests/support/fabric_draws.py and handed over as the bytes they would write; what is
 timed is the control side alone: deciding rounds, reading answers, blame and findings. Aims: 5 s of it; n-1 rounds of
-trains; at most 2 log2 n + 6 rounds for rates, round trips and suspicion; the fault named first, and nobody else.
+bursts; at most 2 log2 n + 6 rounds for rates, round trips and suspicion; the fault named first, and nobody else.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from fairlead.preflight.judge_pairs import judge_pairs
-from fairlead.preflight.pairs import Plan, pair_phase
-from fairlead.preflight.schedule import MAX_BATCHES
+from fairlead.preflight.pairs.judge import judge_pairs
+from fairlead.preflight.pairs.phase import Plan, pair_phase
+from fairlead.preflight.pairs.schedule import MAX_BATCHES
 from fairlead.records.finding import Finding
 from fairlead.records.verdict import Verdict
 from support.fabric_draws import BLOCKED, DARK, LATE, LOSSY, MTU, SLOW, Fabric
@@ -30,13 +30,13 @@ A, B = 700, 301
 
 
 def hiccups(fabric: Fabric) -> None:
-    """One healthy train in a thousand loses packets, as on busy machines; the chance is one of a batch of rounds."""
+    """One healthy burst in a thousand loses packets, as on busy machines; the chance is one of a batch of rounds."""
     fabric.hiccups = -(-fabric.num_nodes // MAX_BATCHES) / 1000
 
 
 CASES: dict[str, tuple[Callable[[Fabric], object], list[str]]] = {
     "healthy": (lambda _: None, []),
-    "healthy, busy: 1 train in 1,000 loses a packet": (hiccups, []),
+    "healthy, busy: 1 burst in 1,000 loses a packet": (hiccups, []),
     "a blocked pair": (lambda f: f.hit(f.pair(A, B), BLOCKED), ["pair n301,n700"]),
     "a pair blocked one way": (lambda f: f.hit(f.pair(A, B, one_way=True), BLOCKED), ["pair n700,n301"]),
     "a port that loses 5 % outward": (lambda f: f.hit(f.port(A, 1, "out"), LOSSY), ["port n700 plane 0"]),
@@ -72,7 +72,7 @@ def main() -> None:
     day = time.strftime("%Y-%m-%d", time.gmtime())
     print(f"{day}, {os.cpu_count()} cores, Linux {platform.release()}, Python {platform.python_version()}, "
           f"one run each, load {os.getloadavg()[0]:.1f}; {n} nodes, {planes} planes\n")  # fmt: skip
-    print(f"| fault | CPU of the control side | train rounds | speed + adaptive (at most {bound}) | named | others |")
+    print(f"| fault | CPU of the control side | burst rounds | speed + adaptive (at most {bound}) | named | others |")
     print("|---|---:|---:|---:|---|---:|")
     for case, (put, want) in CASES.items():
         fabric = Fabric(n, planes)
@@ -88,7 +88,7 @@ def main() -> None:
         rounds = facts.rounds
         fast = rounds.get("speed", 0) + rounds.get("adaptive", 0)
         print(
-            f"| {case} | {took_s:.1f} s | {rounds['train']} | {fast} | {named} | {len(set(accused) - set(want))} |",
+            f"| {case} | {took_s:.1f} s | {rounds['burst']} | {fast} | {named} | {len(set(accused) - set(want))} |",
             flush=True,
         )
 

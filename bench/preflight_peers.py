@@ -143,8 +143,10 @@ def _run(argv: Sequence[str], limit_s: float = LIMIT_S) -> tuple[str, float]:
 
 def _kill(mark: str) -> None:
     """Kill everything that inherited the mark, in whatever session and on whatever host, until nothing is left."""
-    deadline = time.monotonic() + KILL_S
-    while (pids := marked(mark)) and time.monotonic() < deadline:
+    deadline, looks = time.monotonic() + KILL_S, 0
+    # nobody twice in a row: while a process turns into another program it has no environment to be found by
+    while looks < 2 and time.monotonic() < deadline:
+        looks = 0 if (pids := marked(mark)) else looks + 1
         for pid in pids:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)

@@ -31,7 +31,7 @@ WORLDS = {
 }
 EACH = """
 import sys
-from fairlead.preflight import ranks
+from fairlead.preflight.ranks import run as ranks
 whole = ranks.program
 ranks.program = lambda parts: whole(parts).replace(b"if has_device():", b"if True:")
 from fairlead.cli.app import main

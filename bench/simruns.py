@@ -32,7 +32,7 @@ threads = {threads}
 
 @dataclass(frozen=True)
 class Measured:
-    """Cost and outcome of one run."""
+    """Cost and result of one run."""
 
     nics: int
     planes: int
@@ -112,17 +112,17 @@ def _child(verbose: bool) -> None:
                 end="", file=sys.stderr, flush=True,
             )  # fmt: skip
 
-    outcome = runner.run(
+    played = runner.run(
         world, until_ps=round(scenario.run.until_us * 1e6), events=faults.timeline(scenario, setup.shape), report=show
     )
-    r = collect(setup, world, outcome)
+    r = collect(setup, world, played)
     fct = np.concatenate([p.fct_us for p in r.parts])
     ideal = np.concatenate([p.ideal_us for p in r.parts])
     found = Measured(
-        nics=setup.shape.num_nics, planes=setup.shape.planes, build_s=round(built, 3), play_s=round(outcome.wall_s, 3),
+        nics=setup.shape.num_nics, planes=setup.shape.planes, build_s=round(built, 3), play_s=round(played.wall_s, 3),
         process_s=0.0, peak_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
-        estimate_mib=sum(setup.estimate.values()) >> 20, hops=outcome.hops, ended=str(outcome.ended),
-        time_us=outcome.time_ps / 1e6, done=sum(p.done for p in r.parts), messages=sum(p.messages for p in r.parts),
+        estimate_mib=sum(setup.estimate.values()) >> 20, hops=played.hops, ended=str(played.ended),
+        time_us=played.time_ps / 1e6, done=sum(p.done for p in r.parts), messages=sum(p.messages for p in r.parts),
         first_us=float(fct.min()), median_us=float(np.median(fct)), tail_us=float(fct.max()),
         slowdown=float((fct / ideal).max()), packets=asdict(r.counters),
     )  # fmt: skip
