@@ -116,7 +116,18 @@ def test_settings_differ_on_one_node():
     assert "NCCL_ALGO is Tree; on most nodes it is not set" in found.message
 
 
-@pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "OMPI_COMM_WORLD_RANK", "UCX_NET_ID"])
+@pytest.mark.parametrize("changed", [(4, 5, 6, 7), (2, 3, 4, 5)])
+def test_two_halves_that_differ_are_one_finding_about_the_job_and_exclude_nobody(changed):
+    facts = ranks()
+    for rank in changed:
+        of(facts, rank, "start")["env"] = {"NCCL_ALGO": "Tree"}
+        of(facts, rank, "torch")["nccl"] = "9.9"
+    found = [f for f in judged(facts) if f.code in ("preflight/env-drift", "preflight/version-drift")]
+    assert [f.subject.kind for f in found] == ["job", "job"]
+    assert all("no value has a majority" in f.message for f in found)
+
+
+@pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "OMPI_COMM_WORLD_RANK", "UCX_NET_ID", "NCCL_HOSTID"])
 def test_settings_that_belong_to_a_rank_may_differ(name):
     facts = ranks()
     for rank in range(8):

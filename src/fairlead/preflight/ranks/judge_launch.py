@@ -16,9 +16,9 @@ from fairlead.records.finding import Evidence, Finding, Subject, node
 from fairlead.records.verdict import Verdict
 
 _PER_RANK = re.compile(
-    r"CUDA_VISIBLE_DEVICES|ROCR_VISIBLE_DEVICES|HIP_VISIBLE_DEVICES|.*_(LOCAL_)?RANK|OMPI_COMM_WORLD_.*|UCX_.*_ID"
+    r"CUDA_VISIBLE_DEVICES|ROCR_VISIBLE_DEVICES|HIP_VISIBLE_DEVICES|.*_(LOCAL_)?RANK|OMPI_COMM_WORLD_.*|UCX_.*_ID|NCCL_HOSTID"
 )
-"""Settings that may differ from rank to rank."""
+"""Settings that may differ from rank to rank, or from node to node."""
 _NO_FABRIC = re.compile(r"lo|docker\d*|veth.*|virbr\d*|cni\d*|br-.*")
 """Interfaces that reach no other node."""
 _VERSIONS = ("torch", "cuda", "hip", "nccl", "python", "kernel")
@@ -250,13 +250,26 @@ def _version(name: str, torch: Mapping[int, Torch], said: Start) -> str:
 def _odd_ones(
     starts: Mapping[int, Start], value: Callable[[Start], str], code: str, what: str, remedy: str
 ) -> Iterator[Finding]:
-    """A finding for each node whose ranks differ from what most nodes have."""
+    """A finding for each node whose ranks differ from what most nodes have; one about the job where there is no most."""
     by_value: defaultdict[str, set[str]] = defaultdict(set)
     for s in starts.values():
         by_value[value(s)].add(s.node)
     if len(by_value) < 2:
         return
     usual = max(by_value, key=lambda v: (len(by_value[v]), v))
+    if 2 * len(by_value[usual]) <= len(set().union(*by_value.values())):
+        shares = sorted(by_value.items(), key=lambda item: (-len(item[1]), item[0]))
+        yield Finding(
+            code=code,
+            verdict=Verdict.FAIL,
+            subject=Subject(kind="job", nodes=tuple(sorted(set().union(*by_value.values())))),
+            message=f"{what} differs, and no value has a majority: "
+            + "; ".join(f"{_short(v)} on {fold(sorted(nodes))}" for v, nodes in shares[:4])
+            + (f"; and {len(shares) - 4} more" if len(shares) > 4 else ""),
+            evidence=tuple(Evidence(f"{what} on {fold(sorted(nodes))}", v[:200]) for v, nodes in shares[:4]),
+            remedy=remedy,
+        )
+        return
     for found in sorted(set(by_value) - {usual}):
         nodes = by_value[found] - by_value[usual] or by_value[found]
         for name in sorted(nodes):
