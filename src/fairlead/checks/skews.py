@@ -116,7 +116,14 @@ def _memory(n: Node) -> Values:
     return {"": f"about {round(gib / step) * step:g} GiB"}
 
 
-OWN = ("SLURM_NODEID", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "SLURM_JOB_ID", "NCCL_HOSTID")
+OWN = (
+    "SLURM_NODEID",
+    "CUDA_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "SLURM_JOB_ID",
+    "NCCL_HOSTID",
+)
 """Variables that differ between nodes and ranks by their nature."""
 
 
