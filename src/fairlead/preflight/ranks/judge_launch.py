@@ -250,7 +250,7 @@ def _version(name: str, torch: Mapping[int, Torch], said: Start) -> str:
 def _odd_ones(
     starts: Mapping[int, Start], value: Callable[[Start], str], code: str, what: str, remedy: str
 ) -> Iterator[Finding]:
-    """A finding for each node whose ranks differ from what most nodes have; one about the job where there is no most."""
+    """A finding for each node whose ranks differ from most nodes; one about the job where no value has a majority."""
     by_value: defaultdict[str, set[str]] = defaultdict(set)
     for s in starts.values():
         by_value[value(s)].add(s.node)
