@@ -153,10 +153,16 @@ def _same_gpu(nodes: Sequence[Node]) -> list[Finding]:
 
 
 def _clocks(nodes: Sequence[Node]) -> list[Finding]:
-    """The nodes' clocks agree within what munge takes. Seconds also come from reading one node after another."""
+    """The nodes' clocks agree within what munge takes. Seconds also come from reading one node after another.
+
+    Only where most clocks agree does one of them stand out: of two nobody knows which is right.
+    """
     times = {node.facts.node: node.facts.record.taken_at_ns / 1e9 for node in nodes}
-    middle = statistics.median(times.values())
+    middle = statistics.median([seconds for seconds in times.values() if seconds] or [0.0])
     limits = {node.facts.node: node.expect.get("max_clock_skew_s") for node in nodes}
+    wrong = [name for name, seconds in times.items() if seconds and abs(seconds - middle) > limits[name]]
+    if 2 * len(wrong) >= sum(map(bool, times.values())) > 0:
+        return [_no_clock_leads({name: times[name] - middle for name in wrong}, len(times))]
     found = []
     for name, seconds in times.items():
         off = seconds - middle
@@ -170,7 +176,7 @@ def _clocks(nodes: Sequence[Node]) -> list[Finding]:
                     remedy=f"fairlead probe -w {name}",
                 )
             )
-        elif abs(off) > limits[name]:
+        elif name in wrong:
             found.append(
                 Finding(
                     code="host/clock-skew",
@@ -189,3 +195,18 @@ def _clocks(nodes: Sequence[Node]) -> list[Finding]:
             code="host/clock-skew", verdict=Verdict.PASS, subject=Subject(kind="cluster"), message="the clocks agree"
         )
     ]
+
+
+def _no_clock_leads(off_s: Mapping[str, float], num_nodes: int) -> Finding:
+    """Clocks of which no majority says who is right."""
+    apart_s = max(off_s.values()) - min(off_s.values())
+    return Finding(
+        code="host/clock-skew",
+        verdict=FAIL,
+        subject=Subject(kind="cluster", nodes=tuple(NodeSet(off_s))),
+        message=f"the clocks of {len(off_s)} of {num_nodes} nodes are up to {apart_s:.0f} s apart, and no majority "
+        "says which are right",
+        evidence=tuple(Evidence(name, f"{off:+.0f} s from the median") for name, off in [*off_s.items()][:4]),
+        remedy="chronyc tracking on each of them; chronyc makestep where it is off",
+        data={"value": round(apart_s), "unit": "s"},
+    )

@@ -55,7 +55,7 @@ from fairlead.records.addressbook import AddressBook
 from fairlead.records.facts import NodeFacts
 from fairlead.records.finding import Finding
 from fairlead.records.log import doing, tell
-from fairlead.records.report import bad_nodes
+from fairlead.records.report import apart
 from fairlead.records.runs import RunFolder
 from fairlead.records.verdict import Verdict
 from fairlead.spec.model import Pool, Spec
@@ -118,14 +118,15 @@ class Evidence:
         return wanted_of(self.spec, nodes, self.facts)
 
     def usable(self, findings: Sequence[Finding], *, for_ranks: bool = False) -> NodeSet:
-        """Nodes that answered and have no fault of their own; where that leaves fewer than two, all that answered.
+        """Nodes that answered, have no fault of their own and are no bad pair; where that leaves fewer than two, all
+        that answered.
 
         Ranks that are to be tasks of Slurm need nodes that Slurm gives work to.
         """
         answered = NodeSet(record.node for record in self.facts)
         if for_ranks and self.slurm:
             answered = NodeSet(n for n in answered if n in self.slurm and not self.slurm[n].bad_states)
-        good = answered - bad_nodes(findings, answered)
+        good = answered - apart(findings, answered)
         return good if len(good) > 1 or len(answered) < 2 else answered
 
 

@@ -6,8 +6,8 @@ Pure. Turning it into text, HTML or metrics is for the report room and for the f
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,17 +93,45 @@ def headline(report: Report) -> str:
 
 
 def bad_nodes(findings: Iterable[Finding], among: NodeSet) -> NodeSet:
-    """Nodes with a fault of their own, and of each bad pair that is left the node that is in most of them.
+    """Nodes with a fault of their own, and those that more bad pairs meet in than in any of their partners.
 
-    A finding may quote a name that a node said of itself; whoever was not asked is not left out.
+    Of a bad pair alone nobody knows which end it is, and it leaves nobody out. A finding may quote a name that a node
+    said of itself; whoever was not asked is not left out.
     """
     fails = [f for f in findings if f.verdict is Verdict.FAIL]
     bad = {n for f in fails if is_own(f.subject) for n in f.subject.nodes}
-    pairs = [set(f.subject.nodes) for f in fails if f.subject.kind == "pair"]
-    while left := [p for p in pairs if not p & bad]:
-        count = Counter(n for p in left for n in p)
-        bad.add(max(count, key=lambda n: (n in among, count[n], n)))
+    while met := _met_most(_left_pairs(fails, bad)):
+        bad |= met
     return NodeSet(n for n in bad if n in among)
+
+
+def apart(findings: Iterable[Finding], among: NodeSet) -> NodeSet:
+    """The bad nodes, and one of each bad pair that is left: without these, no two that are left are a bad pair.
+
+    A choice of whom to go on with, and no accusation.
+    """
+    fails = [f for f in findings if f.verdict is Verdict.FAIL]
+    out = set(bad_nodes(fails, among))
+    while left := _left_pairs(fails, out):
+        count = Counter(n for pair in left for n in pair)
+        out.add(max(count, key=lambda n: (n in among, count[n], n)))
+    return NodeSet(n for n in out if n in among)
+
+
+def _left_pairs(fails: Sequence[Finding], out: set[str]) -> set[frozenset[str]]:
+    """Bad pairs of which neither end is out."""
+    pairs = (frozenset(f.subject.nodes) for f in fails if f.subject.kind == "pair")
+    return {pair for pair in pairs if len(pair) > 1 and not pair & out}
+
+
+def _met_most(pairs: Iterable[frozenset[str]]) -> set[str]:
+    """Nodes that are in two bad pairs at least, and in more than each of their partners."""
+    partners: defaultdict[str, set[str]] = defaultdict(set)
+    for pair in pairs:
+        for name in pair:
+            partners[name] |= pair - {name}
+    num = {name: len(others) for name, others in partners.items()}
+    return {name for name in num if num[name] > 1 and all(num[other] < num[name] for other in partners[name])}
 
 
 def is_own(subject: Subject) -> bool:

@@ -203,6 +203,23 @@ def test_a_clock_that_jumped(seconds: int, verdict: Verdict) -> None:
         assert ("ahead of" if seconds > 0 else "behind") in found[0].message
 
 
+@pytest.mark.parametrize("ahead", [(1,), (2, 3)], ids=["one of two", "two of four"])
+def test_of_clocks_without_a_majority_nobody_is_wrong(ahead: tuple[int, ...]) -> None:
+    records = nodes(2 * len(ahead))
+    for i in ahead:
+        records[i] = msgspec.structs.replace(records[i], taken_at_ns=records[i].taken_at_ns + 3600 * 10**9)
+    (found,) = of(judge(records, SPEC), "host/clock-skew")
+    assert (found.verdict, found.subject.kind) == (Verdict.FAIL, "cluster")
+    assert "3600 s apart, and no majority" in found.message
+
+
+def test_a_clock_at_zero_is_unknown_and_says_nothing_of_the_other() -> None:
+    records = nodes(2)
+    records[1] = msgspec.structs.replace(records[1], taken_at_ns=0)
+    found = of(judge(records, SPEC), "host/clock-skew")
+    assert [(f.verdict, f.subject.nodes) for f in found] == [(Verdict.UNKNOWN, ("n1",))]
+
+
 def test_a_clock_at_zero_is_unknown() -> None:
     records = nodes(3)
     records[1] = msgspec.structs.replace(records[1], taken_at_ns=0)

@@ -42,12 +42,21 @@ def test_a_rail_of_a_sick_plane_is_not_accused_again(code):
         [fail("preflight/unreachable", Subject(kind="pair", nodes=("n0", "n1")))],
         [fail("preflight/slow-link", Subject(kind="port", nodes=("n0",), name="plane 0"))],
         [fail("preflight/late-link", Subject(kind="plane", name="plane 0"), Verdict.WARN)],
+        [fail("preflight/clock-skew", Subject(kind="cluster", nodes=("n0", "n1")))],
     ],
 )
 def test_anything_less_excuses_nobody(larger):
     """Nodes with such faults run no ranks, so what ranks show has another cause."""
     ranks = [rank("preflight/rank-late")]
     assert without_consequences(ranks, larger) == ranks
+
+
+def test_a_slow_network_of_the_hosts_kills_no_rail():
+    slow = fail("preflight/slow-link", Subject(kind="cluster", name="the fabric"))
+    dead = fail("preflight/dead-rail", Subject(kind="port", nodes=("n1",), name="rail 3 (mlx5_ib3)"))
+    assert without_consequences([dead], [slow]) == [dead]
+    late = without_consequences([rank("preflight/rank-late")], [slow])
+    assert [f.verdict for f in late] == [Verdict.SKIP]
 
 
 def test_a_job_of_a_wrong_shape_has_no_place_for_ranks():

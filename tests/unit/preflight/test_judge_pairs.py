@@ -6,10 +6,12 @@ from itertools import permutations
 
 import pytest
 
+from fairlead.base.nodeset import NodeSet
 from fairlead.base.units import rate
 from fairlead.preflight.pairs.facts import Burst, Clock, Fault, PairFacts, Speed, Work
 from fairlead.preflight.pairs.judge import dead_part, judge_pairs
 from fairlead.records.finding import Finding
+from fairlead.records.report import bad_nodes
 from fairlead.records.verdict import Verdict
 
 N = 5
@@ -178,6 +180,16 @@ def test_a_node_that_is_slow_also_alone():
 
 def test_a_node_that_was_slow_only_while_all_worked_is_not_slow():
     assert alarms(judge_pairs(facts(work=work(n0=(20, 10), n1=(60, 11))))) == []
+
+
+def test_of_two_clocks_that_differ_nobody_knows_which_is_wrong():
+    two = {"nodes": ("n0", "n1"), "members": (0, 1), "addresses": (("fd::1",), ("fd::2",)), "paths": ("fabric",)}
+    clocks = {0: Clock(0, 1_000_000), 1: Clock(5_000_000_000, 1_000_000)}
+    found = judge_pairs(facts(**two, clocks=clocks, speeds=[]))
+    (alarm,) = [f for f in found if f.code == "preflight/clock-skew"]
+    assert (alarm.verdict, alarm.subject.kind, alarm.subject.nodes) == (Verdict.FAIL, "cluster", ("n0", "n1"))
+    assert "up to 5 s apart" in alarm.message
+    assert not bad_nodes(found, NodeSet("n[0-1]"))
 
 
 def test_a_clock_is_judged_beyond_its_uncertainty():

@@ -7,7 +7,7 @@ import pytest
 from fairlead.base.nodeset import NodeSet
 from fairlead.records.codec import builtins
 from fairlead.records.finding import Finding, Subject, node
-from fairlead.records.report import Report, bad_nodes, headline
+from fairlead.records.report import Report, apart, bad_nodes, headline
 from fairlead.records.verdict import Verdict
 
 NODES = NodeSet("n[0-3]")
@@ -55,7 +55,7 @@ def test_a_report_without_a_culprit_says_how_many_are_ready_or_its_own_sentence(
 
 
 def test_of_bad_pairs_the_node_in_most_of_them_is_left_out():
-    assert str(bad_nodes([pair("n0", "n3"), pair("n1", "n3"), pair("n0", "n2")], NODES)) == "n[2-3]"
+    assert str(bad_nodes([pair("n0", "n3"), pair("n1", "n3")], NODES)) == "n3"
     assert str(bad_nodes([found(node("n3")), pair("n0", "n3")], NODES)) == "n3"
     assert not bad_nodes([found(node("stranger"))], NODES)
     assert not bad_nodes([found(Subject(kind="plane", nodes=("n1",)))], NODES)
@@ -64,3 +64,22 @@ def test_of_bad_pairs_the_node_in_most_of_them_is_left_out():
 def test_times_add_up_over_parts():
     part = Report(stage="b", took_s={"x": 1.5})
     assert Report(stage="a", took_s={"own": 1.0}, parts=(part, part)).took_in_all_s == 4.0
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        [("n0", "n3")],
+        [("n0", "n3"), ("n3", "n0")],
+        [("n0", "n1"), ("n2", "n3")],
+        [("n0", "n1"), ("n1", "n2"), ("n0", "n2")],
+        [("n1", "n3"), ("n3", "n0"), ("n0", "n2")],
+    ],
+    ids=["one pair", "both its directions", "two of them", "three in a ring", "four in a row"],
+)
+def test_bad_pairs_in_which_no_node_stands_out_exclude_nobody_and_are_kept_apart(pairs):
+    fails = [pair(a, b) for a, b in pairs]
+    assert not bad_nodes(fails, NODES)
+    left = NODES - apart(fails, NODES)
+    assert left
+    assert not any({a, b} <= set(left) for a, b in pairs)

@@ -459,22 +459,46 @@ def _slow_nodes(facts: PairFacts, limits: Limits) -> Iterator[Finding]:
 
 
 def _clocks(facts: PairFacts, limits: Limits) -> Iterator[Finding]:
-    """Clocks that differ from the fleet's median by more than the limit and the uncertainty of the exchange."""
+    """Clocks that differ from the fleet's median by more than the limit and the uncertainty of the exchange.
+
+    Only where most clocks agree does one of them stand out: of two nobody knows which is right.
+    """
     if not facts.clocks:
         return
     middle = statistics.median(c.offset_ns for c in facts.clocks.values())
-    for number, clock in sorted(facts.clocks.items()):
-        off = clock.offset_ns - middle
-        if abs(off) > limits.clock_ns + clock.rtt_ns / 2:
-            yield Finding(
-                code="preflight/clock-skew",
-                verdict=Verdict.FAIL,
-                subject=node(facts.nodes[number]),
-                message=f"the clock is {duration(abs(off) / 1e9)} {'ahead of' if off > 0 else 'behind'} the fleet's",
-                evidence=(Evidence("exchange", f"give or take {duration(clock.rtt_ns / 2e9)}"),),
-                remedy="chronyc tracking; chronyc makestep",
-                data={"offset_ns": off, "uncertainty_ns": clock.rtt_ns / 2, "limit_ns": limits.clock_ns},
-            )
+    off_ns = {n: c.offset_ns - middle for n, c in sorted(facts.clocks.items())}
+    wrong = [n for n, off in off_ns.items() if abs(off) > limits.clock_ns + facts.clocks[n].rtt_ns / 2]
+    remedy = "chronyc tracking; chronyc makestep"
+    if wrong and 2 * len(wrong) >= len(off_ns):
+        apart_ns = max(off_ns.values()) - min(off_ns.values())
+        yield Finding(
+            code="preflight/clock-skew",
+            verdict=Verdict.FAIL,
+            subject=Subject(kind="cluster", nodes=tuple(facts.nodes[n] for n in wrong)),
+            message=f"the clocks of {len(wrong)} of {len(off_ns)} nodes are up to {duration(apart_ns / 1e9)} apart, "
+            "and no majority says which are right",
+            evidence=tuple(
+                Evidence(facts.nodes[n], f"{_from_median(off_ns[n])} the median") for n in wrong[:MAX_EVIDENCE]
+            ),
+            remedy=remedy,
+            data={"apart_ns": apart_ns, "limit_ns": limits.clock_ns},
+        )
+        return
+    for number in wrong:
+        off, clock = off_ns[number], facts.clocks[number]
+        yield Finding(
+            code="preflight/clock-skew",
+            verdict=Verdict.FAIL,
+            subject=node(facts.nodes[number]),
+            message=f"the clock is {_from_median(off)} the fleet's",
+            evidence=(Evidence("exchange", f"give or take {duration(clock.rtt_ns / 2e9)}"),),
+            remedy=remedy,
+            data={"offset_ns": off, "uncertainty_ns": clock.rtt_ns / 2, "limit_ns": limits.clock_ns},
+        )
+
+
+def _from_median(off_ns: float) -> str:
+    return f"{duration(abs(off_ns) / 1e9)} {'ahead of' if off_ns > 0 else 'behind'}"
 
 
 # ---- connections and the summary -------------------------------------------------------------------------------------
