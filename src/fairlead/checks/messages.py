@@ -24,7 +24,7 @@ OWN_KERNEL = "the kernel's messages are the node's own"
 
 
 class Pattern(NamedTuple):
-    """One kind of message. `within_h` 0: it counts until the next boot."""
+    """One kind of message. `within_h` 0: it counts until the next boot. A group `num`: how many one line tells of."""
 
     code: str
     match: re.Pattern[str]
@@ -34,6 +34,10 @@ class Pattern(NamedTuple):
     at_least: int
     limit: str
     """The name of the limit that says how many are needed, where a site may say otherwise."""
+    level: int
+    """The kernel's level of a line that counts, at most; 7 takes any."""
+    after_s: float
+    """Lines before, in seconds since boot, do not count."""
 
 
 class Xid(NamedTuple):
@@ -50,12 +54,14 @@ def _table() -> tuple[tuple[Pattern, ...], dict[int, Xid]]:
     patterns = tuple(
         Pattern(
             p["code"],
-            re.compile(re.sub(r"<(\w+)>", lambda m: str(words[m[1]]), p["match"])),
+            re.compile(re.sub(r"(?<!P)<(\w+)>", lambda m: str(words[m[1]]), p["match"])),
             p["means"],
             Verdict(p["verdict"]),
             p.get("within_h", 0),
             p.get("at_least", 1),
             p.get("limit", ""),
+            p.get("level", 7),
+            p.get("after_s", 0.0),
         )
         for p in data["pattern"]
     )
@@ -80,35 +86,56 @@ def judge_messages(n: Node, code: str) -> Outcome:
     """The worst of a check's patterns over the messages kept, with how often and the latest line."""
     if _is_inside(n):
         return skip(SHARED)
+    told = _told(n, code)
+    if not told.said:
+        return _none(n, told.few)
+    return (bad if told.worst is Verdict.FAIL else warn)("; ".join(told.said), line=told.last)
+
+
+class _Told(NamedTuple):
+    """What the patterns of a check found: kinds that count, kinds too rare to count, the worst, the latest line."""
+
+    said: list[str]
+    few: list[str]
+    worst: Verdict
+    last: str
+
+
+def _told(n: Node, code: str) -> _Told:
     lines = n.get("kernel_log.lines")
     said, few, worst, last = [], [], Verdict.PASS, ""
     for pattern in (p for p in patterns() if p.code == code):
         found = list(_found(n, pattern, lines))
+        num = sum(times for times, _ in found)
         least = (n.expect.get(pattern.limit) if pattern.limit else None) or pattern.at_least
-        if len(found) >= least:
-            said.append(f"{pattern.means} ({len(found)} x)" if len(found) > 1 else pattern.means)
-            last = found[-1]
+        if num >= least:
+            said.append(f"{pattern.means} ({num} x)" if num > 1 else pattern.means)
+            last = found[-1][1]
             worst = Verdict.FAIL if Verdict.FAIL in (worst, pattern.verdict) else Verdict.WARN
         elif found:
             hours = f" within {pattern.within_h:g} h" if pattern.within_h else ""
-            few.append(f"{pattern.means} ({len(found)} x; {least:g}{hours} would count)")
-    if not said:
-        return _none(n, few)
-    return (bad if worst is Verdict.FAIL else warn)("; ".join(said), line=last)
+            few.append(f"{pattern.means} ({num} x; {least:g}{hours} would count)")
+    return _Told(said, few, worst, last)
 
 
-def _found(n: Node, pattern: Pattern, lines: Sequence[Line]) -> Iterator[str]:
-    """The lines of a pattern that still count. When the node was booted is only asked where it matters."""
-    hits = [(seconds, text) for seconds, _, text in lines if pattern.match.match(text)]
+def _found(n: Node, pattern: Pattern, lines: Sequence[Line]) -> Iterator[tuple[int, str]]:
+    """The lines of a pattern that still count, and how often each. When the node booted is asked where it matters."""
+    hits = [
+        (seconds, m) for seconds, level, text in lines if level <= pattern.level and (m := pattern.match.match(text))
+    ]
     if not hits:
         return
     since = n.get("host.os.uptime_s") - pattern.within_h * 3600 if pattern.within_h else 0.0
-    yield from (text for seconds, text in hits if seconds >= since)
+    for seconds, match in hits:
+        if seconds >= max(since, pattern.after_s):
+            yield int(match.groupdict().get("num") or 1), match.string
 
 
-XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)\b")
+XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)[^)]*\): (\d+)\b")
+"""A slice is named behind the address: `(PCI:0000:01:00 GPU-I:05 GPU-CI:00)`."""
 RECOVERY = 154
-"""The GPU's recovery action changed, and the line says to what: `... from 0x1 (GPU Reset Required) to 0x0 (None)`."""
+"""The GPU's recovery action changed, and the line says to what: `... from 0x1 (GPU Reset Required) to 0x0 (None)` takes
+back what was asked for before."""
 
 
 def judge_xids(n: Node) -> Outcome:
@@ -119,18 +146,25 @@ def judge_xids(n: Node) -> Outcome:
     last = ""
     for _, _, text in n.get("kernel_log.lines"):
         match = XID.match(text)
-        if match and _xid(int(match[2]), text).verdict is not Verdict.PASS:
-            counts[int(match[2]), match[1]] += 1
+        if not match:
+            continue
+        number, place = int(match[2]), match[1]
+        if _xid(number, text).verdict is not Verdict.PASS:
+            counts[number, place] += 1
             last = text
-    if not counts:
-        return _none(n, [])
+        elif number == RECOVERY:
+            del counts[number, place]
+    told = _told(n, "gpu/xid")
+    if not counts and not told.said:
+        return _none(n, told.few)
     ordered = sorted(counts.items(), key=lambda item: (_xid(item[0][0]).verdict is not Verdict.FAIL, item[0]))
     texts = [
         f"Xid {number} ({_xid(number).means}) on {place}" + (f", {num} x" if num > 1 else "")
         for (number, place), num in ordered
     ]
-    is_fatal = any(_xid(number).verdict is Verdict.FAIL for number, _ in counts)
-    return (bad if is_fatal else warn)("; ".join(texts[:4]), line=last, xids=sorted({number for number, _ in counts}))
+    is_fatal = told.worst is Verdict.FAIL or any(_xid(number).verdict is Verdict.FAIL for number, _ in counts)
+    said = [*texts[:4], *told.said]
+    return (bad if is_fatal else warn)("; ".join(said), line=last or told.last, xids=sorted({x for x, _ in counts}))
 
 
 def _is_inside(n: Node) -> bool:

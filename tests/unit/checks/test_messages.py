@@ -61,7 +61,7 @@ REAL: dict[str, tuple[str, ...]] = {
     "a PCIe link had an uncorrected error": (
         "mlx5_core 0101:00:00.0: PCIe Bus Error: severity=Uncorrected (Non-Fatal), type=Transaction Layer, (Requester ID)",
     ),
-    "an AMD GPU had a memory error that nothing corrected": (
+    "an AMD GPU had an error that nothing corrected": (
         "amdgpu 0002:00:00.0: amdgpu: 2 uncorrectable hardware errors detected in umc block",
         "amdgpu 0002:00:00.0: amdgpu: socket: 1, die: 0, 1 new uncorrectable hardware errors detected in umc block",
     ),
@@ -85,6 +85,16 @@ REAL: dict[str, tuple[str, ...]] = {
     "the firmware of an HCA reports that it is unwell": (
         "mlx5_core 0101:00:00.0: poll_health:942:(pid 0): device's health compromised - reached miss count",
         "mlx5_core 0101:00:00.0: print_health_info:452:(pid 0): assert_var[0] 0x00000001",
+    ),
+    "the firmware of an HCA reports trouble that it calls no error": (
+        "mlx5_core 0101:00:00.0: print_health_info:431:(pid 0): Health issue observed, ICM fetch PCI data poisoned error, severity(4) WARNING:",
+    ),
+    "a GPU fell off the bus": (
+        "NVRM: GPU 0001:00:00.0: GPU has fallen off the bus.",
+        "NVRM: fallen off the bus and is not responding to commands.",
+    ),
+    "an NVSwitch had a fatal error (SXid)": (
+        "nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up",
     ),
     "a firmware command of an HCA timed out": (
         "mlx5_core 0101:00:00.0: wait_func:1145:(pid 99): MODIFY_QP(0x502) timeout. Will cause a leak of a command resource",

@@ -154,7 +154,7 @@ def _journal(tree: Tree) -> Iterator[Line]:
         except (ValueError, KeyError, TypeError):
             continue
         if entry.get("SYSLOG_IDENTIFIER") == "kernel" and isinstance(text, str):
-            yield seconds, level & 7, text.split("\n")[0]
+            yield seconds, level & 7, text.replace("\n", "\\x0a")  # as /dev/kmsg writes it
 
 
 def _live_records(tree: Tree) -> list[bytes]:
