@@ -3,6 +3,7 @@
     1  every node is probed and judged; what the scheduler says of it counts too       -> facts/NODE.json, slurm.json
     2  the good ones test each other in pairs                                            -> pairs.json
     3  the good ones run ranks                                                           -> ranks.json
+       then the ports' counters are read once more                                       -> pairs.json
     4  everything is judged once more, together: the verdict, and who is to blame        -> findings.json
 
 One dead node does not hide a second fault: the rest goes on without it. Everything read lies in the run folder before
@@ -36,8 +37,9 @@ from fairlead.preflight.pairs.facts import PairFacts
 from fairlead.preflight.pairs.judge import dead_part, judge_pairs
 from fairlead.preflight.pairs.limits import DEFAULT, Limits, limits_of
 from fairlead.preflight.pairs.paths import Paths, paths_of, port_bps
-from fairlead.preflight.pairs.phase import Counted, Plan, pair_phase
+from fairlead.preflight.pairs.phase import Counted, Plan, compare, pair_phase
 from fairlead.preflight.pairs.steered import Steering
+from fairlead.preflight.pairs.watch import READER, last_look
 from fairlead.preflight.ranks.facts import RankFacts
 from fairlead.preflight.ranks.judge import judge_ranks
 from fairlead.preflight.ranks.judge_launch import judge_launch
@@ -164,6 +166,7 @@ def run(
         tell_usable("ranks", seen.nodes, usable, found)
         if usable and seen.paths:
             stages.run_ranks(usable)
+        stages.look_at_ports()
     findings = judge_all(seen)
     tell_findings(findings)
     if folder:
@@ -272,6 +275,22 @@ class _Stages:
             self.keep("pairs.json", seen.pairs)
             group.send('{"do":"bye"}')
             group.close(_GOODBYE_S)
+
+    def look_at_ports(self) -> None:
+        """Read the counters of the ports that were tested once more, last of all."""
+        facts, limits = self.seen.pairs, self.seen.limits
+        if facts is None:
+            return
+        counted = [_counted(self.seen, n) for n in facts.nodes]
+        step = last_look(facts, counted, limits)
+        if not step.expect:
+            return
+        nodes = NodeSet(facts.nodes[n] for n in step.expect)
+        program = Program.of(*READER, call="tell_counters()")
+        with self.cluster.start(program, nodes, limit_s=limits.start_s) as group:
+            answers = Driver(_OnePerNode(group), facts.nodes, lost_s=limits.lost_s).perform(step)
+        compare(facts, counted, answers.reports)
+        self.keep("pairs.json", facts)
 
     def run_ranks(self, usable: NodeSet) -> None:
         """Run the collective on every GPU of the nodes."""

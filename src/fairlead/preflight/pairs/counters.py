@@ -1,4 +1,4 @@
-"""Port counters before and after the pair phase: what a difference says of a port. Pure.
+"""Port counters before the pairs and behind the ranks: what a difference says of a port. Pure.
 
 A link that flaps may be up whenever somebody sends over it, and errors that are corrected or sent again slow nobody
 down for a second; the port has counted them. A reading is rail -> counter -> value; which counters, and what they mean,

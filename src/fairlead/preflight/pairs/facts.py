@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from fairlead.preflight.pairs.counters import Change
+from fairlead.preflight.pairs.counters import Change, Reading
 
 PAIRS_SCHEMA: Final = "fairlead.pairs/2"
 
@@ -114,6 +114,8 @@ class PairFacts(msgspec.Struct, kw_only=True):
     """Nodes that stopped answering, and what was last known."""
     clocks: dict[int, Clock] = {}
     work: dict[int, list[Work]] = {}
+    counters: dict[int, Reading] = {}
+    """Node -> rail -> counter -> value at the beginning."""
     counted: list[tuple[int, Change]] = []
     """Node, and a counter of one of its ports that went up while it was watched."""
     uncounted: list[tuple[int, str]] = []

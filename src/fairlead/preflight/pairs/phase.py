@@ -117,6 +117,17 @@ class Answers:
 Phase = Generator[Step, Answers, PairFacts]
 
 
+def compare(facts: PairFacts, counted: Sequence[Counted], reports: Mapping[int, Report]) -> None:
+    """What the nodes' counters say now against what they said first, into the facts; replaces what was said before."""
+    facts.counted = [(node, change) for node, change in facts.counted if node not in reports]
+    facts.uncounted = [(node, rail) for node, rail in facts.uncounted if node not in reports]
+    for node, report in reports.items():
+        since_ns = counted[node].since_ns
+        facts.watched_s[node] = round((report.clock_ns - since_ns) / 1e9, 3) if since_ns else 0.0
+        facts.counted += [(node, c) for c in counters.changes(facts.counters.get(node, {}), report.counters)]
+        facts.uncounted += [(node, rail) for rail, own in report.counters.items() if not own]
+
+
 def pair_phase(plan: Plan) -> Phase:
     """The whole phase; ends early where fewer than two nodes are left."""
     run = _Run(plan)
@@ -127,10 +138,10 @@ def pair_phase(plan: Plan) -> Phase:
         yield from run.bursts()
         yield from run.speeds()
         yield from run.links()
-        yield from run.count_again(watch_ms=0)
+        yield from run.count_again()
         yield from run.adapt()
         yield from run.connections()
-    yield from run.count_again(watch_ms=plan.limits.watch_ms)
+    yield from run.count_again()
     return run.facts
 
 
@@ -157,7 +168,6 @@ class _Run:
         self.members = list(range(len(plan.nodes)))
         self.planes = list(range(1, len(plan.paths))) or [0]
         self.step = 0
-        self.before: dict[int, Reading] = {}
 
     # ---- steps -------------------------------------------------------------------------------------------------------
 
@@ -193,7 +203,8 @@ class _Run:
         answers = yield from self.ask("setup", fields, limit_s=self.limits.start_s)
         for node, report in answers.reports.items():
             self.facts.unbound += [(node, path, str(error)) for path, error in report.errors]
-            self.before[node] = report.counters
+            if plan.counted:
+                self.facts.counters[node] = counters.merged(plan.counted[node].before, report.counters)
         empty = [0] * (len(plan.paths) + 1)
         peers = [[*r.ports, r.tcp] if (r := answers.reports.get(n)) else empty for n in range(len(plan.nodes))]
         steered = [[number, path] for number, (path, _) in self.facts.ways.items()]
@@ -320,24 +331,14 @@ class _Run:
                 self.facts.tcp += [(node, dst, str(error)) for dst, error in report.errors]
                 self.facts.tcp_tested += report.ok + len(report.errors)
 
-    def count_again(self, *, watch_ms: int) -> Generator[Step, Answers, None]:
-        """The ports' counters once more: what they counted while they were watched.
+    def count_again(self) -> Generator[Step, Answers, None]:
+        """The ports' counters once more: what they counted up to now.
 
         Asked also before anything is repeated: packets that a flapping link lost need no cause of their own.
         """
-        counted = self.plan.counted
-        if not counted:
-            return
-        fields = {"since_ns": [c.since_ns for c in counted], "watch_ms": watch_ms}
-        answers = yield from self.ask("counters", fields)
-        self.facts.counted, self.facts.uncounted = [], []
-        for node, report in answers.reports.items():
-            first, since_ns = counted[node].before, counted[node].since_ns
-            before = counters.merged(first, self.before.get(node, {}))
-            seconds = (report.clock_ns - since_ns) / 1e9 if since_ns else 0.0
-            self.facts.watched_s[node] = round(seconds, 3)
-            self.facts.counted += [(node, change) for change in counters.changes(before, report.counters)]
-            self.facts.uncounted += [(node, rail) for rail, own in report.counters.items() if not own]
+        if self.plan.counted:
+            answers = yield from self.ask("counters", {})
+            compare(self.facts, self.plan.counted, answers.reports)
 
     # ---- what came back ----------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ Nodes and paths are numbers: into the node list, and into the list of addresses 
     speed    who sends to whom        -> rates as received, round-trip times
     collect  -                        -> the answer to a burst or speed order, once nothing more arrives
     tcp      who connects to whom     -> connections that did not carry a message
-    counters since when               -> the counters of my ports once more; not before they were watched long enough
+    counters -                        -> the counters of my ports once more
     bye      -                        -> nothing
 
 Who sends to whom is a list of pairs, or shifts: in round r each member sends to the r-th behind it. A steered path is
@@ -230,9 +230,6 @@ class Agent:
     def do_counters(self, order: dict[str, Any]) -> None:
         """Read the counters of my ports again."""
         self.order = order
-        watch_s, since_ns = order["watch_ms"] / 1000, order["since_ns"][self.me]
-        if since_ns:
-            time.sleep(min(watch_s, max(0.0, watch_s - (time.time_ns() - since_ns) / 1e9)))
         self.say(counters=read_counters(self.ports, self.counters), clock_ns=time.time_ns())
 
     def do_bye(self, order: dict[str, Any]) -> None:
