@@ -192,6 +192,11 @@ def test_of_two_clocks_that_differ_nobody_knows_which_is_wrong():
     assert not bad_nodes(found, NodeSet("n[0-1]"))
 
 
+def test_a_node_whose_processors_others_use_is_busy_and_not_slow():
+    busy = [Work(60_000_000, 9_000_000, 50_000_000), Work(35_000_000, 9_000_000, 25_000_000, alone=True)]
+    assert alarms(judge_pairs(facts(work=work(n0=(20, 10)) | {1: busy}))) == []
+
+
 def test_a_clock_is_judged_beyond_its_uncertainty():
     clocks = {i: Clock(0, 1_000_000) for i in range(N)} | {2: Clock(130_000_000, 2_000_000)}
     (alarm,) = alarms(judge_pairs(facts(clocks=clocks)))[:1]

@@ -22,6 +22,7 @@ BEHIND_S = 2.0
 AGENT = (
     "fairlead-agent",
     "fairlead.preflight.pairs.onnode.counting",
+    "fairlead.preflight.pairs.onnode.working",
     "fairlead.preflight.pairs.onnode.wire",
     "fairlead.preflight.pairs.onnode.agent",
 )

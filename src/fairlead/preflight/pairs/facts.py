@@ -64,7 +64,14 @@ class Work(msgspec.Struct, frozen=True):
 
     wall_ns: int
     cpu_ns: int
+    others_ns: int = 0
+    """Of `wall_ns`, how long it was ready to run and other programs had the processors."""
     alone: bool = False
+
+    @property
+    def own_ns(self) -> int:
+        """How long the node itself needed."""
+        return self.wall_ns - self.others_ns
 
 
 class PairFacts(msgspec.Struct, kw_only=True):

@@ -431,30 +431,37 @@ def _untested(facts: PairFacts) -> Iterator[Finding]:
 def _slow_nodes(facts: PairFacts, limits: Limits) -> Iterator[Finding]:
     """Nodes that take much longer than the quickest for the same work, each working alone."""
     alone = {n: [w for w in works if w.alone] for n, works in facts.work.items()}
-    first = {n: works[0].wall_ns for n, works in facts.work.items() if works}
+    first = {n: works[0].own_ns for n, works in facts.work.items() if works}
     if not any(alone.values()):
         return
     quickest = min((n for n in alone if alone[n]), key=lambda n: first[n])
-    reference_ns = max(w.wall_ns for w in alone[quickest])
+    reference_ns = max(w.own_ns for w in alone[quickest])
     for number, works in sorted(alone.items()):
-        best = min(works, key=lambda w: w.wall_ns, default=None)
-        if best is None or number == quickest or best.wall_ns < limits.slow_node_ratio * reference_ns:
+        best = min(works, key=lambda w: w.own_ns, default=None)
+        if best is None or number == quickest or best.own_ns < limits.slow_node_ratio * reference_ns:
             continue
-        throttled = best.wall_ns > 1.5 * best.cpu_ns
+        throttled = best.own_ns > 1.5 * best.cpu_ns
         why = "its processes get only part of a processor" if throttled else "its processor itself is slower"
         yield Finding(
             code="preflight/slow-node",
             verdict=Verdict.FAIL,
             subject=node(facts.nodes[number]),
-            message=f"takes {best.wall_ns / reference_ns:.1f} times as long as others for the same work: {why}",
+            message=f"takes {best.own_ns / reference_ns:.1f} times as long as others for the same work: {why}",
             evidence=(
                 Evidence(
-                    "fixed work, alone", f"{duration(best.wall_ns / 1e9)}, of it {duration(best.cpu_ns / 1e9)} on a CPU"
+                    "fixed work, alone",
+                    f"{duration(best.own_ns / 1e9)}, of it {duration(best.cpu_ns / 1e9)} on a CPU; "
+                    f"{duration(best.others_ns / 1e9)} more behind other programs are not counted",
                 ),
                 Evidence(f"the same on {facts.nodes[quickest]}", duration(reference_ns / 1e9)),
             ),
             remedy="top; cat /sys/fs/cgroup/cpu.stat; cpupower frequency-info; look for a power or heat limit",
-            data={"wall_ns": best.wall_ns, "cpu_ns": best.cpu_ns, "reference_ns": reference_ns},
+            data={
+                "wall_ns": best.wall_ns,
+                "cpu_ns": best.cpu_ns,
+                "others_ns": best.others_ns,
+                "reference_ns": reference_ns,
+            },
         )
 
 

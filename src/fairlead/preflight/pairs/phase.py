@@ -101,6 +101,7 @@ class Report(msgspec.Struct):
     clock_ns: int = 0
     wall_ns: int = 0
     cpu_ns: int = 0
+    others_ns: int = 0
     counters: Reading = {}
 
 
@@ -228,7 +229,7 @@ class _Run:
         """
         blocks = self.limits.work_blocks
         answers = yield from self.ask("work", {"blocks": blocks})
-        took = {n: Work(r.wall_ns, r.cpu_ns) for n, r in answers.reports.items()}
+        took = {n: Work(r.wall_ns, r.cpu_ns, r.others_ns) for n, r in answers.reports.items()}
         if not took:
             return
         self.facts.work = {n: [w] for n, w in took.items()}
@@ -249,7 +250,8 @@ class _Run:
         for node in nodes:
             answers = yield from self.ask("work", {"blocks": self.limits.work_blocks * ALONE_TIMES}, of=[node])
             for n, r in answers.reports.items():
-                self.facts.work[n].append(Work(r.wall_ns // ALONE_TIMES, r.cpu_ns // ALONE_TIMES, alone=True))
+                wall_ns, cpu_ns, others_ns = (ns // ALONE_TIMES for ns in (r.wall_ns, r.cpu_ns, r.others_ns))
+                self.facts.work[n].append(Work(wall_ns, cpu_ns, others_ns, alone=True))
 
     def bursts(self) -> Generator[Step, Answers, None]:
         """Every directed pair, on every path that does not fail everywhere."""

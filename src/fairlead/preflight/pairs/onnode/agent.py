@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import json
 import os
 import selectors
@@ -50,6 +49,7 @@ from fairlead.preflight.pairs.onnode.wire import (
     ping,
     rate_of,
 )
+from fairlead.preflight.pairs.onnode.working import fixed_work
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -221,11 +221,7 @@ class Agent:
     def do_work(self, order: dict[str, Any]) -> None:
         """Do a fixed amount of arithmetic."""
         self.order = order
-        wall, cpu = time.perf_counter_ns(), time.thread_time_ns()
-        block = bytes(1 << 16)
-        for _ in range(order["blocks"]):
-            hashlib.sha256(block).digest()
-        self.say(wall_ns=time.perf_counter_ns() - wall, cpu_ns=time.thread_time_ns() - cpu)
+        self.say(**fixed_work(order["blocks"]))
 
     def do_counters(self, order: dict[str, Any]) -> None:
         """Read the counters of my ports again."""
