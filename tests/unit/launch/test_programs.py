@@ -143,3 +143,23 @@ def test_where_nobody_says_its_address_the_way_to_rank_0_does():
     for host in ("127.0.0.1", "::1"):
         assert place.choose_interface(found, {"host": host}) == ("lo", "the way to rank 0")
     assert place.source_towards("") == ""
+
+
+def test_rank_0_names_all_that_are_missing_however_many_they_are(monkeypatch):
+    """Named in part, they would be the odd ones among nodes that nobody said were there."""
+    said, store = [], {}
+    monkeypatch.setattr(meet, "LOOK_S", 0.0)
+    monkeypatch.setattr(meet, "TELL_S", 0.0)
+
+    def say(what, **fields):
+        said.append((what, fields))
+        store[meet.ALL_HERE] = "1"
+
+    group = meet.Group.__new__(meet.Group)
+    group.me = SimpleNamespace(rank=0, node="n0", world=8192, say=say)
+    keys = SimpleNamespace(
+        set=store.__setitem__, add=lambda _, num: num, check=lambda names: all(name in store for name in names)
+    )
+    store[meet.HERE % 5000] = "n625"
+    group.wait_for_all(keys)
+    assert said == [("missing", {"num": 8190, "ranks": "1-4999,5001-8191"})]

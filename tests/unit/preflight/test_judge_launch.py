@@ -150,13 +150,46 @@ def test_rdma_switched_off_matters_where_it_is_declared(rdma, code):
     assert only(facts, rdma).code == code
 
 
-@pytest.mark.parametrize("what", ["torch", "cuda", "nccl", "python", "kernel"])
-def test_versions_differ_on_one_node(what):
+POOLS = Wanted(pools={"n0": "a100", "n1": "a100", "n2": "a100", "n3": "h100"})
+
+
+def test_pools_have_images_and_settings_of_their_own():
+    facts = ranks()
+    for rank in (6, 7):
+        of(facts, rank, "start").update(env={"NCCL_NVLS_ENABLE": "1"}, kernel="6.11.0", nccl_conf="NCCL_IB_TC=106")
+        of(facts, rank, "torch")["nccl"] = "2.27.5"
+    assert [f.code for f in judge_launch(facts, POOLS)] == ["preflight/launch"]
+    of(facts, 2, "start")["env"] = {"NCCL_ALGO": "Tree"}
+    assert [(f.code, f.subject.nodes) for f in judge_launch(facts, POOLS)] == [("preflight/env-drift", ("n1",))]
+
+
+@pytest.mark.parametrize("name", ["NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_IB_HCA", "UCX_NET_DEVICES"])
+def test_a_node_with_devices_of_other_names_needs_another_setting(name):
+    facts = ranks()
+    for rank in range(8):
+        of(facts, rank, "start")["env"] = {name: "enp8s0" if rank < 2 else "eth0"}
+    found = only(facts)
+    assert (found.code, found.verdict, found.subject.nodes) == ("preflight/env-drift", Verdict.WARN, ("n0",))
+
+
+def test_a_folder_named_after_its_node_is_the_same_setting():
+    facts = ranks()
+    for rank in range(8):
+        of(facts, rank, "start")["env"] = {"CUDA_CACHE_PATH": f"/scratch/n{rank // 2}/cuda"}
+    assert only(facts).code == "preflight/launch"
+
+
+@pytest.mark.parametrize(
+    ("what", "verdict"),
+    [("torch", "fail"), ("cuda", "fail"), ("nccl", "fail"), ("python", "warn"), ("kernel", "warn")],
+)
+def test_versions_differ_on_one_node(what, verdict):
     facts = ranks()
     for rank in (4, 5):
         of(facts, rank, "start" if what in ("python", "kernel") else "torch")[what] = "9.9"
     found = only(facts)
     assert (found.code, found.subject.nodes) == ("preflight/version-drift", ("n2",))
+    assert found.verdict == verdict
     assert f"{what} is 9.9" in found.message
 
 

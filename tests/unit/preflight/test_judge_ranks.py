@@ -142,6 +142,23 @@ def test_a_sum_that_is_not_exact():
     assert "wrong in 17 elements" in found.message
 
 
+def test_what_came_back_wrong_on_several_nodes_may_have_come_from_any():
+    facts = ranks()
+    for rank in (3, 4, 5):
+        of(facts, rank, "reduced").update(wrong=17, first=4, got=3.0, want=5.0)
+    found = only(facts)
+    assert (found.code, found.subject.kind, found.subject.nodes) == ("preflight/wrong-sum", "job", ("n1", "n2"))
+    assert "on 3 ranks of 2 nodes" in found.message
+
+
+def test_a_wrong_sum_is_said_also_where_a_rank_died_later():
+    facts = ranks()
+    of(facts, 3, "reduced").update(wrong=17, first=4, got=3.0, want=5.0)
+    stop_at(facts, 6, "rounds", rc=-9, error="killed by SIGKILL")
+    codes = [f.code for f in judged(facts)]
+    assert codes == ["preflight/rank-died", "preflight/wrong-sum"]
+
+
 def test_a_gradient_that_is_not_the_mean():
     facts = ranks()
     of(facts, 3, "ddp")["gradient_is_mean"] = False

@@ -111,6 +111,16 @@ def test_where_hardly_anybody_reaches_it_nobody_is_left_out():
     assert not bad_nodes([found], NodeSet(NODES))
 
 
+@pytest.mark.parametrize("nodes", [("n0", "n1"), ("n0", "n1", "n2")], ids=["one of two", "one of three"])
+def test_where_as_many_reach_it_as_do_not_it_may_be_the_store_that_cannot_be_reached(nodes):
+    facts = begun()
+    facts.nodes, facts.wanted = nodes, 2 * len(nodes)
+    facts.lines[:] = [s for s in facts.lines if s["node"] in nodes]
+    (found,) = judge_start(over(store(facts), "rendezvous", 2, 3))
+    assert (found.code, found.subject.kind, found.subject.nodes) == ("preflight/no-rendezvous", "job", ("n1",))
+    assert not bad_nodes([found], NodeSet(nodes))
+
+
 def test_what_others_explain_is_left_to_them():
     assert judge_start(over(begun(), "behind", 3)) == []
     assert judge_start(over(begun(), "rendezvous", 3)) == [], "rank 0 never opened it"

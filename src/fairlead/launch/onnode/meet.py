@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 HERE, NUM_HERE, ALL_HERE = "fairlead/rank/%d", "fairlead/num", "fairlead/all"
 LOOK_S, TELL_S = 0.1, 1.0
 """How often rank 0 looks whether all are there, and how often, at most, it names those that are not."""
-MAX_NAMED = 64
 
 
 def pci_of(props: Any, number: int) -> str:
@@ -199,6 +198,6 @@ class Group:
                 missing = {rank for rank in missing if not store.check([HERE % rank])}
                 if missing and len(missing) != told:
                     told = len(missing)
-                    me.say("missing", num=told, ranks=folded(sorted(missing)[:MAX_NAMED]))
+                    me.say("missing", num=told, ranks=folded(missing))
                 tell_at = time.monotonic() + TELL_S
             time.sleep(LOOK_S)

@@ -68,7 +68,7 @@ def judge_ranks(facts: RankFacts, addresses: Mapping[str, str], wanted: Wanted |
     if facts.launch_only:
         return [*garbled, *causes, _not_run(facts)]
     if causes:
-        return [*garbled, *causes]
+        return [*garbled, *causes, *judge_values(said)]
     return [
         *garbled,
         *judge_values(said),

@@ -7,6 +7,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
+from msgspec.structs import replace
+
 from fairlead.base.nodeset import fold
 from fairlead.base.units import duration
 from fairlead.preflight.ranks.facts import RankFacts
@@ -21,7 +23,17 @@ _PER_RANK = re.compile(
 """Settings that may differ from rank to rank, or from node to node."""
 _NO_FABRIC = re.compile(r"lo|docker\d*|veth.*|virbr\d*|cni\d*|br-.*")
 """Interfaces that reach no other node."""
-_VERSIONS = ("torch", "cuda", "hip", "nccl", "python", "kernel")
+_OWN_DEVICES = re.compile(r".*_IFNAME|.*_IFACE|.*_HCA|UCX_NET_DEVICES|.*_TOPO_FILE")
+"""Settings that name a node's own devices: where those have other names, so must these."""
+_VERSIONS = {
+    "torch": Verdict.FAIL,
+    "cuda": Verdict.FAIL,
+    "hip": Verdict.FAIL,
+    "nccl": Verdict.FAIL,
+    "python": Verdict.WARN,
+    "kernel": Verdict.WARN,
+}
+"""What a difference means, as in checks/skews.py: ranks of one job run on any kernel, not with any NCCL."""
 
 
 def judge_launch(facts: RankFacts, wanted: Wanted | None = None) -> list[Finding]:
@@ -34,8 +46,8 @@ def judge_launch(facts: RankFacts, wanted: Wanted | None = None) -> list[Finding
         *_shape(said),
         *_gpus(starts, torch),
         *_affinity(starts, facts.backend),
-        *_settings(starts, wanted.rdma),
-        *_versions(starts, torch),
+        *_settings(starts, wanted),
+        *_versions(starts, torch, wanted),
         *_interfaces(starts),
         *_skew(starts, wanted.numbers["launch_skew_s"]),
     ]
@@ -198,49 +210,64 @@ def numbers(text: str) -> set[int]:
 # ---- settings and versions -------------------------------------------------------------------------------------------
 
 
-def _settings(starts: Mapping[int, Start], rdma: str) -> Iterator[Finding]:
+def _settings(starts: Mapping[int, Start], wanted: Wanted) -> Iterator[Finding]:
     """Settings of communication libraries must be equal, and must not switch RDMA off where it is meant to be used."""
     names = sorted({k for s in starts.values() for k in s.env if not _PER_RANK.fullmatch(k)})
+    pools = _by_pool(starts, wanted)
     for name in names:
         yield from _odd_ones(
-            starts,
+            pools,
             partial(_setting, name),
             "preflight/env-drift",
             name,
             "set it alike everywhere: in the job's script, not in a node's profile",
+            verdict=Verdict.WARN if _OWN_DEVICES.fullmatch(name) else Verdict.FAIL,
         )
     yield from _odd_ones(
-        starts,
+        pools,
         lambda s: s.nccl_conf or "empty",
         "preflight/env-drift",
         "/etc/nccl.conf",
         "install the same file on every node",
     )
-    if rdma not in ("none", "mrc"):
+    if wanted.rdma not in ("none", "mrc"):
         off = sorted({s.node for s in starts.values() if s.env.get("NCCL_IB_DISABLE") == "1"})
         if off:
             yield _job(
                 "preflight/rdma-off",
                 off,
-                f"NCCL_IB_DISABLE=1 switches off the RDMA that the cluster file declares ({rdma})",
+                f"NCCL_IB_DISABLE=1 switches off the RDMA that the cluster file declares ({wanted.rdma})",
                 "unset NCCL_IB_DISABLE",
             )
 
 
-def _versions(starts: Mapping[int, Start], torch: Mapping[int, Torch]) -> Iterator[Finding]:
+def _versions(starts: Mapping[int, Start], torch: Mapping[int, Torch], wanted: Wanted) -> Iterator[Finding]:
     merged = {r: s for r, s in starts.items() if r in torch or not torch}
-    for name in _VERSIONS:
+    for name, verdict in _VERSIONS.items():
         yield from _odd_ones(
-            merged,
+            _by_pool(merged, wanted),
             partial(_version, name, torch),
             "preflight/version-drift",
             name,
             "install the same version everywhere, or name the same environment with `python` in [[pool]]",
+            verdict=verdict,
         )
 
 
+def _by_pool(starts: Mapping[int, Start], wanted: Wanted) -> list[list[Start]]:
+    """Ranks on nodes of one kind: those of another have an image and devices of their own."""
+    out: defaultdict[str, list[Start]] = defaultdict(list)
+    for said in starts.values():
+        out[wanted.pools.get(said.node, "")].append(said)
+    return list(out.values())
+
+
 def _setting(name: str, said: Start) -> str:
-    return said.env.get(name, "not set")
+    """A setting as the node has it, without its own name: a cache or a log may lie in a folder of each node's."""
+    value = said.env.get(name, "not set")
+    for own in filter(None, (said.node, said.host)):
+        value = re.sub(rf"\b{re.escape(own)}\b", "NODE", value)
+    return value
 
 
 def _version(name: str, torch: Mapping[int, Torch], said: Start) -> str:
@@ -248,11 +275,25 @@ def _version(name: str, torch: Mapping[int, Torch], said: Start) -> str:
 
 
 def _odd_ones(
-    starts: Mapping[int, Start], value: Callable[[Start], str], code: str, what: str, remedy: str
+    pools: Iterable[Iterable[Start]],
+    value: Callable[[Start], str],
+    code: str,
+    what: str,
+    remedy: str,
+    *,
+    verdict: Verdict = Verdict.FAIL,
+) -> Iterator[Finding]:
+    """What differs within a pool."""
+    for starts in pools:
+        yield from (replace(f, verdict=verdict) for f in _odd_of_pool(starts, value, code, what, remedy))
+
+
+def _odd_of_pool(
+    starts: Iterable[Start], value: Callable[[Start], str], code: str, what: str, remedy: str
 ) -> Iterator[Finding]:
     """A finding for each node whose ranks differ from most nodes; one about the job where no value has a majority."""
     by_value: defaultdict[str, set[str]] = defaultdict(set)
-    for s in starts.values():
+    for s in starts:
         by_value[value(s)].add(s.node)
     if len(by_value) < 2:
         return

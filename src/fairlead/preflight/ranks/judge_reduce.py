@@ -6,7 +6,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from fairlead.base.units import duration, size
+from fairlead.base.units import counted, duration, size
 from fairlead.preflight.ranks.facts import RankFacts
 from fairlead.preflight.ranks.judge_devices import cards_summary
 from fairlead.preflight.ranks.judge_transport import networks
@@ -18,17 +18,27 @@ from fairlead.records.verdict import Verdict
 
 
 def judge_values(said: Heard) -> Iterator[Finding]:
-    """Sums that are not exact, and gradients that are not the mean."""
-    for reduced in said.reduced:
-        if reduced.wrong:
-            yield Finding(
-                code="preflight/wrong-sum",
-                verdict=Verdict.FAIL,
-                subject=rank_subject(said, reduced.rank),
-                message=f"an all-reduce of {size(reduced.bytes)} came back wrong in {reduced.wrong} elements",
-                evidence=(Evidence(f"element {reduced.first}", f"{reduced.got}, and exact is {reduced.want}"),),
-                remedy="do not use these nodes: data is corrupted on the way; test pairs of them with nccl-tests -c 1",
-            )
+    """Sums that are not exact, and gradients that are not the mean.
+
+    What one rank corrupts others pass on: where ranks of several nodes got it wrong, it may have come from any of them.
+    """
+    wrong = [reduced for reduced in said.reduced if reduced.wrong]
+    nodes = sorted({said.node_of(reduced.rank) for reduced in wrong})
+    is_spread = len(nodes) > 1
+    for reduced in wrong[:1] if is_spread else wrong:
+        who = f" on {counted(len({r.rank for r in wrong}), 'rank')} of {len(nodes)} nodes" if is_spread else ""
+        yield Finding(
+            code="preflight/wrong-sum",
+            verdict=Verdict.FAIL,
+            subject=Subject(kind="job", nodes=tuple(nodes)) if is_spread else rank_subject(said, reduced.rank),
+            message=f"an all-reduce of {size(reduced.bytes)} came back wrong in {reduced.wrong} elements{who}",
+            evidence=(
+                Evidence(
+                    f"element {reduced.first} on rank {reduced.rank}", f"{reduced.got}, and exact is {reduced.want}"
+                ),
+            ),
+            remedy="do not use these nodes: data is corrupted on the way; test pairs of them with nccl-tests -c 1",
+        )
     for step in said.ddp:
         if not step.gradient_is_mean:
             yield Finding(

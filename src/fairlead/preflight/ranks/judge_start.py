@@ -101,13 +101,14 @@ def _not_there(facts: RankFacts, over: Sequence[Said]) -> Iterator[Finding]:
     if store is None:
         return  # rank 0 never opened it: it is late itself
     where = f"{store['host']} port {store['port']} on {store['node']}"
-    there = [name for name in facts.nodes if name not in missing]
+    # the node of the store reaches itself, and is no witness that others can
+    there = [name for name in facts.nodes if name not in (*missing, store["node"])]
     more: dict[str, Any] = {
         "code": "preflight/no-rendezvous",
         "evidence": (Evidence("the group was stopped", facts.broken),),
         "remedy": f"from the node, while ranks run: nc -vz {store['host']} {store['port']}; look for a firewall",
     }
-    if len(missing) > len(there):
+    if len(missing) >= len(there):
         yield Finding(
             verdict=Verdict.FAIL,
             subject=Subject(kind="job", nodes=tuple(missing)),

@@ -45,6 +45,8 @@ class Wanted:
     size: VmSize | None = None
     """The VM size, with the site's own numbers laid over it; None where pools of several sizes take part."""
     numbers: Numbers = field(default_factory=Numbers)
+    pools: Mapping[str, str] = field(default_factory=dict)
+    """Node -> its pool: nodes of one kind, which are held side by side."""
 
 
 def wanted_of(spec: Spec, nodes: Iterable[str], facts: Sequence[NodeFacts]) -> Wanted:
@@ -72,6 +74,7 @@ def wanted_of(spec: Spec, nodes: Iterable[str], facts: Sequence[NodeFacts]) -> W
         port_gbps=min((r for c in contracts for r in c.hca_rates_gbps), default=0.0),
         size=first if first and len({c.name for c in contracts}) == 1 else None,
         numbers=Numbers(msgspec.structs.asdict(spec.table(RankLimits))),
+        pools={n: pool.name for pool in pools for n in pool.nodes & names},
     )
 
 
