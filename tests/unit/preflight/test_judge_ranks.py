@@ -210,6 +210,16 @@ def test_a_message_size_for_which_no_limit_is_known_is_reported_and_not_judged(o
     assert ("not judged" in done.message) is (on == "gpus")
 
 
+@pytest.mark.parametrize(("per_node", "codes"), [(8, ["preflight/busbw"]), (2, [])])
+def test_what_a_vm_size_reaches_it_reaches_with_all_its_gpus(per_node, codes):
+    """A job of two of the eight GPUs, and so of two of the eight ports, gets a part of 300 GB/s."""
+    facts = ranks(2, per_node)
+    for rank in range(2 * per_node):
+        of(facts, rank, "reduced").update(bytes=1 << 34, s=[0.3])
+    found = judged(facts, "ib", size=vm_size(H100))
+    assert [f.code for f in found if f.code == "preflight/busbw"] == codes
+
+
 def test_limits_hold_for_a_size_a_number_of_nodes_and_messages_from_a_size_on():
     def limit(size, nodes, num_bytes, nvlink=False):
         found = limits.reduce_limit(vm_size(size), nodes=nodes, message_bytes=num_bytes, over_nvlink=nvlink)

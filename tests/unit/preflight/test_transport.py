@@ -103,6 +103,21 @@ def test_gpudirect_on_one_rank_does_not_count_for_the_others(which):
     assert f"which {32 - len(which)} others use" in found.message
 
 
+def test_gpus_that_no_node_has_a_port_near_are_a_warning_about_the_job():
+    """Four GPUs on each socket and the ports on one of them: NCCL takes no GPUDirect RDMA across (PXB is its limit)."""
+    facts = ranks(4, 8)
+    for rank in range(32):
+        if rank % 8 > 3:
+            said(facts, rank, f"[send] via NET/IB/{rank % 8}", without="via NET")
+    found = only(facts)
+    assert (found.verdict, found.subject.nodes) == (Verdict.WARN, ())
+    assert "local ranks 4, 5, 6, 7" in found.message
+    said(facts, 1, "[send] via NET/IB/1", without="via NET")
+    found = judged(facts)
+    assert [(f.verdict, f.subject.nodes) for f in found] == [(Verdict.WARN, ()), (Verdict.FAIL, ("n0",))]
+    assert found[1].data["ranks"] == [1]
+
+
 def test_no_gpudirect_anywhere_is_a_warning_about_the_job():
     facts = ranks()
     for rank in range(8):

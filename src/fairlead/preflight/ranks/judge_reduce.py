@@ -15,6 +15,7 @@ from fairlead.preflight.ranks.said import Heard, Reduced, heard
 from fairlead.preflight.ranks.wanted import Wanted
 from fairlead.records.finding import Evidence, Finding, Subject
 from fairlead.records.verdict import Verdict
+from fairlead.spec.vmsize import size as size_of
 
 
 def judge_values(said: Heard) -> Iterator[Finding]:
@@ -95,7 +96,7 @@ def judge_bandwidth(said: Heard, wanted: Wanted) -> Iterator[Finding]:
     facts = said.facts
     found, is_one = _bandwidth(said.reduced, facts.wanted), len(facts.nodes) == 1
     on_gpus = any(t.num_devices or t.nccl for t in said.torch.values())
-    if not found or not on_gpus or (not is_one and wanted.rdma == "none"):
+    if not found or not on_gpus or (not is_one and wanted.rdma == "none") or not _are_all_gpus(facts, wanted):
         return
     over_nvlink = any(words.only_nvlink for words in networks(said).values())
     warmups = {r.bytes: (r.warmups, len(r.s)) for r in said.reduced}
@@ -125,6 +126,12 @@ def judge_bandwidth(said: Heard, wanted: Wanted) -> Iterator[Finding]:
         yield min(missed, key=lambda m: (m[1].verdict is not Verdict.FAIL, m[0]))[1]
 
 
+def _are_all_gpus(facts: RankFacts, wanted: Wanted) -> bool:
+    """Whether ranks use every GPU that the VM size has: what it reaches was measured with all, and fewer reach less."""
+    table = size_of(wanted.size.name) or wanted.size if wanted.size else None
+    return table is None or not table.gpus or facts.per_node == table.gpus
+
+
 def judge_success(said: Heard, wanted: Wanted) -> Iterator[Finding]:
     """The line that says that every rank went through everything."""
     facts = said.facts
@@ -139,7 +146,7 @@ def judge_success(said: Heard, wanted: Wanted) -> Iterator[Finding]:
         for b in found
         for over in (False, True)
     )
-    judged = [row for row in rows if row and row.value is not None]
+    judged = [row for row in rows if row and row.value is not None and _are_all_gpus(facts, wanted)]
     on_gpus = any(t.num_devices for t in said.torch.values())
     beyond += "" if judged or not on_gpus else "; no limit holds for these sizes, so bandwidth is not judged"
     yield Finding(

@@ -260,7 +260,9 @@ def _missing_rails(heard: Heard, said: Mapping[int, Network], wanted: Wanted) ->
 
 
 def _without_gdr(heard: Heard, said: Mapping[int, Network]) -> Iterator[Finding]:
-    """Ranks whose channels pass through host memory. All of them: the node image; some: those nodes."""
+    """Ranks whose channels pass through host memory. All of them: the node image; the same local ranks on every node:
+    how the board is wired, with GPUs far from any port; some: those nodes.
+    """
     talking = {r: words for r, words in said.items() if words.used and not words.is_tcp}
     bare = [r for r, words in talking.items() if words.without_gdr]
     if not bare:
@@ -275,7 +277,20 @@ def _without_gdr(heard: Heard, said: Mapping[int, Network]) -> Iterator[Finding]
             remedy,
         )
         return
-    for name, ranks in _by_node(heard, bare).items():
+    well = {_local(heard, r) for r in talking if r not in bare}
+    far = [r for r in bare if _local(heard, r) not in well] if len(_by_node(heard, talking)) > 1 else []
+    if far:
+        locals_ = ", ".join(map(str, sorted({_local(heard, r) for r in far})))
+        yield _finding(
+            Verdict.WARN,
+            Subject(kind="job"),
+            f"no node uses GPUDirect RDMA for local ranks {locals_}, and all do for others: they may have no port "
+            "near their GPUs",
+            [Evidence(f"rank {r}", _channels(talking[r])) for r in far[:2]],
+            f"nvidia-smi topo -m; {remedy}",
+            ranks=far,
+        )
+    for name, ranks in _by_node(heard, (r for r in bare if r not in far)).items():
         yield _finding(
             Verdict.FAIL,
             node(name),
@@ -284,6 +299,10 @@ def _without_gdr(heard: Heard, said: Mapping[int, Network]) -> Iterator[Finding]
             remedy,
             ranks=ranks,
         )
+
+
+def _local(heard: Heard, rank: int) -> int:
+    return heard.start[rank].local_rank if rank in heard.start else rank % max(1, heard.facts.per_node)
 
 
 def _channels(words: Network) -> str:
