@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead.base.rooms import Doctor, brought, load
+from fairlead.base.trust import search_path
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def _look(line: Doctor) -> tuple[bool, str]:
         hit = next(Path(root).glob(line.path.removeprefix(root)), None)
         return hit is not None, str(hit) if hit else f"no {line.path}"
     if line.programs:
-        path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
+        path = search_path(os.environ, "/usr/sbin", "/sbin")
         missing = [n for n in line.programs if not shutil.which(n, path=path)]
         return not missing, f"not installed: {', '.join(missing)}" if missing else ", ".join(line.programs)
     # find_spec does not import: `doctor` must not pay for torch

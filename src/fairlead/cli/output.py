@@ -23,6 +23,7 @@ import msgspec
 from fairlead import __version__
 from fairlead.base.files import disk_errors
 from fairlead.base.table import printable
+from fairlead.base.trust import own_folder, private_opener
 from fairlead.base.units import counted
 from fairlead.cli.verbs import first_words
 from fairlead.errors import ClusterError, Exit, FairleadError, MissingTool, SpecError
@@ -31,7 +32,7 @@ from fairlead.records.event import Event
 from fairlead.records.finding import Finding
 from fairlead.records.history import past_run, remember
 from fairlead.records.log import ROOT, Events, line_of, tell
-from fairlead.records.runs import DEFAULT_KEEP, RunFolder, default_place, new_id, now_utc, prune
+from fairlead.records.runs import DEFAULT_KEEP, RunFolder, default_place, new_id, now_utc, prune, why_not_here
 from fairlead.records.verdict import Verdict, exit_of, nagios_of
 
 log = logging.getLogger("fairlead.cli")
@@ -82,6 +83,8 @@ class Session:
     def open_folder(self, place: Path | None = None, *, from_file: str = "", keep: int = DEFAULT_KEEP) -> RunFolder:
         """Claim this run's folder: `place` is the flag, `from_file` what the cluster file says."""
         where = self.runs_place(place, from_file=from_file)
+        if where == default_place() and (why := why_not_here()):
+            self.note(f"no run folder here: {why}")
         self.folder = RunFolder.create(where, self.verb, ["fairlead", *self.argv], self.run_id)
         self.run_id = self.folder.info.id
         self.keep = keep
@@ -266,8 +269,9 @@ class Session:
         folder = self.folder.path if self.folder else default_place(Path("/")).parent
         path = folder / f"traceback-{self.run_id}.txt"
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, "utf-8", "backslashreplace")
+            own_folder(path.parent)
+            with open(path, "x", encoding="utf-8", errors="backslashreplace", opener=private_opener) as file:
+                file.write(text)
         except OSError:
             print(text, file=self.stderr)
             return "the traceback above"

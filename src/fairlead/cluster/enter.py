@@ -19,11 +19,15 @@ import msgspec
 
 from fairlead.base.process import start_ticks
 from fairlead.base.suggest import did_you_mean
+from fairlead.base.trust import NotOurs, own_folder, read_file
 from fairlead.errors import LabError
 from fairlead.records.codec import from_json
+from fairlead.records.journal import state_place
 from fairlead.records.labstate import HostState, LabState, Process
 
 RECORD = "state.json"
+MAX_BYTES = 1 << 28
+"""What a lab's record can be at most."""
 
 
 def place() -> Path:
@@ -32,8 +36,8 @@ def place() -> Path:
         return Path(chosen)
     if os.geteuid() == 0:
         return Path("/run/fairlead/labs")
-    base = os.environ.get("XDG_RUNTIME_DIR") or os.environ.get("XDG_STATE_HOME")
-    return (Path(base) if base else Path.home() / ".local/state") / "fairlead/labs"
+    base = os.environ.get("XDG_RUNTIME_DIR", "")
+    return (Path(base) / "fairlead" if base.startswith("/") else state_place()) / "labs"
 
 
 def folder(name: str) -> Path:
@@ -49,16 +53,20 @@ def names() -> list[str]:
 
 
 def read(name: str) -> LabState | None:
-    """A lab's record; None where there is none. Raises LabError `lab/bad-record` where it cannot be read."""
+    """A lab's record; None where there is none. Raises LabError `lab/bad-record` where it cannot be read.
+
+    Its words are run, so it counts only where nobody else could have written it.
+    """
     try:
-        return from_json((folder(name) / RECORD).read_bytes(), LabState)
+        own_folder(folder(name), make=False)
+        return from_json(read_file(folder(name) / RECORD, MAX_BYTES, ours=True), LabState)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (msgspec.DecodeError, OSError) as error:
         raise LabError(
             "lab/bad-record",
-            f"the record of the lab `{name}` cannot be read: {error}",
-            hint=f"fairlead lab down --name {name}",
+            f"the record of the lab `{name}` cannot be read: {_why(error)}",
+            hint=f"fairlead lab down --name {name}" if not isinstance(error, NotOurs) else f"ls -ld {error.filename}",
         ) from error
 
 
@@ -90,6 +98,13 @@ def is_up(state: LabState | None) -> bool:
 def is_alive(process: Process | None) -> bool:
     """Whether a process is still the one that was meant."""
     return process is not None and start_ticks(process.pid) == process.start
+
+
+def _why(error: Exception) -> str:
+    """What is wrong with a record, with the place where that is another."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
 
 
 # the shell (`0`) joins the host's cgroups first, so that freezing or killing the host takes in what runs there. An

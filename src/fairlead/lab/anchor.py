@@ -24,17 +24,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fairlead.base.process import start_ticks
+from fairlead.base.trust import beneath
 from fairlead.lab import hosttree
 from fairlead.lab import syscalls as sc
+from fairlead.lab.hosttree import TREE_BINDS, TREE_OVERLAYS
 
 PRIVATE = (("tmp", 0o1777), ("run", 0o755), ("mnt", 0o1777), ("var/tmp", 0o1777), ("var/log", 0o755))
 """Directories backed by the host's own tmpfs."""
-
-TREE_OVERLAYS = ("sys/class", "sys/bus/pci/devices", "sys/module", "sys/block", "usr/local/bin")
-"""Where a host's tree of facts can add or change directories; only those that the tree holds are mounted."""
-
-TREE_BINDS = ("proc/driver",)
-"""Directories that the tree replaces whole: nothing can be laid over procfs."""
 
 MOUNT_SOURCE = "fairlead"
 """What mounts that are a host's own show as their source; see faults/hostfiles.py."""
@@ -157,21 +153,27 @@ def _is_hidden(path: str) -> bool:
 def _write_tree(files: hosttree.Tree, private: Sequence[str]) -> Path:
     """Put the host's facts and its own files below the stage, which are the upper sides of the overlays.
 
-    A path that ends in a slash is a directory.
+    A path that ends in a slash is a directory. Nothing is written through a link of the tree. Raises OSError.
     """
-    tree = _STAGE / "upper"
+    stage = os.open(_STAGE, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     for path, content in files.items():
         backed = any(path.startswith(f"{name}/") for name, _ in PRIVATE)
-        place = (_STAGE if backed else tree) / path
-        (place if path.endswith("/") else place.parent).mkdir(parents=True, exist_ok=True)
-        if path.endswith("/"):
-            continue
-        if isinstance(content, str) and content.startswith(hosttree.LINK):
-            place.symlink_to(content.removeprefix(hosttree.LINK))
-            continue
-        place.write_bytes(content.encode() if isinstance(content, str) else content)
-        place.chmod(0o600 if path in private else 0o755 if path.startswith(f"{hosttree.BIN}/") else 0o644)
-    return tree
+        place = path if backed else f"upper/{path}"
+        with beneath(stage, f"{place}any" if path.endswith("/") else place, make=True) as (folder, name):
+            if path.endswith("/"):
+                continue
+            if isinstance(content, str) and content.startswith(hosttree.LINK):
+                os.symlink(content.removeprefix(hosttree.LINK), name, dir_fd=folder)
+                continue
+            mode = 0o600 if path in private else 0o755 if path.startswith(f"{hosttree.BIN}/") else 0o644
+            fd = os.open(
+                name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=folder
+            )
+            with os.fdopen(fd, "wb") as file:
+                file.write(content.encode() if isinstance(content, str) else content)
+                os.fchmod(fd, mode)
+    os.close(stage)
+    return _STAGE / "upper"
 
 
 def _overlay(name: str) -> None:

@@ -10,14 +10,29 @@ other call to the real command.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Mapping
 from importlib import resources
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from string import Template
 from typing import Any
 
+from fairlead.base.trust import read_file
+
 LINK = "\0-> "
+TREE_OVERLAYS = ("sys/class", "sys/bus/pci/devices", "sys/module", "sys/block", "usr/local/bin")
+"""Where a host's tree can add or change directories; only those that the tree holds are mounted."""
+
+TREE_BINDS = ("proc/driver",)
+"""Directories that the tree replaces whole: nothing can be laid over procfs."""
+
+TOPS = (*TREE_OVERLAYS, *TREE_BINDS, "etc", "tmp", "run", "mnt", "var/tmp", "var/log")
+"""What a host has for itself, and the lab writes below."""
+
+MAX_FILE = 64 << 20
+"""The largest file of a captured tree."""
+
 CMD = "run/fairlead/cmd"
 BIN = "usr/local/bin"
 
@@ -69,15 +84,26 @@ def generated(what: Mapping[str, Any]) -> dict[str, str | bytes]:
 
 
 def captured(folder: str) -> dict[str, str | bytes]:
-    """The tree in a directory: paths as on the node it was taken from, and what commands printed below `cmd`."""
+    """The tree in a directory: paths as on the node it was taken from, and what commands printed below `cmd`.
+
+    Raises OSError for what is neither a file, a link nor a directory, for a file larger than MAX_FILE, and for a link
+    at or above a place where the lab writes: there, it would lead out of the host.
+    """
     root, files = Path(folder), dict[str, str | bytes]()
     for base, folders, names in os.walk(root):
         for name in [*names, *(f for f in folders if Path(base, f).is_symlink())]:
             place = Path(base, name)
             path = place.relative_to(root).as_posix()
             path = path.replace("cmd/", f"{CMD}/", 1) if path.startswith("cmd/") else path
-            files[path] = LINK + str(place.readlink()) if place.is_symlink() else place.read_bytes()
-    return files | shims(files)
+            files[path] = LINK + str(place.readlink()) if place.is_symlink() else read_file(place, MAX_FILE)
+    files |= shims(files)
+    links = {path for path, content in files.items() if isinstance(content, str) and content.startswith(LINK)}
+    for path in [*files, *(f"{top}/any" for top in TOPS)]:
+        above = next((str(step) for step in PurePosixPath(path).parents if str(step) in links), "")
+        if above:
+            why = "the captured tree has a link where the lab writes below it, which would land elsewhere"
+            raise OSError(errno.ELOOP, why, str(root / above))
+    return files
 
 
 def shims(files: Tree) -> dict[str, str | bytes]:

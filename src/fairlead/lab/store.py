@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from fairlead.base.files import disk_errors, write_atomic
+from fairlead.base.files import disk_errors, own_place, write_atomic
 from fairlead.cluster.enter import RECORD, folder, is_alive, is_up, names, place, read, running
 from fairlead.errors import LabError
 from fairlead.records.codec import to_json
@@ -87,10 +87,10 @@ def turn(name: str, *, limit_s: float = 600.0, waits: Callable[[], None] = lambd
 
 def _try_lock(path: Path) -> int | None:
     """The lock's open file, or None where somebody else has it or just removed it."""
+    own_place(path.parent, elsewhere="name another place with FAIRLEAD_LABS")
     with disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except FileNotFoundError:
             return None
     try:

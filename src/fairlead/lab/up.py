@@ -30,6 +30,7 @@ from typing import Any
 
 import msgspec
 
+from fairlead.base.trust import search_path
 from fairlead.errors import LabError, MissingTool, NotPermitted
 from fairlead.lab import cgroups, inside, services, store
 from fairlead.lab.plan import describe, plan
@@ -121,7 +122,7 @@ def _left_over(name: str, why: str, look: str) -> LabError:
 def _check_machine(shape: LabShape) -> None:
     """Refuse early what would fail late: missing programs, kernel features and captured trees."""
     needed = dict(_TOOLS) | services.tools(shape)
-    path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+    path = search_path(os.environ, "/usr/sbin", "/sbin")
     for tool, package in needed.items():
         if not shutil.which(tool, path=path):
             raise MissingTool("lab/missing-tool", f"the lab needs `{tool}`", hint=f"apt-get install {package}")

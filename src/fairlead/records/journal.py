@@ -4,7 +4,8 @@
     NAME.lock      held while a line is added
 
 A line that a disk takes half of is taken back; one that a kill or a power cut tore is skipped, and the next starts on
-a line of its own. The file is bounded by lines and bytes.
+a line of its own. The file is bounded by lines and bytes. It stands in a folder of one's own (base/trust.py), for the
+caller alone.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from fairlead.base.files import disk_errors, write_atomic
+from fairlead.base.files import disk_errors, not_ours, own_place, write_atomic
+from fairlead.base.trust import PRIVATE_FILE, NotOurs, own_folder, private_opener, read_file
 from fairlead.records.codec import from_json, to_json
 
 T = TypeVar("T")
@@ -31,7 +33,8 @@ LOCK_LIMIT_S = 5.0
 def state_place(env: Mapping[str, str] = os.environ, uid: int | None = None) -> Path:
     """Where fairlead keeps what outlives runs: `$XDG_STATE_HOME/fairlead`, else below the home directory.
 
-    A daemon has neither; root then uses /var/lib/fairlead, anybody else a directory of their own in /var/tmp.
+    A daemon has neither; root then uses /var/lib/fairlead, anybody else a directory in /var/tmp, which others could
+    have made before: who uses it looks whose it is.
     """
     if env.get("XDG_STATE_HOME", "").startswith("/"):
         return Path(env["XDG_STATE_HOME"]) / "fairlead"
@@ -52,23 +55,30 @@ class Journal(Generic[T]):
         self._kind, self._keep_lines, self._keep_bytes = kind, keep_lines, keep_bytes
 
     def entries(self) -> list[T]:
-        """Every record, oldest first. No file, no records; a line that is none is skipped."""
+        """Every record, oldest first. No file, no records; a line that is none is skipped.
+
+        Raises NotPermitted for a file that somebody else could have written.
+        """
         return list(self._read())
 
     def add(self, entry: T, limit_s: float = LOCK_LIMIT_S) -> bool:
         """Add one; False where somebody holds the lock for longer than `limit_s`. Raises DiskFull or NotPermitted."""
         line = to_json(entry, indent=0).encode() + b"\n"
-        with disk_errors(self.path):
-            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
-            with locked(self.path.with_suffix(".lock"), limit_s) as is_mine:
-                if is_mine:
-                    _append(self.path, line)
-                    self._prune()
+        own_place(self.path.parent)
+        with disk_errors(self.path), locked(self.path.with_suffix(".lock"), limit_s) as is_mine:
+            if is_mine:
+                _append(self.path, line)
+                self._prune()
         return is_mine
 
     def _read(self) -> Iterator[T]:
         try:
-            lines = self.path.read_bytes().split(b"\n")
+            if not os.path.lexists(self.path):
+                return
+            own_folder(self.path.parent, make=False)
+            lines = read_file(self.path, 4 * self._keep_bytes, ours=True).split(b"\n")
+        except NotOurs as error:
+            raise not_ours(error) from error
         except OSError:
             return
         for line in lines:
@@ -87,14 +97,14 @@ class Journal(Generic[T]):
             if len(kept) >= self._keep_lines // 2 or (num_bytes > self._keep_bytes // 2 and kept):
                 break
             kept.append(line)
-        write_atomic(self.path, b"".join(reversed(kept)))
+        write_atomic(self.path, b"".join(reversed(kept)), mode=PRIVATE_FILE)
 
 
 @contextlib.contextmanager
 def locked(path: Path, limit_s: float) -> Iterator[bool]:
     """A lock, which its holder's death frees; says whether it was had in time."""
     deadline = time.monotonic() + limit_s
-    with path.open("a") as lock:
+    with open(path, "a", opener=private_opener) as lock:
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -110,7 +120,8 @@ def locked(path: Path, limit_s: float) -> Iterator[bool]:
 
 def _append(path: Path, line: bytes) -> None:
     """One line at the end, on a line of its own."""
-    with path.open("a+b", buffering=0) as file:
+    with open(path, "a+b", buffering=0, opener=private_opener) as file:
+        os.fchmod(file.fileno(), PRIVATE_FILE)  # an earlier version let all read it
         size = file.seek(0, os.SEEK_END)
         if size:
             file.seek(-1, os.SEEK_END)

@@ -10,7 +10,8 @@
       result.json     the document `--json` prints              (written last: a folder without it was cut short)
 
 A folder is claimed by creating it, so two commands in the same second never share one. Whole files are written
-atomically; the two line files only ever grow by whole lines.
+atomically; the two line files only ever grow by whole lines. Folder and files are for the caller alone: commands and
+what nodes answered stand in them.
 """
 
 from __future__ import annotations
@@ -31,15 +32,19 @@ from typing import IO, Any
 import msgspec
 
 from fairlead import __version__
-from fairlead.base.files import disk_errors, write_atomic
+from fairlead.base.files import disk_errors, own_place, write_atomic
 from fairlead.base.process import start_ticks
+from fairlead.base.trust import PRIVATE_DIR, PRIVATE_FILE, private_opener, read_file, why_not_ours
 from fairlead.errors import RunError
 from fairlead.records.codec import builtins, from_json, to_json
 from fairlead.records.facts import NodeFacts
 from fairlead.records.finding import Finding
+from fairlead.records.journal import state_place
 from fairlead.records.verdict import Verdict
 
 DEFAULT_KEEP = 50
+MAX_HEAD_BYTES, MAX_PART_BYTES = 1 << 20, 1 << 28
+"""What run.json, and any other file of a run, can be at most: the facts of a node are some 100 KiB."""
 _NAME = re.compile(r"\d{8}-\d{6}-[a-z-]+-[0-9a-f]{4}\Z")
 
 
@@ -76,14 +81,19 @@ def new_id(verb: str, when: dt.datetime | None = None) -> str:
 def default_place(cwd: Path | None = None, env: Mapping[str, str] = os.environ) -> Path:
     """Where run folders go when nobody says: ./runs, or the user's state directory where ./runs cannot be.
 
-    The root directory never takes run folders, also for root: schedulers start their prologs there.
+    The root directory never takes run folders, also for root: schedulers start their prologs there. Nor does a place
+    where somebody else could exchange them.
     """
     here = cwd or Path(_cwd())
-    if here != Path(here.anchor) and os.access(here, os.W_OK):
+    if here != Path(here.anchor) and os.access(here, os.W_OK) and not why_not_here(here):
         return here / "runs"
-    state = env.get("XDG_STATE_HOME") or ""
-    base = Path(state) if state.startswith("/") else Path(env.get("HOME") or "/var/tmp") / ".local" / "state"  # noqa: S108
-    return base / "fairlead" / "runs"
+    return state_place(env) / "runs"
+
+
+def why_not_here(cwd: Path | None = None) -> str:
+    """Why no run folders are kept below the current directory, in words; empty where nothing speaks against it."""
+    here = cwd or Path(_cwd())
+    return why_not_ours(here / "runs" if os.path.lexists(here / "runs") else here)
 
 
 def _cwd() -> str:
@@ -107,9 +117,11 @@ class RunFolder:
         for _ in range(16):
             run_id = run_id or new_id(verb)
             path = place / run_id
-            with disk_errors(path, elsewhere="choose another place with --runs DIR"):
+            elsewhere = "choose another place with --runs DIR"
+            own_place(place, elsewhere=elsewhere)
+            with disk_errors(path, elsewhere=elsewhere):
                 try:
-                    path.mkdir(parents=True)
+                    path.mkdir(mode=PRIVATE_DIR)
                 except FileExistsError:
                     run_id = None
                     continue
@@ -138,13 +150,13 @@ class RunFolder:
     def write(self, name: str, value: Any) -> Path:
         """Write one whole file: text and bytes as they are, anything else as JSON."""
         path = self.path / name
-        write_atomic(path, value if isinstance(value, str | bytes) else to_json(value))
+        write_atomic(path, value if isinstance(value, str | bytes) else to_json(value), mode=PRIVATE_FILE)
         return path
 
     def append(self, name: str, record: Mapping[str, Any]) -> None:
         """Add one JSON line, whole or not at all."""
         path, line = self.path / name, to_json(builtins(record), indent=0).encode() + b"\n"
-        with disk_errors(path), path.open("ab", buffering=0) as file:
+        with disk_errors(path), open(path, "ab", buffering=0, opener=private_opener) as file:
             is_new = file.tell() == 0
             try:
                 _write_whole(file, line)
@@ -180,9 +192,9 @@ class Run:
         self.path = path
         head = path / "run.json"
         try:
-            self.info = from_json(head.read_bytes(), RunInfo)
+            self.info = from_json(read_file(head, MAX_HEAD_BYTES), RunInfo)
         except OSError as exc:
-            raise RunError("run/not-a-run", f"{path} is not a run folder: {head.name} {exc.strerror}") from exc
+            raise RunError("run/not-a-run", f"{path} is not a run folder: {head.name}: {exc.strerror}") from exc
         except ValueError as exc:
             raise self._damaged("run.json", exc) from exc
 
@@ -190,11 +202,11 @@ class Run:
         """One file of the folder as a record."""
         path = self.path / name
         try:
-            return from_json(path.read_bytes(), kind)
+            return from_json(read_file(path, MAX_PART_BYTES), kind)
         except FileNotFoundError as exc:
             why = "the run was cut short" if name == "result.json" else "this verb does not write it"
             raise RunError("run/no-part", f"{self.path.name} has no {name}: {why}") from exc
-        except ValueError as exc:
+        except (OSError, ValueError) as exc:
             raise self._damaged(name, exc) from exc
 
     def result(self) -> dict[str, Any]:
@@ -219,7 +231,9 @@ class Run:
 
     def _damaged(self, name: str, why: Exception) -> RunError:
         hint = "choose another run: fairlead show"
-        return RunError("run/damaged", f"{self.path / name} is damaged: {why}", hint=hint)
+        return RunError(
+            "run/damaged", f"{self.path / name} is damaged: {getattr(why, 'strerror', None) or why}", hint=hint
+        )
 
     def facts(self) -> list[NodeFacts]:
         """Every node's facts, by node name."""

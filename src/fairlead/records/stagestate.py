@@ -19,13 +19,17 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from fairlead import __version__
-from fairlead.base.files import disk_errors, write_atomic
+from fairlead.base.files import disk_errors, not_ours, own_place, write_atomic
+from fairlead.base.trust import PRIVATE_FILE, NotOurs, own_folder, read_file
 from fairlead.errors import Exit, RunError
 from fairlead.records.codec import builtins, from_json, to_json
 from fairlead.records.journal import locked
 from fairlead.records.runs import now_utc
 
 T = TypeVar("T")
+
+MAX_BYTES = 1 << 28
+"""What a state can be at most."""
 
 
 class _Kept(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,9 +54,14 @@ class StageState(Generic[T]):
     def read(self) -> T | None:
         """What an earlier run left; None where there is none. Raises RunError for one that cannot be gone on from."""
         try:
-            kept = from_json(self.path.read_bytes(), _Kept)
+            if not self.path.parent.exists():
+                return None
+            own_folder(self.path.parent, make=False)
+            kept = from_json(read_file(self.path, MAX_BYTES, ours=True), _Kept)
         except FileNotFoundError:
             return None
+        except NotOurs as error:
+            raise not_ours(error) from error
         except (OSError, ValueError) as error:
             raise self._unusable("run/state-damaged", f"does not read: {error}") from error
         if kept.schema != self.schema:
@@ -66,7 +75,8 @@ class StageState(Generic[T]):
     def write(self, state: T) -> None:
         """Keep the state. Raises DiskFull or NotPermitted; the state before is then still there, whole."""
         kept = _Kept(schema=self.schema, version=__version__, written=now_utc(), state=builtins(state))
-        write_atomic(self.path, to_json(kept))
+        own_place(self.path.parent)
+        write_atomic(self.path, to_json(kept), mode=PRIVATE_FILE)
 
     def clear(self) -> None:
         """Forget it: the work is done, or begins anew."""
@@ -76,8 +86,7 @@ class StageState(Generic[T]):
     @contextlib.contextmanager
     def turn(self, limit_s: float = 0.0) -> Iterator[None]:
         """Nobody else works on it meanwhile; a run that is killed gives its turn back. Raises RunError (exit 5)."""
-        with disk_errors(self.path):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+        own_place(self.path.parent)
         with locked(self.path.with_suffix(".lock"), limit_s) as is_mine:
             if not is_mine:
                 text = f"another run of fairlead is at work on {self.path.stem}"

@@ -56,15 +56,16 @@ def read(
     """The cluster file with its origins and warnings. Raises SpecError.
 
     Looks at `path`, then $FAIRLEAD_SPEC, then ./cluster.toml. With `or_lab`, the lab's preset stands in where none of
-    them is given and ./cluster.toml is not there. `flags` maps dotted keys ("access.fanout") to values; None is not
-    given.
+    them is given and ./cluster.toml is not there. The file names programs that are run: one that nobody named counts
+    only if nobody else could have written it, and one that everybody may write never does. `flags` maps dotted keys
+    ("access.fanout") to values; None is not given.
     """
     environ = os.environ if environ is None else environ
     named = path or environ.get("FAIRLEAD_SPEC") or None
     if named is None and or_lab and not Path(DEFAULT_FILE).exists():
         return preset("lab", flags=flags, environ=environ, today=today)
     file = Path(named or DEFAULT_FILE)
-    text = read_text(file, what="cluster file", hint=_NEXT)
+    text = read_text(file, what="cluster file", hint=_NEXT, named=named is not None)
     return _complete(text, file=str(file), flags=flags or {}, environ=environ, today=today)
 
 

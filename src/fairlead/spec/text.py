@@ -5,11 +5,14 @@ Knows files, encodings and TOML syntax; must not know what the keys mean.
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 import tomllib
 from pathlib import Path
 from typing import Any
 
+from fairlead.base import trust
 from fairlead.errors import Problem, SpecError
 
 MAX_BYTES = 1 << 20
@@ -28,11 +31,18 @@ _SECRET_IN_LINE = re.compile(
 _POSITION = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)\Z")
 
 
-def read_text(path: Path, *, what: str = "file", hint: str = "") -> str:
-    """The text of a file. Raises SpecError: `spec/missing-file`, `-/unreadable`, `-/too-large`, `-/not-text`."""
+def read_text(path: Path, *, what: str = "file", hint: str = "", named: bool = True) -> str:
+    """The text of a file; one that nobody named must be ours (base/trust.py), and no other may all be free to write.
+
+    Raises SpecError: `spec/missing-file`, `-/unreadable`, `-/not-ours`, `-/too-large`, `-/not-text`.
+    """
     try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
+        raw = _read_named(path) if named else trust.read_file(path, MAX_BYTES, ours=True)
+    except trust.NotOurs as error:
+        what_to_do = f"if it is as it should be, name it: -f {path}" if not named else f"chmod o-w {path}"
+        raise whole_file("spec/not-ours", f"{path} is not read: {error.strerror}", path, what_to_do) from None
+    except trust.TooLarge:
+        raise whole_file("spec/too-large", f"{path} is larger than {MAX_BYTES >> 20} MiB", path, hint) from None
     except FileNotFoundError:
         raise whole_file("spec/missing-file", f"there is no {what} {path}", path, hint) from None
     except IsADirectoryError:
@@ -40,9 +50,19 @@ def read_text(path: Path, *, what: str = "file", hint: str = "") -> str:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise whole_file("spec/unreadable", f"cannot read {path}: {reason}", path, hint) from None
-    if len(raw) > MAX_BYTES:
-        raise whole_file("spec/too-large", f"{path} is larger than {MAX_BYTES >> 20} MiB", path, hint)
     return decode_bytes(raw, file=str(path))
+
+
+def _read_named(path: Path) -> bytes:
+    """What somebody named, which may be a pipe (`-f <(generate)`)."""
+    with path.open("rb") as file:
+        raw = file.read(MAX_BYTES + 1)
+        mode = os.fstat(file.fileno()).st_mode
+    if stat.S_ISREG(mode) and mode & stat.S_IWOTH:
+        raise trust.NotOurs(str(path), "everybody may write to it")
+    if len(raw) > MAX_BYTES:
+        raise trust.TooLarge(str(path), MAX_BYTES)
+    return raw
 
 
 def decode_bytes(raw: bytes, *, file: str) -> str:

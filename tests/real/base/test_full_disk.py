@@ -19,7 +19,7 @@ def small(tmp_path):
     """A file system of 64 KiB."""
     place = tmp_path / "small"
     place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k,nr_inodes=64", "none", str(place)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=700,size=64k,nr_inodes=64", "none", str(place)], check=True)
     yield place
     subprocess.run(["umount", str(place)], check=True)
 

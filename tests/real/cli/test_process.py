@@ -134,7 +134,7 @@ def test_any_encoding_of_the_terminal_will_do(env, encoding):
 def test_a_full_disk_under_the_run_folder_is_status_5_and_leaves_no_half_file(env, tmp_path, ballast, left):
     place = tmp_path / "small"
     place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "none", str(place)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=700,size=16k", "none", str(place)], check=True)
     try:
         (place / "ballast").write_bytes(b"x" * ballast)
         done = call("t-folder", "--json", "--runs", str(place / "runs"), env=env, program=WITH_MORE)
@@ -219,3 +219,60 @@ def test_completion_installs_for_bash_and_completes(env, tmp_path):
     )
     said = subprocess.run(["bash", "-c", complete], capture_output=True, text=True, env=env, timeout=30)
     assert said.stdout.split() == ["explain"], said.stderr
+
+
+# ---- a neighbour on the same machine ---------------------------------------------------------------------------------
+
+
+NEIGHBOUR = 54321
+PLANTED = """\
+schema = 1
+[[pool]]
+name = "p"
+size = "other"
+nodes = "localhost"
+python = "{program}"
+[fabric]
+link = "ethernet"
+rdma = "none"
+[access]
+via = "local"
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
+def test_what_a_neighbour_laid_out_in_the_current_directory_is_not_run_and_takes_nothing(env, tmp_path):
+    precious, planted = tmp_path / "precious", tmp_path / "planted"
+    precious.mkdir(mode=0o700)
+    program = tmp_path / "python"
+    program.write_text(f'#!/bin/sh\ntouch {tmp_path}/ran\nexec {sys.executable} "$@"\n')
+    program.chmod(0o755)
+    planted.mkdir()
+    (planted / "cluster.toml").write_text(PLANTED.format(program=program))
+    (planted / "runs").symlink_to(precious)
+    for path in (planted, planted / "cluster.toml", planted / "runs"):
+        os.lchown(path, NEIGHBOUR, NEIGHBOUR)
+    named = call("exec", "-f", "cluster.toml", "--", "true", env=env, cwd=planted)
+    assert (named.returncode, (tmp_path / "ran").exists()) == (0, True), "who names it says that it is as it should be"
+    (tmp_path / "ran").unlink()
+    done = call("exec", "--", "true", env=env, cwd=planted)
+    assert done.returncode == 2
+    assert b"cluster.toml is not read: it belongs to user 54321" in done.stderr
+    assert not (tmp_path / "ran").exists()
+    assert list(precious.iterdir()) == [], "nothing is written through the neighbour's link"
+    assert list_runs(tmp_path / "home/.local/state/fairlead/runs"), "runs go where nobody else can write"
+    assert b"no run folder here" in named.stderr
+
+
+def test_no_program_is_taken_from_the_current_directory(env, tmp_path):
+    for name in ("nvidia-smi", "dmesg", "chronyc", "ssh", "sh", "ip"):
+        (tmp_path / name).write_text(f"#!/bin/sh\ntouch {tmp_path}/ran-{name}\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "mine.toml").write_text(PLANTED.format(program=sys.executable))
+    for path in ({}, {"PATH": ""}, {"PATH": ":/usr/bin"}):
+        bare = {k: v for k, v in env.items() if k != "PATH"} | path
+        assert json.loads(call("probe", "-f", "mine.toml", "--json", env=bare).stdout)["schema"].startswith(
+            "fairlead.probe/"
+        )
+        call("doctor", env=bare)
+    assert sorted(p.name for p in tmp_path.glob("ran-*")) == []

@@ -122,7 +122,7 @@ def test_leaving_out_what_is_not_there_is_said(place):
 def test_a_disk_that_fills_up_meanwhile_loses_no_answer(place):
     runs = place / "runs"
     runs.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(runs)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=700,size=64k", "none", str(runs)], check=True)
     try:
         # the output goes into the run's result, which is then too large
         done = fairlead(place, "-w", "n1", "--", "sh", "-c", "yes line | head -c 100000")

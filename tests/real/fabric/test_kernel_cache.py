@@ -75,3 +75,14 @@ def test_without_the_digest_the_cache_would_be_stale(tmp_path: Path) -> None:
     assert run(folder, tmp_path, "naive", str(tmp_path / "naive")) == f"{0x7FFFFF} miss"
     edit(folder, "PSN_HALF = 0x800000", "PSN_HALF = 0x400000")
     assert run(folder, tmp_path, "naive", str(tmp_path / "naive")) == f"{0x7FFFFF} hit"  # wrong
+
+
+def test_a_cache_that_a_neighbour_could_have_filled_is_neither_used_nor_touched(tmp_path: Path) -> None:
+    folder = lawflip.flipped(None, tmp_path / "copy")
+    for place in ("cache", "cache/fairlead/kernels"):
+        cache = tmp_path / place.replace("/", "-") / "cache"
+        shared = cache.parent / place
+        shared.mkdir(parents=True)
+        shared.chmod(0o777)
+        assert [run(folder, cache, "kernel") for _ in range(2)] == [f"{0x7FFFFF} miss"] * 2
+        assert list(shared.iterdir()) == []

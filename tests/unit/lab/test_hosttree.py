@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import subprocess
 import xml.etree.ElementTree as ET
 
-from fairlead.lab import hosttree
+import pytest
+
+from fairlead.lab import anchor, hosttree
 
 PORTS = [
     {"device": f"eth{p + 1}", "mac": f"02:0{p}:00:01:00:02", "address": f"fcbb::{p}", "gbps": 100} for p in range(2)
@@ -72,3 +76,59 @@ def test_the_stand_in_prints_what_is_recorded_and_passes_the_rest_on(tmp_path):
     recorded = subprocess.run([program, "-m"], capture_output=True, text=True)
     assert (recorded.stdout, recorded.returncode) == ("made-up\n", 3)
     assert subprocess.run([program, "-s"], capture_output=True, text=True).stdout == "Linux\n"
+
+
+# ---- trees that mean harm --------------------------------------------------------------------------------------------
+
+
+def tree_with_link(folder, link, target, command="ibstat_-l"):
+    (folder / link).parent.mkdir(parents=True, exist_ok=True)
+    (folder / link).symlink_to(target)
+    (folder / "cmd").mkdir(exist_ok=True)
+    (folder / "cmd" / command).write_text("mlx5_0\n")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "link", ["usr/local/bin", "usr/local", "usr", "sys/class", "sys", "proc/driver", "run", "etc", "var"]
+)
+def test_a_captured_tree_with_a_link_where_the_lab_writes_is_refused(tmp_path, link):
+    tree_with_link(tmp_path / "n1", link, tmp_path / "outside")
+    with pytest.raises(OSError, match="has a link where the lab writes") as caught:
+        hosttree.captured(str(tmp_path / "n1"))
+    assert caught.value.filename == str(tmp_path / "n1" / link)
+
+
+def test_a_captured_tree_with_a_pipe_or_a_file_without_end_is_refused(tmp_path):
+    (tmp_path / "pipe").mkdir()
+    os.mkfifo(tmp_path / "pipe" / "version")
+    (tmp_path / "large").mkdir()
+    with (tmp_path / "large" / "version").open("wb") as file:
+        file.truncate(1 << 40)
+    for name in ("pipe", "large"):
+        with pytest.raises(OSError, match=r"not a regular file|larger than"):
+            hosttree.captured(str(tmp_path / name))
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"usr/local/bin": "{LINK}{out}", "usr/local/bin/ibstat": "#!/bin/sh\n"},
+        {"run/cmd": "{LINK}{out}", "run/cmd/file": "x"},
+        {"sys/class/x": "{LINK}{out}/file", "sys/class/../class/x": "x"},
+        {"../../file": "x"},
+        {"etc/x": "{LINK}{out}/file", "etc//x": "x"},
+        {"etc/d": "{LINK}{out}", "etc/d/": ""},
+    ],
+)
+def test_furnishing_a_host_writes_nothing_through_a_link(tmp_path, monkeypatch, files):
+    stage, out = tmp_path / "a" / "b" / "stage", tmp_path / "out"
+    stage.mkdir(parents=True)
+    out.mkdir()
+    monkeypatch.setattr(anchor, "_STAGE", stage)
+    said = {path: text.format(LINK=hosttree.LINK, out=out) for path, text in files.items()}
+    with contextlib.suppress(OSError, ValueError):
+        anchor._write_tree(said, ())
+    assert list(out.iterdir()) == []
+    assert {p.name for p in tmp_path.iterdir()} == {"a", "out"}
+    assert [p.name for p in (tmp_path / "a").iterdir()] == ["b"]

@@ -172,3 +172,26 @@ def test_the_plan_is_plain_json_and_names_every_namespace(labs):
     made = json.loads(json.dumps(plan(LabShape(), STATE, [], 9)))
     assert set(made["netns"]) == {s.netns for s in STATE.switches} | {h.name for h in STATE.hosts}
     assert [h["name"] for h in made["hosts"]] == ["n0", "n1", "n2", "n3"]
+
+
+def test_a_record_that_a_neighbour_could_have_written_is_not_believed(labs):
+    store.write(standing(msgspec.structs.replace(STATE, name="lab")))
+    assert enter.read("lab") is not None
+    record = labs / "lab" / enter.RECORD
+    for path, rights in ((record, 0o666), (labs / "lab", 0o777), (labs, 0o777)):
+        before = path.stat().st_mode
+        path.chmod(rights)
+        with pytest.raises(LabError, match="everybody may write to it") as caught:
+            enter.read("lab")
+        assert caught.value.hint == f"ls -ld {path}"
+        path.chmod(before)
+    assert enter.read("lab") is not None
+
+
+def test_a_lab_is_not_built_where_others_may_write(tmp_path, monkeypatch):
+    monkeypatch.setenv("FAIRLEAD_LABS", str(tmp_path / "labs"))
+    (tmp_path / "labs").mkdir()
+    (tmp_path / "labs").chmod(0o777)
+    with pytest.raises(NotPermitted) as caught, store.locked("lab"):
+        pass
+    assert (caught.value.code, list((tmp_path / "labs").iterdir())) == ("disk/not-ours", [])

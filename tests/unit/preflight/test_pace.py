@@ -274,3 +274,13 @@ def test_the_file_holds_one_whole_record(n1):
     said = json.loads((n1.place / "here.json").read_text())
     assert said["verdict"] == "fail"
     assert said["boot"] == boot_id() != ""
+
+
+def test_a_place_that_a_neighbour_laid_out_is_not_used_and_no_reason_not_to_look(tmp_path):
+    n1 = Node(tmp_path / "pace")
+    n1.ask()
+    (tmp_path / "pace").chmod(0o777)
+    before = (tmp_path / "pace" / "here.json").read_text()
+    n1.now_s += 1
+    assert n1.ask().is_fresh, "what it says could be anybody's"
+    assert (tmp_path / "pace" / "here.json").read_text() == before

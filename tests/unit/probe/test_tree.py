@@ -202,3 +202,17 @@ def test_five_runs_of_one_tree_give_one_document(tmp_path: Path) -> None:
     """Whichever reader answers first: runs can be compared byte for byte."""
     root = trees.nd_h100_v5().write(tmp_path / "tree")
     assert len({json.dumps(trees.run_program(root)) for _ in range(5)}) == 1
+
+
+@pytest.mark.parametrize("path", [None, "", ":/usr/bin", "."])
+def test_no_command_is_taken_from_the_current_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str | None
+) -> None:
+    planted = tmp_path / "nvidia-smi-planted"
+    planted.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    planted.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PATH") if path is None else monkeypatch.setenv("PATH", path)
+    with pytest.raises(Absent, match="no such command"):
+        Tree().run(["nvidia-smi-planted"], 5.0)
+    assert not (tmp_path / "ran").exists()

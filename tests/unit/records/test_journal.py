@@ -167,3 +167,35 @@ def test_a_place_that_cannot_be_is_said(tmp_path):
     (tmp_path / "sub").write_text("a file, not a directory")
     with pytest.raises(NotPermitted):
         journal(tmp_path / "sub").add(Entry("1"))
+
+
+@pytest.mark.parametrize("what", ["folder", "file", "link"])
+def test_what_a_neighbour_laid_out_is_neither_read_nor_written(tmp_path, what):
+    place, precious = tmp_path / "fairlead-7", tmp_path / "precious"
+    precious.write_text("")
+    journal(place).add(Entry("mine"))
+    if what == "folder":
+        place.chmod(0o777)
+    elif what == "file":
+        (place / "j.jsonl").chmod(0o666)
+    else:
+        (place / "j.jsonl").unlink()
+        (place / "j.jsonl").symlink_to(precious)
+    if what == "link":
+        with pytest.raises(NotPermitted):
+            journal(place).add(Entry("more"))
+    else:
+        with pytest.raises(NotPermitted) as caught:
+            journal(place).entries()
+        assert caught.value.code == "disk/not-ours"
+    if what == "folder":
+        with pytest.raises(NotPermitted):
+            journal(place).add(Entry("more"))
+    assert precious.read_text() == ""
+
+
+def test_it_is_for_its_owner_alone_also_where_an_earlier_version_let_all_read(tmp_path):
+    journal(tmp_path / "state").add(Entry("one"))
+    (tmp_path / "state" / "j.jsonl").chmod(0o644)
+    journal(tmp_path / "state").add(Entry("two"))
+    assert {p.stat().st_mode & 0o077 for p in (tmp_path / "state").iterdir()} == {0}

@@ -228,11 +228,70 @@ def test_runs_go_below_the_current_folder(tmp_path):
         ({"XDG_STATE_HOME": "/state", "HOME": "/home/u"}, "/state/fairlead/runs"),
         ({"XDG_STATE_HOME": "relative", "HOME": "/home/u"}, "/home/u/.local/state/fairlead/runs"),
         ({"HOME": "/home/u"}, "/home/u/.local/state/fairlead/runs"),
-        ({}, "/var/tmp/.local/state/fairlead/runs"),
+        ({}, "/var/lib/fairlead/runs" if os.geteuid() == 0 else f"/var/tmp/fairlead-{os.getuid()}/runs"),
     ],
 )
 def test_never_below_the_root_even_for_root(env, place):
     assert default_place(Path("/"), env) == Path(place)
+
+
+def test_never_where_somebody_else_could_exchange_them(tmp_path):
+    env = {"HOME": "/home/u"}
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    assert default_place(tmp_path / "open", env) == Path("/home/u/.local/state/fairlead/runs")
+    with pytest.raises(NotPermitted, match="everybody may write to it") as caught:
+        RunFolder.create(tmp_path / "open", "probe", [])
+    assert (caught.value.code, list((tmp_path / "open").iterdir())) == ("disk/not-ours", [])
+    (tmp_path / "open" / "runs").symlink_to(tmp_path)
+    with pytest.raises(NotPermitted):
+        RunFolder.create(tmp_path / "open" / "runs", "probe", [])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another user")
+def test_a_runs_folder_that_a_neighbour_laid_out_is_not_used(tmp_path):
+    (tmp_path / "precious").mkdir()
+    for kind in ("folder", "link"):
+        there = tmp_path / kind / "runs"
+        there.parent.mkdir()
+        there.mkdir() if kind == "folder" else there.symlink_to(tmp_path / "precious")
+        os.lchown(there, 54321, 54321)
+        assert default_place(there.parent, {"HOME": "/home/u"}) == Path("/home/u/.local/state/fairlead/runs")
+        with pytest.raises(NotPermitted) as caught:
+            RunFolder.create(there, "probe", [])
+        assert caught.value.code == "disk/not-ours"
+    assert list((tmp_path / "precious").iterdir()) == []
+
+
+def test_what_a_run_leaves_is_for_its_caller_alone(tmp_path):
+    before = os.umask(0)
+    try:
+        folder = RunFolder.create(tmp_path / "runs", "exec", ["fairlead", "exec", "--", "login", "--token", "secret"])
+        folder.append("commands.jsonl", {"argv": ["login"]})
+        folder.write_facts([NodeFacts(node="n1")])
+        folder.finish({"verdict": "pass"}, verdict="pass", exit_code=0)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "runs").stat().st_mode & 0o077 == 0
+    assert folder.path.stat().st_mode & 0o077 == 0
+    assert {p.name for p in folder.path.rglob("*.json*") if p.stat().st_mode & 0o077} == set()
+
+
+@pytest.mark.parametrize("name", ["run.json", "result.json"])
+def test_a_pipe_in_place_of_a_file_is_damage_and_is_not_waited_for(tmp_path, name):
+    path = finished(tmp_path)
+    (path / name).unlink()
+    os.mkfifo(path / name)
+    with pytest.raises(RunError, match="not a regular file"):
+        _ = Run(path).verdict
+
+
+def test_a_file_without_end_is_damage(tmp_path, monkeypatch):
+    path = finished(tmp_path)
+    with (path / "run.json").open("ab") as file:
+        file.truncate(1 << 34)
+    with pytest.raises(RunError, match="larger than"):
+        Run(path)
 
 
 def test_a_current_folder_that_is_gone_is_like_the_root(tmp_path, monkeypatch):

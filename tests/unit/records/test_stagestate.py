@@ -165,3 +165,12 @@ except NotPermitted:
 
 def test_its_errors_are_explained():
     assert {"run/state-schema", "run/state-damaged", "run/state-busy"} <= set(explanations())
+
+
+def test_a_state_that_a_neighbour_could_have_written_is_not_gone_on_from(state):
+    state.write(HALF)
+    state.path.parent.chmod(0o777)
+    for use in (state.read, lambda: state.write(HALF), lambda: state.turn().__enter__()):
+        with pytest.raises(NotPermitted) as caught:
+            use()
+        assert caught.value.code == "disk/not-ours"

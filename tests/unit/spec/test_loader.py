@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 import sys
 from pathlib import Path
@@ -229,3 +230,33 @@ def test_pool_of(tmp_path: Path) -> None:
     assert found is not None
     assert found.name == "h"
     assert spec.pool_of("h3") is None
+
+
+# ---- a file that somebody else laid out ------------------------------------------------------------------------------
+
+
+def test_a_cluster_file_that_others_may_write_is_read_only_if_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = write(tmp_path / "cluster.toml")
+    if os.geteuid() == 0:
+        os.chown(path, 54321, 54321)
+        with pytest.raises(SpecError, match=r"cluster\.toml is not read: it belongs to user 54321") as caught:
+            read(environ={}, or_lab=True)
+        assert caught.value.code == "spec/not-ours"
+        assert caught.value.hint == "if it is as it should be, name it: -f cluster.toml"
+        assert read("cluster.toml", environ={}).spec.access.fanout == 5
+        assert read(environ={"FAIRLEAD_SPEC": "cluster.toml"}).spec.access.fanout == 5
+    path.chmod(0o666)
+    for named in (None, "cluster.toml"):
+        with pytest.raises(SpecError, match="is not read") as caught:
+            read(named, environ={})
+        assert caught.value.code == "spec/not-ours"
+
+
+def test_a_pipe_that_nobody_named_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("cluster.toml")
+    with pytest.raises(SpecError, match="not a regular file"):
+        read(environ={})

@@ -30,6 +30,7 @@ import numba
 import numba.extending
 from llvmlite import binding
 
+from fairlead.base.trust import own_folder
 from fairlead.fabric.mrc import bits, congestion, evs, law, layout, paths, responder, sending, timers, window
 
 LAW_MODULES: tuple[ModuleType, ...] = (
@@ -63,9 +64,13 @@ def digest(sources: Iterable[Path] = ()) -> str:
 
 
 def cache_folder() -> Path:
-    """Where compiled kernels are kept."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "fairlead" / "kernels"
+    """Where compiled kernels are kept. Without a home directory root has one of its own; nobody else has any."""
+    said, home = os.environ.get("XDG_CACHE_HOME", ""), os.environ.get("HOME", "")
+    if said.startswith("/"):
+        return Path(said) / "fairlead" / "kernels"
+    if home.startswith("/") and home != "/":
+        return Path(home) / ".cache" / "fairlead" / "kernels"
+    return Path("/var/cache/fairlead/kernels") if os.geteuid() == 0 else Path("/nonexistent")
 
 
 def law_functions() -> list[FunctionType]:
@@ -98,7 +103,7 @@ def register() -> None:
 def kernel(function: Callable[..., Any], *, sources: Iterable[Path] = (), **options: Any) -> Callable[..., Any]:
     """Compile a function that calls the law, on its first call, or take it from the cache.
 
-    `sources` are the files, besides the law, that the kernel is made of. Without a writable cache it is compiled in
+    `sources` are the files, besides the law, that the kernel is made of. Without a cache of one's own it is compiled in
     each process.
     """
     register()
@@ -114,9 +119,12 @@ def kernel(function: Callable[..., Any], *, sources: Iterable[Path] = (), **opti
 
 
 def _prepare(folder: Path) -> bool:
-    """Make the folder and remove the oldest of the others; False if that is not possible."""
+    """Make the folder and remove the oldest of the others; False if that is not possible.
+
+    Nor is it where somebody else could put something: what lies there is run.
+    """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        own_folder(folder)
         os.utime(folder)
         others = sorted(folder.parent.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
     except OSError:

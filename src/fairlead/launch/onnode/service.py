@@ -18,11 +18,11 @@ import os
 import shutil
 import signal
 import socket
-import stat
 import subprocess
 import sys
 import time
 
+from fairlead.base.trust import NotOurs, own_folder
 from fairlead.launch.onnode.supervisor import boot_id, end_marked, now_s, read_json, start_ticks, write_json
 
 TYPE_CHECKING = False
@@ -62,11 +62,12 @@ def base() -> str:
 
 def private(path: str) -> str:
     """A directory that is ours alone, made if it is not there. Raises Refused where somebody else can write there."""
-    os.makedirs(path, mode=0o700, exist_ok=True)
-    found = os.lstat(path)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-        raise Refused(f"{path} is not a directory of our own")
-    if found.st_mode & 0o077:
+    try:
+        own_folder(path)
+    except (NotOurs, NotADirectoryError) as error:
+        why = f"{error.filename}: {error.strerror}"
+        raise Refused(f"{path} is not a directory of our own: {why}", f"ls -ld {error.filename}") from None
+    if os.stat(path).st_mode & 0o077:
         os.chmod(path, 0o700)
     return path
 

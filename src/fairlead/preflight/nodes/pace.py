@@ -25,7 +25,8 @@ from pathlib import Path
 import msgspec
 
 from fairlead import __version__
-from fairlead.base.files import write_atomic
+from fairlead.base.files import own_place, write_atomic
+from fairlead.base.trust import PRIVATE_FILE, own_folder, private_opener, read_file
 from fairlead.errors import DiskFull, NotPermitted
 from fairlead.records.codec import from_json, to_json
 from fairlead.records.finding import Finding
@@ -34,6 +35,8 @@ from fairlead.records.verdict import Verdict
 
 PERIOD = 1.25
 """A node's turn comes once in this many intervals: what is over after the interval is room for its fixed place."""
+MAX_BYTES = 1 << 24
+"""What the file of the last look can be at most."""
 MAX_FINDINGS = 50
 _POLL_S = 0.05
 
@@ -152,7 +155,7 @@ def _look(look: Looking, node: str, boot: str, place: Path, now: Callable[[], fl
     bad = tuple(f for f in findings if f.verdict in (Verdict.FAIL, Verdict.UNKNOWN, Verdict.WARN))
     taken = Look(node=node, verdict=verdict, findings=bad[:MAX_FINDINGS], started_s=started_s, boot=boot)
     with contextlib.suppress(DiskFull, NotPermitted):
-        write_atomic(place / "here.json", to_json(taken))
+        write_atomic(own_place(place) / "here.json", to_json(taken), mode=PRIVATE_FILE)
     return Paced(taken, is_fresh=True, age_s=0.0, findings=findings)
 
 
@@ -165,7 +168,8 @@ def _known(last: Look | None, now_s: float) -> Paced:
 def _last(place: Path, node: str, boot: str, now_s: float) -> Look | None:
     """The last look at this node since boot, if there is one that can be read."""
     try:
-        found = from_json((place / "here.json").read_bytes(), Look)
+        own_folder(place, make=False)
+        found = from_json(read_file(place / "here.json", MAX_BYTES, ours=True), Look)
     except (OSError, ValueError):
         return None
     return found if found.node == node and found.boot == boot and found.started_s <= now_s else None
@@ -177,8 +181,8 @@ def _alone(place: Path) -> Iterator[bool]:
     with contextlib.ExitStack() as stack:
         is_mine = True
         try:
-            place.mkdir(parents=True, exist_ok=True)
-            lock = stack.enter_context((place / "here.lock").open("a"))
+            own_folder(place)
+            lock = stack.enter_context(open(place / "here.lock", "a", opener=private_opener))
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             is_mine = False

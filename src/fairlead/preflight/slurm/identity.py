@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from fairlead.base.trust import read_file
 from fairlead.records.codec import from_json
 from fairlead.records.facts import NodeFacts, is_unread
-from fairlead.records.runs import RunFolder, list_runs
+from fairlead.records.runs import MAX_PART_BYTES, RunFolder, list_runs
 
 FILE = "identity.json"
 _FIELDS = ("hostname", "vm_id", "asset_tag", "sys_vendor", "product_name", "machine_id", "boot_id")
@@ -52,6 +53,6 @@ def _earlier(folder: RunFolder, node: str) -> tuple[NodeFacts, str] | None:
 def _facts_of(place: Path, node: str) -> Iterator[tuple[NodeFacts, str]]:
     for run in reversed(list_runs(place)):
         try:
-            yield from_json((run / "facts" / f"{node}.json").read_bytes(), NodeFacts), run.name
+            yield from_json(read_file(run / "facts" / f"{node}.json", MAX_PART_BYTES), NodeFacts), run.name
         except (OSError, ValueError):
             continue

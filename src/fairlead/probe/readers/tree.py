@@ -234,7 +234,9 @@ class Tree:
         return text
 
     def _run_live(self, argv: list[str], limit_s: float, source: str) -> tuple[int, bytes]:
-        env = dict(os.environ, LC_ALL="C", PATH=os.environ.get("PATH", "") + ":" + SEARCH)
+        # an empty or relative part would mean the current directory, where anybody may have put a program
+        said = [part for part in os.environ.get("PATH", "").split(":") if part.startswith("/")]
+        env = dict(os.environ, LC_ALL="C", PATH=":".join([*said, SEARCH]))
         try:
             child = subprocess.Popen(
                 argv,
