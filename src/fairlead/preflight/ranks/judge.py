@@ -121,7 +121,7 @@ def _causes(said: Heard, addresses: Mapping[str, str], wanted: Wanted) -> Iterat
         return
     missing = [r for r in range(facts.wanted) if r not in started]
     # torch aborts a rank whose RDMA requests failed: that is no death of its own
-    cut_off = {r for r, words in networks(said).items() if words.failures}
+    cut_off = {r for r, words in networks(said).items() if words.num_errors}
     died = [e for e in failed if e.rank in started and e.rank not in errors and e.rank not in cut_off]
     died.sort(key=lambda e: e.at_s)
     if died:
@@ -143,8 +143,8 @@ def _causes(said: Heard, addresses: Mapping[str, str], wanted: Wanted) -> Iterat
     if any(r.s is None for r in said.rails):
         yield from (f for f in judge_rails(said, wanted) if f.verdict in (Verdict.FAIL, Verdict.WARN))
         return
-    if cut_off:
-        yield from failed_ports(said, addresses)
+    if unanswered := list(failed_ports(said, addresses)):
+        yield from unanswered
         return
     own = [e for e in errors.values() if not _ABOUT_A_PEER.search(f"{e.kind} {e.text}")]
     if own:

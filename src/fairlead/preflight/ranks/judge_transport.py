@@ -37,19 +37,22 @@ def judge_transport(heard: Heard, wanted: Wanted) -> list[Finding]:
     said = networks(heard)
     if wanted.rdma in ("none", "mrc") or not said or len(heard.facts.nodes) < 2:
         return []
+    wrong = list(_wrong_ports(heard, said, wanted))
+    # what a rank on a wrong port goes without is no second fault
+    right = {r: words for r, words in said.items() if not any(r in f.data.get("ranks", ()) for f in wrong)}
     found = [
         *_silent(heard, said),
         *_sockets(heard, said, wanted),
-        *_wrong_ports(heard, said, wanted),
+        *wrong,
         *_missing_rails(heard, said, wanted),
-        *_without_gdr(heard, said),
-        *_other_rail(heard, said),
+        *_without_gdr(heard, right),
+        *_other_rail(heard, right),
     ]
     return found or [_well(heard, said)]
 
 
 def failed_ports(heard: Heard, addresses: Mapping[str, str]) -> Iterator[Finding]:
-    """Ports whose RDMA requests ended in an error (status 12: no acknowledgement after all retries), by the library.
+    """Ports whose RDMA requests got no acknowledgement after all retries (status 12), by the library.
 
     Both ends of a dead way complain. One that complains of two peers or more is the port; else the pair is all that is
     known.
@@ -83,7 +86,7 @@ def failed_ports(heard: Heard, addresses: Mapping[str, str]) -> Iterator[Finding
 
 
 def judge_failures(heard: Heard) -> list[tuple[str, str, int]]:
-    """(node, HCA, how often): ports whose work requests ended in an error, the most frequent first."""
+    """(node, HCA, how often): ports whose work requests got no answer, the most frequent first."""
     count: Counter[tuple[str, str]] = Counter()
     for rank, words in networks(heard).items():
         count.update((heard.node_of(rank), hca) for hca, _ in words.failures if hca)

@@ -4,6 +4,7 @@ Formats read (the format strings of NCCL 2.4 to 2.30 and RCCL, as printed in pub
 
     NET/IB : Using [0]mlx5_ib0:1/IB/SHARP [1]mlx5_an0:1/RoCE [RO]; OOB eth0:10.0.0.4<0>       since 2.4
     NET/IB : Using [0]={[0] mlx5_0:1/IB, [1] mlx5_1:1/IB} ...                                 merged ports
+    NET/IB : Made virtual device [2] name=mlx5_0+mlx5_1 speed=400000 ndevs=2                   newer; channels say 2
     NET/IB : No device found.
     Using network IB | IBext_v8 | Socket | AWS Libfabric | FasTrak | NCCL RDMA Plugin v6      since 2.6
     Initialized NET plugin IB; Assigned NET plugin IB to comm                                  since 2.27
@@ -13,7 +14,10 @@ Formats read (the format strings of NCCL 2.4 to 2.30 and RCCL, as printed in pub
     Channel 00/0 : 9[1] -> 0[0] [send] via NET/IB/4(12)/GDRDMA(PCI)                            since 2.13; (12): by PXN
     Channel 00/0 : 0[0] -> 1[1] via P2P/IPC | P2P/CUMEM/read | P2P/direct pointer | P2P/MNNVL | SHM/direct/direct
     CollNet 00/0 : 0 [send] via COLLNET/SHARP/0/GDRDMA
-    NET/IB: Got completion from peer 10.0.0.4<40000> with status=12 ... hca mlx5_3             a warning, since 2.18
+    NET/IB : Got completion with error 12, ...                                                 a warning, 2.4 to 2.8
+    NET/IB : Got completion from peer 10.0.0.4<40000> with error 12, opcode 0, ... (Recv)      to 2.17
+    NET/IB: Got completion from peer 10.0.0.4<40000> with status=12 ... hca mlx5_3             since 2.18; hca later
+    NET/IB: Got completion from peer 10.0.0.4<40000> with status=IBV_WC_RETRY_EXC_ERR(12) ...  newer
 
 RCCL prints the same with `NCCL INFO`, its own version line, and ` comm 0x... nRanks 16` behind a channel.
 """
@@ -34,9 +38,13 @@ _VIA_NET = re.compile(r"via NET/(.+?)/(\d+)(\(proxy\)|\(\d+\))?(/\S*)?(?=\s|$)")
 _VIA = re.compile(r"via (P2P/[A-Za-z ]+|SHM|direct shared memory|COLLNET/\w+)")
 _PROVIDER = re.compile(r"(?i:selected provider is) ([^\s,]+)")
 _VERSION = re.compile(r"([NR]CCL) version\s*:?\s*([\w.+-]+)")
-_COMPLETION = re.compile(r"Got (?:completion from peer (\S+?)<\d+> )?.*?status=(\d+)|completion with error (\d+)")
+_VIRTUAL = re.compile(r"Made virtual device \[(\d+)\] name=(\S+)")
+_COMPLETION = re.compile(r"Got completion (?:from peer (\S+?)<\d+> )?with (?:error |status=)(?:\w+\()?(\d+)")
 _HCA = re.compile(r"\bhca (\S+)")
 
+NO_ANSWER = 12
+"""IBV_WC_RETRY_EXC_ERR: no acknowledgement after all retries. Others follow from an error elsewhere, above all 5, the
+requests that were flushed behind the one that failed."""
 TCP_NETWORKS = ("Socket", "FastSocket")
 TCP_PROVIDERS = ("tcp", "sockets", "udp")
 
@@ -72,8 +80,12 @@ class Network:
     """Channels over the network with GPUDirect RDMA, and without."""
     inside: Counter[str] = field(default_factory=Counter)
     """P2P/CUMEM, P2P/MNNVL, SHM, ...: channels that need no network."""
+    virtual: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    """Number in channels -> ports, where the library makes devices of its own of them."""
     failures: list[tuple[str, str]] = field(default_factory=list)
-    """(HCA, peer address) of work requests that ended in an error."""
+    """(HCA, peer address) of work requests that got no answer; empty texts where the library does not say."""
+    num_errors: int = 0
+    """Work requests that ended in an error, whatever it was."""
     warnings: list[str] = field(default_factory=list)
     settings: list[str] = field(default_factory=list)
 
@@ -98,7 +110,7 @@ class Network:
         by_index: dict[int, list[str]] = {}
         for hca in self.hcas:
             by_index.setdefault(hca.index, []).append(hca.name)
-        return {name for _, index in self.used for name in by_index.get(index, ())}
+        return {name for _, index in self.used for name in self.virtual.get(index, by_index.get(index, ()))}
 
 
 def parse(lines: Iterable[str]) -> Network:
@@ -124,6 +136,8 @@ def parse(lines: Iterable[str]) -> Network:
         elif found := _LIST.search(line):
             if not out.hcas:
                 out.hcas = _hcas(found[2])
+        elif found := _VIRTUAL.search(line):
+            out.virtual[int(found[1])] = tuple(found[2].split("+"))
         elif "No device found" in line and "NET/IB" in line:
             out.found_none = True
         elif "set by environment" in line or "NCCL_IB_HCA set to" in line:
@@ -148,4 +162,6 @@ def _warning(out: Network, line: str) -> None:
     out.warnings.append(text[:300])
     if found := _COMPLETION.search(text):
         hca = _HCA.search(text)
-        out.failures.append((hca[1] if hca else "", found[1] or ""))
+        out.num_errors += 1
+        if int(found[2]) == NO_ANSWER:
+            out.failures.append((hca[1] if hca else "", found[1] or ""))
