@@ -10,6 +10,7 @@ from typing import Any, Literal
 from fairlead.cluster import Cluster, NodeSet
 from fairlead.launch import Beat, CannotStart, Ended, Event, Held, Over, Patience, RankJob, Said, Wrote, launch
 from fairlead.preflight.ranks.facts import RankEnd, RankFacts, Waiting
+from fairlead.preflight.ranks.onnode.perftest import READY_S, RUN_S
 from fairlead.preflight.ranks.wanted import Device
 
 PARTS = (
@@ -79,7 +80,12 @@ class Launch:
             host=self.host,
             addresses=self.addresses,
             limit_s=self.limit_s,
-            patience=Patience(ranks=self.wanted, in_container=self.in_container, own=self.patience or {}),
+            patience=Patience(
+                ranks=self.wanted,
+                in_container=self.in_container,
+                own=self.patience or {},
+                planned_s=max(self.reduce_s, READY_S + RUN_S if self.perftest else 0.0),
+            ),
             device=self.device,
             backend=self.backend,
             # a dead port must show within seconds: 0.27 s a try and 7 tries, where the default is 4.3 s a try

@@ -23,16 +23,18 @@ from fairlead.launch.onnode.meet import pci_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Any
 
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 CARD_S = 1.2
 """Time for one card's own measurements; the all-reduce of the node comes on top."""
 RUNS = 5
+AGREE = 1.05
+"""On a CPU no more runs once the two best are within this ratio. A GPU has all: its clock rises with its load."""
 GPU_MATRIX, GPU_COPY, GPU_HOST, GPU_NODE = 8192, 1 << 30, 256 << 20, 256 << 20
 CPU_MATRIX, CPU_COPY, CPU_HOST, CPU_NODE = 192, 4 << 20, 1 << 20, 1 << 18
-CPU_AT_ONCE = 64
+CPU_AT_ONCE = 32
 """Products in a row on a CPU: long enough that the kernel shares the core out several times within them."""
 
 
@@ -143,16 +145,20 @@ class Card:
         """Seconds for one piece of work: the best of some runs, after one that is not counted."""
         work()
         self.sync()
-        until, best = min(self.until, time.perf_counter() + limit_s), float("inf")
-        for _ in range(RUNS):
+        until, runs = min(self.until, time.perf_counter() + limit_s), list[float]()
+        while not runs or not (has_settled(runs, is_gpu=self.is_gpu) or time.perf_counter() > until):
             started = time.perf_counter()
             for _ in range(at_once):
                 work()
             self.sync()
-            best = min(best, (time.perf_counter() - started) / at_once)
-            if time.perf_counter() > until:
-                break
-        return best
+            runs.append((time.perf_counter() - started) / at_once)
+        return min(runs)
+
+
+def has_settled(runs: Sequence[float], *, is_gpu: bool) -> bool:
+    """Whether the best of these runs would not become much better by another one."""
+    first, second = [*sorted(runs), float("inf")][:2]
+    return len(runs) >= RUNS or (not is_gpu and second <= AGREE * first)
 
 
 @contextlib.contextmanager

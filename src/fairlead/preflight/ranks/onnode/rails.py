@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import threading
 import time
 from datetime import timedelta
 from math import gcd
@@ -91,10 +92,10 @@ class Rails:
         if why:
             self.me.say("rails", skipped=why)
             return
-        mine = [r for r in range(self.num_rails) if r % self.per_node == self.me.local and r in self.groups]
+        mine = sorted(self.groups)
         num_bytes = self.calibrate(mine)
         self.me.say("rails", rails=[self.bound.get(r, "") for r in mine], bytes=num_bytes)
-        message = self.torch.zeros(num_bytes, dtype=self.torch.uint8, device=self.device)
+        messages = self.messages(mine, num_bytes)
         shifts = log_degree(self.num_nodes)
         found: dict[int, list[tuple[int, int, float]]] = {r: [] for r in range(self.num_rails)}
         for done, shift in enumerate(shifts):
@@ -102,8 +103,8 @@ class Rails:
                 break
             for turn in turns(self.num_nodes, shift):
                 self.in_step()
-                for rail in mine:
-                    found[rail] += self.one(turn, rail, message, again=False)
+                for rail, took in self.together(dict.fromkeys(mine, turn), messages).items():
+                    found[rail] += took
         everywhere = self.share(found)
         rates = [rate for _, _, _, rate in everywhere if rate > 0]
         usual = sorted(rates)[len(rates) // 2] if rates else 0.0
@@ -114,9 +115,9 @@ class Rails:
         for number in range(max(map(len, plan.values()), default=0)):
             if self.in_step() > 2 * RAILS_S:
                 break
-            for rail in mine:
+            for rail in mine:  # one after the other: nothing else is to be on this node's way
                 if number < len(plan[rail]):
-                    self.one([(t.src, t.dst) for t in plan[rail][number]], rail, message, again=True)
+                    self.one([(t.src, t.dst) for t in plan[rail][number]], rail, messages[rail], again=True)
 
     # ---- before ------------------------------------------------------------------------------------------------------
 
@@ -128,7 +129,7 @@ class Rails:
             return "ranks are not numbered node by node"
         if self.is_gpu:
             self.num_rails = self.per_node
-            self.groups = dict.fromkeys(range(self.num_rails), None)
+            self.groups = {self.me.local: None}
             return ""
         wanted = self.me.settings.get("rails") or []
         self.num_rails = len(wanted)
@@ -137,12 +138,13 @@ class Rails:
         found = [interface_of(rail) for rail in wanted]
         usable = self.agreed([bool(name) for name in found])
         before = os.environ.get("GLOO_SOCKET_IFNAME")
+        limit = timedelta(seconds=self.me.config["timeout_s"])
+        ranks = [n * self.per_node + self.me.local for n in range(self.num_nodes)]
         for rail, name in enumerate(found):
-            if usable[rail]:
+            if usable[rail] and rail % self.per_node == self.me.local:  # each group is made by its members alone
                 os.environ["GLOO_SOCKET_IFNAME"] = name
-                ranks = [n * self.per_node + rail % self.per_node for n in range(self.num_nodes)]
-                limit = timedelta(seconds=self.me.config["timeout_s"])
-                self.groups[rail] = self.dist.new_group(ranks, timeout=limit, backend="gloo")
+                own = {"timeout": limit, "backend": "gloo", "use_local_synchronization": True}
+                self.groups[rail] = self.dist.new_group(ranks, **own)
                 self.bound[rail] = name
         if before is None:
             os.environ.pop("GLOO_SOCKET_IFNAME", None)
@@ -153,17 +155,42 @@ class Rails:
     def calibrate(self, mine: Sequence[int]) -> int:
         """How large a message is, alike everywhere: by the quickest rail."""
         best = 0.0
-        small = self.torch.zeros(LEAST_BYTES, dtype=self.torch.uint8, device=self.device)
-        for _ in range(2):  # the first makes the connection
-            for turn in turns(self.num_nodes, 1):
-                self.in_step()
-                for rail in mine:
-                    best = max([best, *(r for _, _, r in self.one(turn, rail, small, again=False, is_silent=True))])
+        first = self.messages(mine, 1)  # it makes the connection
+        for turn in turns(self.num_nodes, 1):
+            self.together(dict.fromkeys(mine, turn), first, is_silent=True)
+        small = self.messages(mine, LEAST_BYTES)
+        for turn in turns(self.num_nodes, 1):
+            self.in_step()
+            found = self.together(dict.fromkeys(mine, turn), small, is_silent=True)
+            best = max([best, *(rate for rates in found.values() for _, _, rate in rates)])
         quickest = self.slowest(best)
         most = int(self.me.settings.get("rail_bytes") or MOST_BYTES)
         return max(LEAST_BYTES, min(most, int(quickest * MESSAGE_S)))
 
+    def messages(self, mine: Sequence[int], num_bytes: int) -> dict[int, Any]:
+        """One for each of this rank's rails, as they are used at the same time."""
+        return {rail: self.torch.zeros(num_bytes, dtype=self.torch.uint8, device=self.device) for rail in mine}
+
     # ---- one message -------------------------------------------------------------------------------------------------
+
+    def together(
+        self, pairs: dict[int, list[tuple[int, int]]], messages: dict[int, Any], *, is_silent: bool = False
+    ) -> dict[int, list[tuple[int, int, float]]]:
+        """One turn of several rails at the same time, each an interface of its own; a rank on a GPU has one."""
+        out: dict[int, list[tuple[int, int, float]]] = {}
+
+        def go(rail: int) -> None:
+            out[rail] = self.one(pairs[rail], rail, messages[rail], again=False, is_silent=is_silent)
+
+        first, *others = pairs or [None]
+        threads = [threading.Thread(target=go, args=(rail,)) for rail in others]
+        for thread in threads:
+            thread.start()
+        if first is not None:
+            go(first)
+        for thread in threads:
+            thread.join()
+        return out
 
     def one(
         self, pairs: Sequence[tuple[int, int]], rail: int, message: Any, *, again: bool, is_silent: bool = False

@@ -21,6 +21,7 @@ from fairlead.preflight.ranks.onnode.rails import Rails
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
 PERIOD = 61
@@ -32,6 +33,10 @@ WARMUPS, TURNS = 5, 20
 where time is short."""
 BATCHES = 4
 """The timed ones come in so many batches, each timed as a whole, as nccl-tests times all of them as a whole."""
+BRIEF = 0.05
+"""Share of the time for all sizes that each may have in any case; more is spent only until two times agree."""
+SETTLED = 1.2
+"""The larger of two times that agree, as a multiple of the smaller."""
 UNEVEN, MAX_ROUNDS, ROUNDS_S = 1.5, 60, 2.0
 """When ranks differ, and how many rounds and how long are spent to find out whether they really do."""
 
@@ -133,35 +138,55 @@ class Collectives:
         Rank r contributes (i + 31 r) mod 61 at place i: whole numbers, different at every rank, whose sum over up to
         8,192 ranks is exact in 32-bit floats. What would take longer than is left, by the size before it, is left out.
         """
-        me, largest, all_s = self.me, max(sizes), left_s
+        me, largest, all_s, promised_s = self.me, max(sizes), left_s, 0.0
         steps = sorted({*sizes, *(min(FIRST_STEP * GROW**k, largest) for k in range(20))})
         for i, num_bytes in enumerate(steps):
             me.say("phase", phase="reduce", bytes=num_bytes)
             if not self.fits(num_bytes):
                 me.say("left_out", bytes=[size for size in sizes if size >= num_bytes])
                 break
-            wrong, data, last_s = self.checked(num_bytes)
+            wrong, data, first_s = self.checked(num_bytes)
             # the largest message tells most: smaller ones may take a tenth of the time each
             is_last = i + 1 == len(steps)
-            spent_s, share_s = last_s, left_s if is_last else min(left_s, all_s / 10)
-            # the first time of all has connections to make, and says little about the next
-            last_s = min(last_s, self.timed(data, 1)) if last_s < left_s else last_s
-            num = max(1, min(WARMUPS + TURNS, int(share_s / max(last_s, 1e-6))))
-            warmups = min(WARMUPS, num // 5)
-            self.timed(data, warmups)
-            per_batch = max(1, (num - warmups) // BATCHES)
-            times = [self.timed(data, per_batch) for _ in range(min(BATCHES, num - warmups))]
-            if len(times) > 1 or last_s * 2 < left_s:
+            times, warmups, spent_s = self.times(data, promised_s, first_s, all_s, left_s if is_last else all_s / 10)
+            last_s = min(first_s, *times)
+            if last_s < all_s * BRIEF:  # work goes on between the two: what it may have spoiled shows now
                 wrong = wrong or self.checked(num_bytes)[0]
-            me.say("reduced", bytes=max(1, num_bytes // 4) * 4, s=times, warmups=warmups + 2, **(wrong or {"wrong": 0}))
-            last_s = min([last_s, *times])
-            left_s -= spent_s + last_s * (num + 1)
+                spent_s += last_s
+            me.say("reduced", bytes=max(1, num_bytes // 4) * 4, s=times, warmups=warmups, **(wrong or {"wrong": 0}))
+            left_s -= spent_s
             if not is_last:
-                next_s = last_s * max(1, steps[i + 1] / max(num_bytes, FIRST_STEP))
+                promised_s = last_s * max(1, steps[i + 1] / max(num_bytes, FIRST_STEP))
                 # one to check it and one to time it
-                if 2 * next_s > left_s:
+                if 2 * promised_s > left_s:
                     me.say("left_out", bytes=[size for size in sizes if size > num_bytes])
                     break
+
+    def times(
+        self, data: Any, promised_s: float, first_s: float, all_s: float, share_s: float
+    ) -> tuple[list[float], int, float]:
+        """([seconds of one all-reduce, batch by batch], how many were not counted, seconds for all of it).
+
+        Where they are quick, as many as nccl-tests has; where they are slow, until two times in a row agree. The first
+        counts only if it is all there is: it may have had connections to make.
+        """
+        brief_s = all_s * BRIEF
+        seen, spent_s = [promised_s, first_s], first_s
+        if is_enough(seen, spent_s, first_s, brief_s, share_s):
+            return [first_s], 0, spent_s
+        seen.append(self.timed(data, 1))
+        brief_s, spent_s = brief_s + first_s, spent_s + seen[-1]
+        num = max(1, min(WARMUPS + TURNS, int(all_s * BRIEF / max(seen[-1], 1e-6))))
+        warmups, times = min(WARMUPS, num // 5), seen[-1:]
+        each = max(1, (num - warmups) // BATCHES)
+        if each > 1:
+            spent_s += warmups * self.timed(data, warmups)
+            times = []
+        while len(times) * each < TURNS and not is_enough(seen, spent_s, each * seen[-1], brief_s, share_s):
+            times.append(self.timed(data, each))
+            seen.append(times[-1])
+            spent_s += each * times[-1]
+        return times or seen[-1:], (1 if each == 1 else 2 + warmups), spent_s
 
     def fits(self, num_bytes: int) -> bool:
         """Whether every rank has memory for a message of that size, its copy and what it must become."""
@@ -237,6 +262,17 @@ class Collectives:
             if slowest < UNEVEN * -quickest or took_s > ROUNDS_S:
                 break
         self.me.say("rounds", compute_s=compute, wait_s=wait)
+
+
+def is_enough(seen: Sequence[float], spent_s: float, next_s: float, brief_s: float, share_s: float) -> bool:
+    """Whether a size has been timed well enough, or there is no time for more.
+
+    `seen`: seconds of one all-reduce, the newest last; before the first, what the size before promised (0: nothing).
+    """
+    if spent_s + next_s > share_s:
+        return True
+    low, high = sorted(seen[-2:])
+    return spent_s + next_s > brief_s and high <= SETTLED * low
 
 
 def node_group(dist: Any, nodes: list[list[int]], mine: int) -> Any:
