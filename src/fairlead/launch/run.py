@@ -30,6 +30,8 @@ STOP_S = 3.0
 """How long ranks that are told to stop may take before they are killed."""
 READ_S, LOOK_S = 0.25, 0.1
 """The longest wait for a line, and how often, at most, the watch is asked: it looks at every rank."""
+DEAF_S = 1.0
+"""This side was late itself where it listens again only after so long: what it did not hear is nobody's silence."""
 _ASK_S = 10.0
 _ASK_EVERY_S = 3.0
 
@@ -103,13 +105,16 @@ class Ranks:
 
     def __iter__(self) -> Iterator[Event]:
         """Everything, until all have ended and their last words are read, or until the watch says it is over."""
-        over, looked, caught_up = None, 0.0, 0.0
+        over, looked, caught_up, listened = None, 0.0, 0.0, self.now
         while over is None and (self._num_ended < self._wanted or self._group.has_unread):
             lines = self._group.read_all(READ_S)
             for event in self._events(lines):
                 self._watch.hear(event)
                 yield event
             now = self.now
+            if now - listened > READ_S + DEAF_S:
+                self._watch.resumed = now
+            listened = now
             if self._group.has_unread and now - caught_up < self._watch.patience["behind"]:
                 continue  # on a busy machine one may hear of an end long before the words that explain it
             caught_up = now

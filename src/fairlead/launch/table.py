@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from fairlead.launch.patience import rows
+from fairlead.launch.patience import Row, rows
 from fairlead.records.limit import Limit
 from fairlead.spec.model import Spec
 
@@ -37,7 +37,8 @@ class Launch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long the group may take to form: NCCL loads kernels, searches the topology and connects."""
 
     step_s: Wait | None = None
-    """How long the group may go without a step once it stands."""
+    """How long the group may go without a step once it stands; left out, as long as its longest phase before that,
+    within bounds."""
 
     behind_s: Wait | None = None
     """How long a rank may stay behind the others, at least; as long as the quickest needed, where that is longer."""
@@ -58,6 +59,14 @@ def own_patience(spec: Spec) -> Mapping[str, float]:
     return {name.removesuffix("_s"): value for name, value in said.items() if name.endswith("_s") and value is not None}
 
 
+def _grows(row: Row) -> str:
+    """What else decides, in words."""
+    more = f"and {row.per_rank_s:g} s more for each rank" if row.per_rank_s else ""
+    if row.least_s is None:
+        return more
+    return f"{more}; from {row.least_s:g} s on where no phase before it took longer"
+
+
 def limits(spec: Spec) -> Iterator[Limit]:
     """Every patience, for `fairlead limits`."""
     own = own_patience(spec)
@@ -71,7 +80,7 @@ def limits(spec: Spec) -> Iterator[Limit]:
             value=own.get(name, row.base_s),
             unit="s",
             source="[launch] in the cluster file" if name in own else row.source,
-            holds_for="" if name in own or not row.per_rank_s else f"and {row.per_rank_s:g} s more for each rank",
+            holds_for="" if name in own else _grows(row),
             key=f"launch.{name}_s",
             code="preflight/rank-stopped" if name in ("stopped", "stuck", "silent") else "preflight/collective-failed",
         )

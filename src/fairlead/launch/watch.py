@@ -50,10 +50,14 @@ class Watch:
     """At least one rank said so."""
     joined_at: float | None = None
     last_step: float = 0.0
+    resumed: float = 0.0
+    """When this side last listened again after it had not for a while: silence before that is nobody's."""
     missing: str = ""
     """Who is not at the rendezvous, in rank 0's words."""
     _left: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Phase -> (when the first rank came through it, how long that one had been in it)."""
+    _longest_s: float = 0.0
+    """Of the phases that any rank came through."""
 
     def hear(self, event: Event) -> None:
         """Something happened."""
@@ -95,6 +99,7 @@ class Watch:
             self.joined_at = said.at_s
         if said.what == "phase":
             if rank.phase:
+                self._longest_s = max(self._longest_s, said.at_s - rank.since)
                 self._left.setdefault(rank.phase, (said.at_s, said.at_s - rank.since))
             rank.phase, rank.since, rank.steps = said.phase, said.at_s, rank.steps + 1
             if said.phase == "done":
@@ -139,7 +144,7 @@ class Watch:
         """Tasks that say nothing while others do. Where all are silent, the machine is busy and nobody is named."""
         limit_s = self.patience.silent_s
         running = self._running()
-        silent = tuple(r.number for r in running if now - r.last_word > limit_s)
+        silent = tuple(r.number for r in running if now - max(r.last_word, self.resumed) > limit_s)
         talking = any(now - r.last_word < limit_s / 2 for r in running)
         if silent and talking:
             why = f"{_ranks(silent)} said nothing for {duration(limit_s)}"
@@ -164,11 +169,11 @@ class Watch:
         fewest = min(rank.steps for rank in running)
         hindmost = [rank for rank in running if rank.steps == fewest]
         phase = hindmost[0].phase
-        limit_s, since = patience[phase], self.last_step
+        limit_s, since = self._limit_s(phase, running, now), self.last_step
         if phase in self._left and patience.is_together(phase) and len(hindmost) < len(running):
             left_at, took_s = self._left[phase]
             limit_s, since = min(limit_s, max(patience["behind"], took_s)), max(left_at, hindmost[-1].since)
-        if now - since <= limit_s:
+        if now - max(since, self.resumed) <= limit_s:
             return None
         who = tuple(rank.number for rank in hindmost)
         if phase == "rendezvous" and self.missing:
@@ -179,6 +184,15 @@ class Watch:
             return Over(at_s=now, kind="hang", why=why)
         why = f"{_ranks(who)} made no step for {duration(limit_s)} ({phase or 'start'}), and the others wait"
         return Over(at_s=now, kind="behind", why=why, ranks=who)
+
+    def _limit_s(self, phase: str, running: list[Rank], now: float) -> float:
+        """How long a phase may take, by what this group took so far.
+
+        Where no rank gives a sign of life the machine is busy, and what was quick before says nothing.
+        """
+        if now - max(rank.last_word for rank in running) > self.patience.silent_s / 2:
+            return self.patience[phase]
+        return self.patience.after(phase, self._longest_s)
 
 
 def _ranks(numbers: list[int] | tuple[int, ...]) -> str:

@@ -6,6 +6,8 @@ import itertools
 import json
 import time
 
+import pytest
+
 from fairlead.cluster import Line, Result, State
 from fairlead.cluster.heard import Beat as Sign
 from fairlead.launch import Beat, CannotStart, Ended, Held, Over, Patience, Ranks, Said, Wrote
@@ -55,6 +57,32 @@ def says(rank, what, **fields):
 
 def stream(group, wanted=3, **more):
     return Ranks(group, Watch(Patience(ranks=wanted), 60.0), wanted, **more)
+
+
+class Late(Spoken):
+    """Two ranks beat; the third's next beat is read after 4 s, of which this side slept through the last `late_s`."""
+
+    def __init__(self, clock: list[float], late_s: float) -> None:
+        super().__init__([says(r, "phase", phase="card") for r in range(3)], is_over=False)
+        awake_s = 4.0 - late_s
+        self.clock, self.waits = clock, [0.1] * round(awake_s * 10) + [late_s or 0.1, *[0.1] * 5]
+
+    def read_all(self, timeout_s: float) -> list[Line]:
+        if self.has_unread:
+            return super().read_all(timeout_s)
+        self.clock[0] += self.waits.pop(0)
+        for rank in range(3 if len(self.waits) < 3 else 2):
+            self.beats[f"n{rank}", rank] = Sign(self.clock[0], "")
+        if not self.waits:
+            self.ended = {key: Result(node=key[0], state=State.DONE, rc=0, rank=key[1]) for key in self.keys}
+        return []
+
+
+@pytest.mark.parametrize(("late_s", "kind"), [(0.0, "silent"), (2.0, "")])
+def test_silence_while_this_side_was_late_itself_is_nobodys(late_s, kind):
+    clock = [0.0]
+    *_, over = stream(Late(clock, late_s), clock=lambda: clock[0])
+    assert (over.kind, over.ranks) == (kind, (2,) if kind else ())
 
 
 def test_every_rank_that_came_through_is_heard():

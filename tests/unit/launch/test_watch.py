@@ -60,7 +60,7 @@ def test_a_group_that_takes_a_minute_to_join_is_not_over_and_then_goes_on():
     assert made.over(66.0) is None
 
 
-@pytest.mark.parametrize("name", ["import", "rendezvous", "join", "ddp"])
+@pytest.mark.parametrize("name", ["import", "rendezvous", "join"])
 def test_each_phase_has_its_own_patience_and_where_it_ends_the_phase_is_named(name):
     made = watch(("import", "rendezvous", name) if name != "import" else ("import",))
     beat(made, range(4), 5.0 + FOUR[name] + 2)
@@ -68,6 +68,47 @@ def test_each_phase_has_its_own_patience_and_where_it_ends_the_phase_is_named(na
     over = made.over(5.0 + FOUR[name] + 0.5)
     assert (over.kind, over.ranks) == ("hang", ())
     assert name in over.why
+
+
+@pytest.mark.parametrize(("joined_s", "waits_s"), [(0.2, 6.08), (14.0, 14.0), (90.0, 30.08)])
+def test_a_step_gets_as_long_as_the_longest_phase_before_it_within_bounds(joined_s, waits_s):
+    """Six seconds where all went quickly; on a machine that needed 14 s to join, 14; never more than the table has."""
+    made = watch(("import", "rendezvous", "join"), at=1.0)
+    at = 1.0 + joined_s
+    for name in ("card", "reduce"):
+        phase(made, name, at)
+    beat(made, range(4), at + waits_s + 2, since=at)
+    assert made.over(at + waits_s - 0.5) is None
+    over = made.over(at + waits_s + 0.5)
+    assert (over.kind, over.ranks) == ("hang", ())
+    assert "reduce" in over.why
+
+
+def test_what_a_stage_plans_to_do_without_a_word_is_waited_for_twice_over():
+    made = watch(("import", "rendezvous", "join", "reduce"), patience=Patience(ranks=4, planned_s=20.0))
+    beat(made, range(4), 50.0)
+    assert made.over(44.5) is None
+    assert made.over(45.5).kind == "hang"
+
+
+def test_where_no_rank_gives_a_sign_of_life_the_machine_is_busy_and_a_quick_group_is_waited_for_longer():
+    made = watch(("import", "rendezvous", "join", "reduce"))
+    assert made.over(5.0 + FOUR["step"] - 0.5) is None
+    beat(made, range(4), 5.0 + FOUR["step"] - 0.2, since=5.0 + FOUR["step"] - 0.2)
+    assert made.over(5.0 + FOUR["step"] - 0.1).kind == "hang"
+
+
+def test_what_this_side_did_not_listen_to_is_nobodys_silence():
+    made = watch(("import", "rendezvous", "join", "reduce"))
+    beat(made, [0, 1, 2], 20.0, since=20.0)
+    assert made.over(20.0).kind == "silent"
+    made.resumed = 19.9
+    assert made.over(20.0) is None
+    beat(made, [0, 1, 2], 24.0, since=20.0)
+    assert made.over(24.0).ranks == (3,), "it stayed silent"
+    beat(made, range(4), 26.5, since=24.0)
+    assert made.over(25.5) is None
+    assert made.over(26.5).kind == "hang"
 
 
 def test_who_is_behind_the_others_gets_as_long_again_as_the_quickest_needed():
@@ -230,8 +271,11 @@ def test_patience_grows_with_the_group():
     assert large["rendezvous"] > small["rendezvous"]
     assert large["beat"] > small["beat"] == pytest.approx(0.5, abs=0.01)
     assert large.silent_s > 2 * large["beat"]
+    assert large.after("reduce", 0.0) > 20 * small.after("reduce", 0.0)
 
 
 def test_the_cluster_file_may_say_otherwise():
     patience = Patience(ranks=8, own={"join": 12.0, "step": 7.0})
     assert (patience["join"], patience["reduce"], patience["ddp"]) == (12.0, 7.0, 7.0)
+    assert patience.after("reduce", 1.0) == patience.after("reduce", 60.0) == 7.0
+    assert patience.after("join", 60.0) == 12.0
