@@ -6,7 +6,7 @@ namespace is there already), other hosts, faults.
 A host shares the machine's programs and home directories and owns the rest:
 
     network, UTS, IPC, PID and mount namespaces of its own, and a cgroup where the lab has any
-    one tmpfs of limited size behind /tmp, /run, /mnt (scratch), /var/tmp, /var/log and changes below /etc
+    one tmpfs of limited size behind /tmp, /run, /mnt (scratch), /var/tmp, /var/log and changes below /etc and /var/lib
     /dev with the usual devices, a /dev/shm of its own, and the GPUs and HCAs it shows
     /proc and /sys of its own namespaces, with the host's tree of facts laid over them (TREE_OVERLAYS)
 
@@ -31,6 +31,9 @@ from fairlead.lab.hosttree import TREE_BINDS, TREE_OVERLAYS
 
 PRIVATE = (("tmp", 0o1777), ("run", 0o755), ("mnt", 0o1777), ("var/tmp", 0o1777), ("var/log", 0o755))
 """Directories backed by the host's own tmpfs."""
+
+CHANGED = ("etc", "var/lib")
+"""Directories of the machine that a host sees, and changes for itself alone."""
 
 MOUNT_SOURCE = "fairlead"
 """What mounts that are a host's own show as their source; see faults/hostfiles.py."""
@@ -130,7 +133,8 @@ def furnish(host: dict[str, Any]) -> None:
     _devices(host["devices"])
     sc.mount("proc", "/proc", "proc", flags=sc.MS_NOSUID | sc.MS_NODEV | sc.MS_NOEXEC)
     _sysfs()
-    _overlay("etc")
+    for name in CHANGED:
+        _overlay(name)
     for name in TREE_OVERLAYS:
         if (tree / name).is_dir():
             _overlay(name)
@@ -147,7 +151,7 @@ def furnish(host: dict[str, Any]) -> None:
 
 
 def _is_hidden(path: str) -> bool:
-    return any(Path(path).is_relative_to(f"/{name}") for name, _ in PRIVATE)
+    return any(Path(path).is_relative_to(f"/{name}") for name in ("var/lib", *dict(PRIVATE)))
 
 
 def _write_tree(files: hosttree.Tree, private: Sequence[str]) -> Path:

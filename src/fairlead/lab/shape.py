@@ -51,7 +51,7 @@ class LabShape(msgspec.Struct, frozen=True, kw_only=True):
     """True leaves checksums uncomputed, as veth does; False computes them, and a path-choosing sender must use the
     final destination in its pseudo-header."""
     scratch_mib: int = 256
-    """Size of each host's private file space: /tmp, /run, /mnt, /var/tmp, /var/log and changes under /etc."""
+    """Size of each host's private file space: /tmp, /run, /mnt, /var/tmp, /var/log and changes under /etc, /var/lib."""
     gpus: int = 2
     """GPUs each host shows."""
     facts: str = ""

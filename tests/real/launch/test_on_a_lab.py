@@ -87,6 +87,9 @@ def test_a_service_is_deployed_seen_and_stopped_on_every_host_by_the_command(lab
         while again["services"][0].get("state") != "running" and time.monotonic() < deadline:
             status, again = fairlead(lab, "service", "ls", "talk", "-w", "n2")
         assert again["services"][0]["restarts"] == 1
+        assert not list(Path("/var/lib/fairlead/services").glob("n[0-9]/talk*")), (
+            "a host's own files are on the machine"
+        )
     finally:
         status, ended = fairlead(lab, "service", "stop", "talk")
     assert status == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -59,5 +60,6 @@ def test_a_step_of_slurm_cannot_keep_it_and_says_what_can(tmp_path):
             assert 'via = "ssh"' in found.hint
             (seen,) = status(cluster, "n1", NAME)
             assert seen.state == "absent"
+            assert not list(Path("/var/lib/fairlead/services/n1").glob(f"{NAME}*")), "a refused service left something"
     finally:
         slurm.stop()

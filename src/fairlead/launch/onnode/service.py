@@ -87,13 +87,15 @@ def locked(folder: str) -> Iterator[None]:
             raise Refused(f"another request about this service takes longer than {LOCK_S:g} s")
         time.sleep(0.05)
     with file:
-        yield
-        if not os.path.isdir(folder):
-            os.unlink(path)
-            with contextlib.suppress(OSError):  # of this node, services, fairlead: as far as they are empty
-                for _ in range(3):
-                    folder = os.path.dirname(folder)
-                    os.rmdir(folder)
+        try:
+            yield
+        finally:
+            if not os.path.isdir(folder):
+                os.unlink(path)
+                with contextlib.suppress(OSError):  # of this node, services, fairlead: as far as they are empty
+                    for _ in range(3):
+                        folder = os.path.dirname(folder)
+                        os.rmdir(folder)
 
 
 # ---- the two ways to keep it running ---------------------------------------------------------------------------------
@@ -331,9 +333,9 @@ def manager_for(folder: str, name: str, wanted: str = "auto") -> Supervised | Sy
 
 def deploy(folder: str, asked: dict[str, Any]) -> dict[str, Any]:
     """Have it run as asked; does nothing where it does so already, but renew the lease."""
-    private(folder)
     before = read_json(os.path.join(folder, "spec.json"))
     manager = manager_for(folder, asked["name"], asked.get("manager", "auto"))
+    private(folder)
     supervisor = hashlib.sha256(asked["supervisor"].encode()).hexdigest()[:12]
     spec = {key: asked[key] for key in ("name", "python", "args", "env")}
     content = json.dumps([spec, asked["source"], supervisor], sort_keys=True)
