@@ -133,8 +133,14 @@ def node_words(text: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def are(words: Iterable[str], *kinds: Work) -> list[str]:
-    """Those of the words that mean one of the kinds, in order of the alphabet."""
-    return sorted({word for word in words if _work(word) in kinds})
+    """Those of the words that mean one of the kinds, in order of the alphabet.
+
+    Slurm gives work to a node that it powers up, and lists it as silent until its slurmd speaks: that is no fault.
+    """
+    said = set(words)
+    if "POWERING_UP" in said:
+        said.discard("NOT_RESPONDING")
+    return sorted({word for word in said if _work(word) in kinds})
 
 
 def unknown(words: Iterable[str]) -> list[str]:
