@@ -10,7 +10,7 @@ from fairlead.checks.engine import judge, judge_node
 from fairlead.checks.expect import DEFAULTS, Expect, expect_of
 from fairlead.checks.hcas import rdma_devices
 from fairlead.checks.holes import condensed
-from fairlead.checks.rules.gpu import gpu_count
+from fairlead.checks.rules.gpu import gpu_count, held_gpus
 from fairlead.checks.skews import SKEWS
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "condensed",
     "expect_of",
     "gpu_count",
+    "held_gpus",
     "judge",
     "judge_node",
     "rdma_devices",

@@ -99,7 +99,7 @@ def _odd(skew: Skew, label: str, groups: Mapping[str, list[str]]) -> list[Findin
     return [
         _about(
             skew,
-            skew.severity,
+            Verdict.WARN if skew.mild and skew.mild.fullmatch(label) else skew.severity,
             names,
             f"{what} is {value}, but {most} on {counted(len(leaders), 'node')}",
             [proof[0], Evidence(fold(names), value)],

@@ -4,6 +4,7 @@ table has no number, the numbers themselves. How nodes are compared stands in fl
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -34,6 +35,8 @@ class Skew:
     """A label that a node does not have is a value too: not set."""
     tie: Verdict = Verdict.WARN
     """What it means where no value has a majority."""
+    mild: re.Pattern[str] | None = None
+    """Labels of which a difference is a warning."""
     optional: str = ""
     """As in the catalogue: what to do where only a right is missing."""
 
@@ -122,13 +125,18 @@ OWN = (
     "ROCR_VISIBLE_DEVICES",
     "HIP_VISIBLE_DEVICES",
     "SLURM_JOB_ID",
+    "SLURM_GPUS_ON_NODE",
     "NCCL_HOSTID",
 )
 """Variables that differ between nodes and ranks by their nature."""
+DEVICES = re.compile(r".*_IFNAME|.*_IFACE|.*_HCA|UCX_NET_DEVICES|.*_TOPO_FILE")
+"""Settings that name a node's own devices: where those have other names, so must these."""
 
 
 def _environment(n: Node) -> Values:
-    return {k: v for k, v in n.get("host.environment").items() if k not in OWN}
+    """Without the node's own name: a cache or a log may lie in a folder of each node's."""
+    own = re.compile(rf"\b{re.escape(n.facts.node)}\b")
+    return {k: own.sub("NODE", v) for k, v in n.get("host.environment").items() if k not in OWN}
 
 
 def _nccl_conf(n: Node) -> Values:
@@ -198,8 +206,16 @@ SKEWS: tuple[Skew, ...] = (
         _environment,
         "on {nodes}: env | grep -e NCCL -e UCX; mend /etc/environment or the job script",
         fill=True,
+        mild=DEVICES,
     ),
-    Skew("skew/nccl-conf", "setting in /etc/nccl.conf", _nccl_conf, "on {nodes}: cat /etc/nccl.conf", fill=True),
+    Skew(
+        "skew/nccl-conf",
+        "setting in /etc/nccl.conf",
+        _nccl_conf,
+        "on {nodes}: cat /etc/nccl.conf",
+        fill=True,
+        mild=DEVICES,
+    ),
     Skew("skew/mtu", "MTU of the default interface", _mtu, "on {nodes}: ip link; set one MTU everywhere"),
     Skew(
         "skew/pkey",

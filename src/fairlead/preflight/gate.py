@@ -44,7 +44,15 @@ from fairlead.preflight.ranks.facts import RankFacts
 from fairlead.preflight.ranks.judge import judge_ranks
 from fairlead.preflight.ranks.judge_launch import judge_launch
 from fairlead.preflight.ranks.run import Launch, run_ranks
-from fairlead.preflight.ranks.wanted import Wanted, common_hcas, per_node, rail_interfaces, sizes_to_try, wanted_of
+from fairlead.preflight.ranks.wanted import (
+    Wanted,
+    common_hcas,
+    counted_gpus,
+    per_node,
+    rail_interfaces,
+    sizes_to_try,
+    wanted_of,
+)
 from fairlead.preflight.report import PreflightReport, in_order
 from fairlead.preflight.slurm.inside import judge_job
 from fairlead.preflight.slurm.scheduler import SHOW, SlurmNode, judge_scheduler, parse
@@ -95,7 +103,8 @@ class Evidence:
             found += judge(self.facts, self.spec, today=self.today)
         if self.slurm:
             gpus = {node: pool.gpus for pool in self.spec.pools for node in pool.nodes}
-            found += judge_scheduler(self.slurm, self.nodes, gpus)
+            shown = {record.node: counted_gpus(record) for record in self.facts}
+            found += judge_scheduler(self.slurm, self.nodes, gpus, shown)
         return shared(found, NodeSet(record.node for record in self.facts))
 
     def pair_findings(self) -> list[Finding]:

@@ -19,7 +19,7 @@ class Preflight(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     node_limit_s: Seconds = 60.0
     """The longest a node's own probe may take. Usually less is waited: once half of the nodes have answered, the others
-    get three times as long, and four seconds at least."""
+    get three times as long, and fifteen seconds at least."""
 
     message_bytes: Annotated[tuple[Annotated[int, Meta(ge=8, le=1 << 34)], ...], Meta(min_length=1)] = (
         8,

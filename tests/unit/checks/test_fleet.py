@@ -183,6 +183,14 @@ def test_variables_that_differ_by_nature() -> None:
     assert [f.verdict for f in of(skews(records), "skew/environment")] == [Verdict.PASS]
 
 
+def test_a_setting_that_names_own_devices_may_have_to_differ() -> None:
+    records = nodes(3)
+    for index, record in enumerate(records):
+        put(record, ["host", "environment", "NCCL_SOCKET_IFNAME"], "eth0" if index else "enp8s0")
+        put(record, ["host", "environment", "CUDA_CACHE_PATH"], f"/scratch/n{index}/cuda")
+    assert [(f.verdict, f.subject.nodes) for f in of(skews(records), "skew/environment")] == [(Verdict.WARN, ("n0",))]
+
+
 def test_the_same_gpu_under_two_names() -> None:
     records = nodes(3)
     records[2] = msgspec.structs.replace(records[1], node="n2")

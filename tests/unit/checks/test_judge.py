@@ -244,3 +244,13 @@ def test_judging_is_quick() -> None:
     started = time.process_time()
     judge(many, spec_)
     assert (time.process_time() - started) / len(many) < 4 * one + 0.01
+
+
+@pytest.mark.parametrize(("held", "failed"), [("1", False), ("2", True), ("", True)])
+def test_where_slurm_constrains_devices_nvidia_smi_shows_what_the_job_holds(held: str, failed: bool) -> None:
+    """A job of one of two GPUs; one that holds both and sees one has lost one."""
+    m = small()
+    m.put(trees.SMI, trees.drop_gpu(m.text(trees.SMI), 1))
+    m.put("/proc/self/environ", f"SLURM_JOB_ID=7\0SLURM_GPUS_ON_NODE={held}\0")
+    found = of(judge_node(Node(Facts(facts_of(m)), SMALL)), "gpu/count")
+    assert any(f.verdict is Verdict.FAIL for f in found) is failed

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from fairlead.base.nodeset import NodeSet
+from fairlead.cluster import scheduler
+from fairlead.cluster.child import Captured
 from fairlead.cluster.protocol import Command, State
 from fairlead.cluster.scheduler import judge_nodes
 from fairlead.cluster.slurm import Ask, SlurmBackend, script_text
@@ -179,3 +181,13 @@ def test_nodes_outside_the_job_are_refused_before_slurm_is_asked(monkeypatch):
     monkeypatch.setattr("fairlead.cluster.slurm.shutil.which", lambda tool: tool)
     found = asyncio.run(backend().ready(NodeSet("x[1-2]")))
     assert {r.error for r in found.values()} == {"it is not part of job 17"}
+
+
+def test_where_slurm_hides_its_nodes_from_a_user_nobody_is_refused(monkeypatch):
+    """PrivateData=nodes (slurm.conf): sinfo of an ordinary user ends with `Access/permission denied`."""
+
+    async def ask(*_):
+        return Captured(1, "", "slurm_load_node: Access/permission denied\n")
+
+    monkeypatch.setattr(scheduler, "ask", ask)
+    assert asyncio.run(scheduler.refusals(NodeSet("n[1-2]"), {}, in_job=True)) == {}

@@ -10,6 +10,7 @@ from fairlead.preflight.gate import Evidence
 from fairlead.preflight.nodes.probing import patience_s
 from fairlead.preflight.pairs.facts import Burst, PairFacts
 from fairlead.preflight.slurm.scheduler import SlurmNode
+from fairlead.probe.readers.nvidia import SMI_LIMIT_S
 from fairlead.records.codec import from_json, to_json
 from fairlead.records.facts import NodeFacts
 from fairlead.records.finding import Finding, node
@@ -92,13 +93,17 @@ def test_a_file_of_an_older_form_is_refused_and_not_taken_for_a_fabric_that_is_w
         from_json(older, PairFacts)
 
 
+def test_no_node_is_called_hung_while_its_probe_may_still_wait_for_nvidia_smi():
+    assert patience_s([0.5, 0.5, 0.5], 4, 60.0) > SMI_LIMIT_S + 2
+
+
 @pytest.mark.parametrize(
     ("answered_s", "num", "limit_s", "want_s"),
     [
         ([], 4, 60, 60),
         ([1.0], 4, 60, 60),
-        ([1.0, 1.2], 4, 60, 5.0),
-        ([0.1, 0.1, 0.1], 4, 60, 4.1),
+        ([1.0, 1.2], 4, 60, 16.0),
+        ([0.1, 0.1, 0.1], 4, 60, 15.1),
         ([9.0, 10.0, 11.0], 4, 60, 30.0),
         ([30.0, 40.0], 4, 60, 60),
     ],

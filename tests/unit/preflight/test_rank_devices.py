@@ -189,6 +189,14 @@ def test_the_vm_size_and_the_pool_go_before_the_probe(name, gpus, counted, each,
     assert (per_node(wanted), wanted.device) == (each, device_)
 
 
+def test_a_job_of_some_of_the_gpus_has_as_many_ranks():
+    facts = probed(8)
+    for record in facts:
+        record.facts["host"] = {"environment": {"SLURM_GPUS_ON_NODE": "2"}}
+    wanted = wanted_of(spec("Standard_ND96isr_H100_v5"), ["n0", "n1"], facts)
+    assert (per_node(wanted), wanted.device) == (2, "gpu")
+
+
 def test_mi300x_is_counted_by_its_driver():
     on_bus = {f"0000:0{i}:00.0": {"class": "0x120000", "vendor": "0x1002"} for i in range(8)}
     facts = {"amd": {"loaded": True, "kfd": {str(i): {} for i in range(8)}}, "pci": {"devices": on_bus}}

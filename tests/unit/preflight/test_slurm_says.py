@@ -84,9 +84,32 @@ def test_without_a_file_the_job_says_what_it_has():
     assert 'nodes = "n[1-2]"' in text
 
 
-@pytest.mark.parametrize(("tasks", "codes"), [("16", []), ("8", ["preflight/rank-count"]), ("", [])])
+@pytest.mark.parametrize(
+    ("tasks", "codes"), [("16", []), ("8", ["preflight/rank-count"]), ("1", ["preflight/rank-count"]), ("", [])]
+)
 def test_a_job_needs_a_task_for_every_gpu(tasks, codes):
     found = list(judge_job(JOB | {"SLURM_NTASKS": tasks}, SPEC))
     assert [f.code for f in found] == codes
     if found:
         assert found[0].remedy == "#SBATCH --nodes=2 --ntasks-per-node=8"
+
+
+def test_one_task_a_node_is_a_launchers():
+    """`#SBATCH --ntasks-per-node=1 --gpus-per-node=8`, then `srun torchrun --nproc-per-node=8`."""
+    assert list(judge_job(JOB | {"SLURM_NTASKS": "2"}, SPEC)) == []
+
+
+def test_a_job_of_two_of_the_eight_gpus_needs_two_tasks_a_node():
+    assert list(judge_job(JOB | {"SLURM_GPUS_ON_NODE": "2", "SLURM_NTASKS": "4"}, SPEC)) == []
+
+
+def test_a_file_made_for_a_job_of_some_gpus_is_no_wrong_gres():
+    """It says two, Slurm has eight, and eight are there."""
+    assert list(judge_scheduler(said(), ["n1"], {"n1": 2}, {"n1": 8})) == []
+    assert [f.code for f in judge_scheduler(said(gpus=7), ["n1"], {"n1": 8}, {"n1": 8})] == ["preflight/gres"]
+
+
+def test_slices_of_gpus_are_not_counted_as_gpus():
+    """gres.conf(5): a node whose GPUs are cut by MIG has a type and a count for each kind of slice."""
+    text = LINE.format(1, 8, 1, "IDLE", "").replace("gpu:h100:8", "gpu:h100_1g.10gb:42,gpu:h100_2g.20gb:7,gpu:h100:1")
+    assert judged(parse(text)) == []

@@ -77,11 +77,27 @@ def count(n: Node, part: str) -> Outcome:
     data = {"value": found, "expected": limit, "limit_source": source}
     if found == limit:
         return ok(f"{found} GPUs", **data)
+    if part == "nvidia-smi" and found and found == held(n) < limit:
+        return skip(f"nvidia-smi shows the {found} GPUs that this job of Slurm holds, of {limit}")
     return (
         bad(f"{part} shows {found} of {limit} GPUs" + (f": {said}" if said else ""), **data)
         if found < limit
         else warn(f"{part} shows {found} GPUs, expected {limit}", **data)
     )
+
+
+def held(n: Node) -> int:
+    """GPUs of this node that the job of Slurm holds in which it was looked at; 0 where it is none, or nobody says.
+
+    Where Slurm constrains devices (cgroup.conf(5)), the others cannot be seen.
+    """
+    said = (n.peek("host.environment") or {}).get("SLURM_GPUS_ON_NODE", "")
+    return int(said) if said.isdigit() else 0
+
+
+def held_gpus(record: NodeFacts) -> int:
+    """The same, of a node's facts; 0 where they could not be read."""
+    return held(Node(Facts(record), Expect()))
 
 
 REFUSALS = (

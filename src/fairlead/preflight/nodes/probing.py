@@ -1,7 +1,8 @@
 """Nodes first: every declared node is probed before anything waits for it. Returns answers; judging is for checks.
 
-The fleet sets the pace: once half of the nodes have answered, the others get three times as long again, and four
-seconds at least. So a hung node costs seconds where probes take one, and is not called hung where they take twenty.
+The fleet sets the pace: once half of the nodes have answered, the others get three times as long again, and fifteen
+seconds at least: the probe itself gives nvidia-smi twelve, which it may need where the driver is not kept loaded. So a
+hung node costs seconds where probes take one, and is not called hung where they take a minute.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from fairlead.probe import KEEP_BYTES, NodeAnswer, arguments, program
 from fairlead.records.log import tell
 
 PATIENCE = 3.0
-PATIENCE_S = 4.0
+PATIENCE_S = 15.0
 _TALKS_S = 1.0
 _START_S = 5.0
 """Of the limit, what reaching a node and starting Python there may take; the rest is the probe's own."""
@@ -69,7 +70,7 @@ def patience_s(answered_s: Iterable[float], num_nodes: int, limit_s: float) -> f
     """How long, counted from the start, a node may take, given when others have answered.
 
     >>> patience_s([1.0, 1.2], 4, 60.0), patience_s([9.0, 10.0, 11.0], 4, 60.0), patience_s([1.0], 4, 60.0)
-    (5.0, 30.0, 60.0)
+    (16.0, 30.0, 60.0)
     """
     done = sorted(answered_s)
     half = -(-num_nodes // 2)

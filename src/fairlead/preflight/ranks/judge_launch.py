@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from fairlead.base.nodeset import fold
 from fairlead.base.units import duration
+from fairlead.checks.skews import DEVICES
 from fairlead.preflight.ranks.facts import RankFacts
 from fairlead.preflight.ranks.said import Heard, Start, Torch, heard
 from fairlead.preflight.ranks.wanted import Wanted
@@ -23,8 +24,6 @@ _PER_RANK = re.compile(
 """Settings that may differ from rank to rank, or from node to node."""
 _NO_FABRIC = re.compile(r"lo|docker\d*|veth.*|virbr\d*|cni\d*|br-.*")
 """Interfaces that reach no other node."""
-_OWN_DEVICES = re.compile(r".*_IFNAME|.*_IFACE|.*_HCA|UCX_NET_DEVICES|.*_TOPO_FILE")
-"""Settings that name a node's own devices: where those have other names, so must these."""
 _VERSIONS = {
     "torch": Verdict.FAIL,
     "cuda": Verdict.FAIL,
@@ -221,7 +220,7 @@ def _settings(starts: Mapping[int, Start], wanted: Wanted) -> Iterator[Finding]:
             "preflight/env-drift",
             name,
             "set it alike everywhere: in the job's script, not in a node's profile",
-            verdict=Verdict.WARN if _OWN_DEVICES.fullmatch(name) else Verdict.FAIL,
+            verdict=Verdict.WARN if DEVICES.fullmatch(name) else Verdict.FAIL,
         )
     yield from _odd_ones(
         pools,

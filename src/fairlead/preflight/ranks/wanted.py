@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from fairlead.base.nodeset import NodeSet
-from fairlead.checks import Expect, expect_of, gpu_count, rdma_devices
+from fairlead.checks import Expect, expect_of, gpu_count, held_gpus, rdma_devices
 from fairlead.preflight.ranks.limits import Numbers, judged_messages
 from fairlead.preflight.table import Preflight, RankLimits
 from fairlead.probe.addresses import natural
@@ -36,7 +36,7 @@ class Wanted:
     device: Device = "any"
     """gpu: every rank must have one; any: nobody says."""
     gpus: Mapping[str, int] = field(default_factory=dict)
-    """Node -> GPUs that the VM size, the pool or the probe counts."""
+    """Node -> GPUs that the VM size, the pool or the probe counts, as far as the job of Slurm holds them."""
     hcas: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Node -> names of the RDMA devices that count there; a node that nobody knows this of is missing."""
     num_hcas: int | None = None
@@ -58,6 +58,8 @@ def wanted_of(spec: Spec, nodes: Iterable[str], facts: Sequence[NodeFacts]) -> W
     expected = {n: expect for pool in pools for expect in [expect_of(spec, pool)] for n in pool.nodes & names}
     records = {record.node: record for record in facts}
     gpus = {n: num if num is not None else counted_gpus(records.get(n)) for n, num in declared.items()}
+    held = {n: num for n, record in records.items() if (num := held_gpus(record))}
+    gpus = {n: num if num is None else min(num, held.get(n, num)) for n, num in gpus.items()}
     asked = spec.table(Preflight).ranks_on
     device: Device = (
         {"gpus": "gpu", "cpus": "cpu"}.get(asked)  # type: ignore[assignment]

@@ -54,20 +54,25 @@ def within_job(spec: Spec, environ: Mapping[str, str], now_s: float) -> Spec:
 
 
 def judge_job(environ: Mapping[str, str], spec: Spec) -> Iterator[Finding]:
-    """Whether the job one is in has a task for every GPU: a job that has fewer leaves GPUs idle and says nothing."""
+    """Whether the job one is in has a task for every GPU it holds: with fewer, GPUs stay idle and nobody says so.
+
+    One task a node is well, too: it is a launcher's, such as torchrun, which starts the ranks.
+    """
     nodes = NodeSet(environ.get("SLURM_JOB_NODELIST", ""))
     tasks = environ.get("SLURM_NTASKS") or environ.get("SLURM_NPROCS", "")
-    per_node = {pool.gpus for pool in spec.pools if pool.nodes & nodes and pool.gpus}
+    held = environ.get("SLURM_GPUS_ON_NODE", "")
+    per_node = {int(held)} if held.isdigit() else {p.gpus for p in spec.pools if p.nodes & nodes and p.gpus}
     if not tasks.isdigit() or len(per_node) != 1:
         return
     gpus = per_node.pop()
     want = len(nodes) * gpus
-    if int(tasks) != want:
+    if int(tasks) not in (want, len(nodes)):
         yield Finding(
             code="preflight/rank-count",
             verdict=Verdict.FAIL,
             subject=Subject(kind="job"),
-            message=f"the job has {tasks} tasks; {len(nodes)} nodes with {gpus} GPUs each need {want}",
+            message=f"the job has {tasks} tasks; {len(nodes)} nodes with {gpus} GPUs each need {want}, or one a node "
+            "for a launcher that starts the ranks",
             evidence=(Evidence("SLURM_NTASKS", tasks), Evidence("SLURM_JOB_NODELIST", str(nodes))),
             remedy=f"#SBATCH --nodes={len(nodes)} --ntasks-per-node={gpus}",
             data={"tasks": int(tasks), "wanted": want},

@@ -10,6 +10,7 @@ import datetime as dt
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -20,14 +21,17 @@ from fairlead.preflight.slurm.reason import bare, is_ours
 from fairlead.records.finding import Evidence, Finding, node
 from fairlead.records.verdict import Verdict
 
-SHOW = ("scontrol", "show", "node", "-o", "--local")
-"""`--local`: in a federation, other clusters may have nodes of the same names."""
+SHOW = ("scontrol", "show", "node", "-o", "--local", "--all")
+"""`--local`: in a federation, other clusters may have nodes of the same names. `--all`: also nodes whose partitions are
+hidden from this user, which else look as if Slurm did not know them."""
 _BEHIND = " (?:Comment|Extra|InstanceId|InstanceType|ReservationName|TLSCert[A-Za-z]*|Topology)="
 _TAIL = re.compile(_BEHIND)
 """What may follow the reason in a line: 20.11 has a comment there, 25.05 seven fields."""
 _STAMP = re.compile(rf"( \[[^\[\]@]*@\d{{4}}-[^\[\]]*\])(?=\s*$| {{8}}|{_BEHIND})")
 """Slurm's own `[user@time]`. It stands behind the first line of a reason; further lines follow behind eight blanks."""
-_GPUS = re.compile(r"gpu(?::[^:,()]+)?:(\d+)")
+_GPUS = re.compile(r"gpu(?::([^:,()]+))?:(\d+)")
+_SLICE = re.compile(r"\d+g\.\d+gb", re.IGNORECASE)
+"""In the type of a slice of a GPU (MIG), as gres.conf has them: `a100_3g.20gb`, `1g.10gb`."""
 
 
 class SlurmNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +43,7 @@ class SlurmNode(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     """With `[user@time]` behind all of its lines."""
     gpus: int | None = None
-    """Configured GPUs; None where Slurm knows no such resource on any node."""
+    """Configured GPUs; None where Slurm knows no such resource on any node, or counts slices of GPUs."""
     cpus: int = 0
     address: str = ""
     """What Slurm's daemons use to reach it: an address or a name."""
@@ -141,14 +145,21 @@ def _number(said: Any) -> int:
     return said if isinstance(said, int) else 0
 
 
-def _gpus(gres: str) -> int:
-    return sum(int(n) for n in _GPUS.findall(gres))
+def _gpus(gres: str) -> int | None:
+    found = _GPUS.findall(gres)
+    return None if any(_SLICE.search(kind) for kind, _ in found) else sum(int(num) for _, num in found)
 
 
 def judge_scheduler(
-    nodes: Mapping[str, SlurmNode], declared: Iterable[str], gpus: Mapping[str, int | None]
+    nodes: Mapping[str, SlurmNode],
+    declared: Iterable[str],
+    gpus: Mapping[str, int | None],
+    shown: Mapping[str, int | None] = MappingProxyType({}),
 ) -> Iterator[Finding]:
-    """Findings on declared nodes: those Slurm keeps from work, does not know, or gives another number of GPUs."""
+    """Findings on declared nodes: those Slurm keeps from work, does not know, or gives another number of GPUs.
+
+    A cluster file may be about a part of each node, as one made for a job is: what a node shows is right, too.
+    """
     for name in declared:
         found = nodes.get(name)
         if found is None:
@@ -160,7 +171,7 @@ def judge_scheduler(
         elif found.unsure_states:
             yield _nobody_knows(found)
         want = gpus.get(name)
-        if found.gpus is not None and want is not None and found.gpus != want:
+        if found.gpus is not None and want is not None and found.gpus not in (want, shown.get(name)):
             message = f"Slurm gives it {found.gpus} GPUs, and it has {want}"
             remedy = "correct Gres in slurm.conf and gres.conf: slurmd -C; slurmd -G"
             yield _finding("preflight/gres", name, message, remedy, f"Gres gpu:{found.gpus}")

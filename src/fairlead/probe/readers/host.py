@@ -10,7 +10,7 @@ from fairlead.probe.readers.tree import Hole, Tree, hole, key_values, number, re
 SHOWN = re.compile(
     r"(NCCL|RCCL|TORCH_NCCL|GLOO|UCX|OMPI_MCA|CUDA|ROCR|HIP|OMP|SHARP)_"
     r"|HSA_"  # codespell:ignore hsa
-    r"|SLURM_(JOB_ID|NODEID|JOB_PARTITION|CLUSTER_NAME)\Z"
+    r"|SLURM_(JOB_ID|NODEID|JOB_PARTITION|CLUSTER_NAME|GPUS_ON_NODE)\Z"
 )
 """Environment variables that change how a job communicates. No other variable leaves the node."""
 
