@@ -63,8 +63,9 @@ its end stay in force; when it is interrupted, those it injected are healed.
 - **Node hung** freezes by cgroup; where a lab has none, every process gets SIGSTOP, which its parent could see.
 - **Facts** (versions, HCAs, files) change what a host shows, not what it does: a host without `mlx5_2` still has its
   port in plane 2.
-- **File** reaches what a host has for itself: below /etc, /var/lib, /tmp, /run, /mnt, /var/log, /usr/local/bin, and its facts.
-  Programs and home directories are the machine's, shared by all hosts, and are refused. Healed, a file is what it was.
+- **File** reaches what a host has for itself: below /etc, /var/lib, /tmp, /run, /mnt, /var/log, /usr/local/bin, and its
+  facts. Programs and home directories are the machine's, shared by all hosts, and are refused. Healed, a file is what
+  it was.
 """
 
 
