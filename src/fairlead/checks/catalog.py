@@ -307,7 +307,7 @@ CATALOG: tuple[Check, ...] = (
         "gpu/fabric",
         gpu.fabric,
         _SMI,
-        "on {node}: systemctl restart nvidia-fabricmanager; nvidia-smi -q -i {part} | grep -A3 Fabric",
+        "on {node}: systemctl restart nvidia-fabricmanager; nvidia-smi -q -i {part} | grep -A10 Fabric",
         scope="GPU",
         when="NVIDIA GPUs",
         needs=("fabric_manager",),

@@ -193,6 +193,9 @@ def ecc(n: Node, part: str) -> Outcome:
 
 def row_remap(n: Node, part: str) -> Outcome:
     """No memory row waits for a remap, none failed, and few were needed."""
+    errors = n.table(SMI, part).get("ecc_errors")
+    if isinstance(errors, dict) and errors.get("unrepairable_memory") == "Yes":
+        return bad("memory that nothing can repair; the GPU is due for replacement", unrepairable="Yes")
     rows = n.get(SMI, part, "remapped_rows")
     if rows == "N/A":
         return skip("this GPU does not remap rows, or is cut into slices")
@@ -228,9 +231,18 @@ def needs_reset(n: Node, part: str) -> Outcome:
     )
     if action not in ("None", "N/A"):
         return bad(f"the driver asks for: {action}", action=action)
-    return (
-        bad("the driver asks for a reset", reset_required=required) if required == "Yes" else ok("nothing is asked for")
-    )
+    if required == "Yes":
+        return bad("the driver asks for a reset", reset_required=required)
+    # an answer other than a plain No is `Yes`, or `GPU requires reset`
+    errors = gpu.get("ecc_errors")
+    waits = {k: v for k in REPAIRS if isinstance(errors, dict) and (v := errors.get(k, "No")) not in ("No", "N/A")}
+    if waits:
+        return bad(f"{' and '.join(REPAIRS[k] for k in waits)} to be repaired by the next reset", **waits)
+    return ok("nothing is asked for")
+
+
+REPAIRS = {"channel_repair_pending": "a memory channel is", "tpc_repair_pending": "a TPC is"}
+"""Of Blackwell and later: nvidia-smi's name below ecc_errors -> what it means."""
 
 
 SLOWED = {
@@ -363,10 +375,36 @@ def fabric(n: Node, part: str) -> Outcome:
     state, status = n.text(SMI, part, "fabric", "state"), n.text(SMI, part, "fabric", "status")
     if state == "N/A":
         return skip("this GPU registers with no fabric")
-    data = {"state": state, "status": status}
-    if state == "Completed" and status in ("Success", "N/A"):
+    data: dict[str, object] = {"state": state, "status": status}
+    if state != "Completed" or status not in ("Success", "N/A"):
+        return bad(f"not in the NVLink fabric: {state}, {status}", **data)
+    return _fabric_health(gpu["fabric"].get("health"), data)
+
+
+FABRIC_WRONG = {
+    # nvidia-smi's name below health: (the word that says it is not well, what it means, whether jobs feel it for good)
+    "route_unhealthy": ("True", "a route is unhealthy", True),
+    "bandwidth": ("Degraded", "its bandwidth is degraded", True),
+    "summary": ("Unhealthy", "unhealthy", True),
+    "route_recovery_in_progress": ("True", "routes are being recovered", False),
+    "access_timeout_recovery": ("True", "recovers from accesses that timed out", False),
+}
+"""nvml.h, NVML_GPU_FABRIC_HEALTH_MASK_*: drivers from 550 on, values N/A where the GPU has no such fabric."""
+WELL_CONFIGURED = ("None", "N/A", "Not Supported", "False", "No")
+
+
+def _fabric_health(health: object, data: dict[str, object]) -> Outcome:
+    """What the fabric says of the GPU once it has joined."""
+    said = health if isinstance(health, dict) else {}
+    wrong = [row for name, row in FABRIC_WRONG.items() if said.get(name) == row[0]]
+    words = [what for _, what, _ in wrong]
+    is_hard = any(hard for _, _, hard in wrong)
+    if said.get("incorrect_configuration", "None") not in WELL_CONFIGURED:
+        words.append(f"set up wrongly: {said['incorrect_configuration']}")
+        is_hard = True
+    if not words:
         return ok("registered with the NVLink fabric", **data)
-    return bad(f"not in the NVLink fabric: {state}, {status}", **data)
+    return (bad if is_hard else warn)("in the NVLink fabric, and " + "; ".join(words), **data, health=said)
 
 
 def fabric_manager(n: Node, part: str) -> Outcome:
