@@ -52,19 +52,12 @@ def both(first: Edit, second: Edit) -> Edit:
     return apply
 
 
-def health(
-    summary: str = "Healthy",
-    bandwidth: str = "Full",
-    recovery: str = "False",
-    unhealthy: str = "False",
-    timeout: str = "False",
-    wrong: str = "None",
-) -> str:
-    return (
-        f"<health><summary>{summary}</summary><bandwidth>{bandwidth}</bandwidth>"
-        f"<route_recovery_in_progress>{recovery}</route_recovery_in_progress><route_unhealthy>{unhealthy}</route_unhealthy>"
-        f"<access_timeout_recovery>{timeout}</access_timeout_recovery><incorrect_configuration>{wrong}</incorrect_configuration></health>"
-    )
+HEALTH = {"summary": "Healthy", "bandwidth": "Full", "route_recovery_in_progress": "False", "route_unhealthy": "False",
+          "access_timeout_recovery": "False", "incorrect_configuration": "None"}  # fmt: skip
+
+
+def health(**other: str) -> str:
+    return f"<health>{''.join(f'<{k}>{v}</{k}>' for k, v in (HEALTH | other).items())}</health>"
 
 
 def process(kind: str, name: str, memory: str = "512 MiB") -> str:
@@ -127,7 +120,7 @@ HEALTHY: dict[str, tuple[Callable[[], Machine], Edit, Expect]] = {
     "a histogram of spare rows": (small, within("remapped_rows", "<row_remapper_histogram><row_remapper_histogram_max>640 bank(s)</row_remapper_histogram_max><row_remapper_histogram_high>0 bank(s)</row_remapper_histogram_high><row_remapper_histogram_partial>0 bank(s)</row_remapper_histogram_partial><row_remapper_histogram_low>0 bank(s)</row_remapper_histogram_low><row_remapper_histogram_none>0 bank(s)</row_remapper_histogram_none></row_remapper_histogram>", 2), SMALL),
     "errors of earlier boots": (small, sub("<sram_correctable>2</sram_correctable>\n\t\t\t\t<sram_uncorrectable_parity>0", "<sram_correctable>2</sram_correctable>\n\t\t\t\t<sram_uncorrectable_parity>3"), SMALL),
     "a display server": (small, within("processes", process("G", "/usr/lib/xorg/Xorg", "4 MiB")), SMALL),
-    "the fabric's health, H100": (small, within("fabric", health(summary="N/A", bandwidth="N/A", recovery="N/A", unhealthy="N/A", timeout="N/A", wrong="N/A"), 2), SMALL),
+    "the fabric's health, H100": (small, within("fabric", health(**dict.fromkeys(HEALTH, "N/A")), 2), SMALL),
     "the fabric's health, GB300": (trees.nd_gb300_v6, within("fabric", health(), 4), GB300),
     "the fabric's health, before a summary": (trees.nd_gb300_v6, within("fabric", re.sub(r"<(summary|incorrect_configuration)>.*?</\1>", "", health()), 4), GB300),
     "NVLink 5": (trees.nd_gb300_v6, links("50 GB/s"), GB300),
@@ -149,7 +142,7 @@ FAULTS: dict[str, tuple[Callable[[], Machine], Edit, Expect, Found]] = {
     # nvidia-smi's manual, ECC errors: the repair takes place at the next reset; unrepairable memory has the GPU replaced
     "a channel to be repaired": (small, within("ecc_errors", "<channel_repair_pending>Yes</channel_repair_pending><tpc_repair_pending>No</tpc_repair_pending>"), SMALL, {("gpu/needs-reset", FAIL)}),
     "a channel to be repaired, in the words of 580": (small, within("ecc_errors", "<channel_repair_pending>GPU requires reset</channel_repair_pending><tpc_repair_pending>GPU requires reset</tpc_repair_pending>"), SMALL, {("gpu/needs-reset", FAIL)}),
-    "the fabric recovers": (trees.nd_gb300_v6, within("fabric", health(recovery="True")), GB300, {("gpu/fabric", WARN)}),
+    "the fabric recovers": (trees.nd_gb300_v6, within("fabric", health(route_recovery_in_progress="True")), GB300, {("gpu/fabric", WARN)}),
     "a TPC to be repaired": (small, within("ecc_errors", "<channel_repair_pending>No</channel_repair_pending><tpc_repair_pending>Yes</tpc_repair_pending>"), SMALL, {("gpu/needs-reset", FAIL)}),
     "memory beyond repair": (small, within("ecc_errors", "<unrepairable_memory>Yes</unrepairable_memory>"), SMALL, {("gpu/row-remap", FAIL)}),
     **{f"recovery action {word}": (small, sub("<gpu_recovery_action>None", f"<gpu_recovery_action>{word}"), SMALL, {("gpu/needs-reset", FAIL)}) for word in ("Reset", "Reboot", "Drain P2P", "Drain and Reset", "GPU Reset", "Node Reboot")},
@@ -159,9 +152,9 @@ FAULTS: dict[str, tuple[Callable[[], Machine], Edit, Expect, Found]] = {
     "not joined yet": (small, sub("<state>Completed</state>\n\t\t\t<status>Success", "<state>In Progress</state>\n\t\t\t<status>N/A"), SMALL, {("gpu/fabric", FAIL)}),
     "joined with an error": (small, sub("<status>Success", "<status>Insufficient Resources"), SMALL, {("gpu/fabric", FAIL)}),
     "the fabric is slow": (trees.nd_gb300_v6, within("fabric", health(summary="Limited Capacity", bandwidth="Degraded")), GB300, {("gpu/fabric", FAIL)}),
-    "the fabric's route is bad": (trees.nd_gb300_v6, within("fabric", health(summary="Unhealthy", unhealthy="True")), GB300, {("gpu/fabric", FAIL)}),
-    "the fabric's route is bad, before a summary": (trees.nd_gb300_v6, within("fabric", re.sub(r"<(summary|incorrect_configuration)>.*?</\1>", "", health(unhealthy="True"))), GB300, {("gpu/fabric", FAIL)}),
-    "the fabric is set up wrongly": (trees.nd_gb300_v6, within("fabric", health(summary="Unhealthy", wrong="Insufficient Nvlinks")), GB300, {("gpu/fabric", FAIL)}),
+    "the fabric's route is bad": (trees.nd_gb300_v6, within("fabric", health(summary="Unhealthy", route_unhealthy="True")), GB300, {("gpu/fabric", FAIL)}),
+    "the fabric's route is bad, before a summary": (trees.nd_gb300_v6, within("fabric", re.sub(r"<(summary|incorrect_configuration)>.*?</\1>", "", health(route_unhealthy="True"))), GB300, {("gpu/fabric", FAIL)}),
+    "the fabric is set up wrongly": (trees.nd_gb300_v6, within("fabric", health(summary="Unhealthy", incorrect_configuration="Insufficient Nvlinks")), GB300, {("gpu/fabric", FAIL)}),
     "one GPU without any link": (small, none_up(1), SMALL, {("gpu/nvlink", FAIL)}),
     "no GPU with a link": (small, none_up(0, 1), SMALL, {("gpu/nvlink", FAIL)}),
     "two links of one GPU": (small, links("26.562 GB/s", inactive={0: {4, 17}}), SMALL, {("gpu/nvlink", FAIL)}),
