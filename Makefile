@@ -2,6 +2,7 @@
 #
 #   make bringup    a cluster in namespaces on this machine, a real preflight on it, the verdict
 #   make test       lint, types, layers, tests                (about what CI runs)
+#   make again      the tests that failed last, one by one
 #   make test-all   the slow suites too
 #   make bench      every figure in docs/benchmarks, measured again
 
@@ -21,13 +22,17 @@ DEBIAN := python3-venv iproute2 nftables slurm-wlm munge openssh-client openssh-
 WORKERS ?= 4
 PYTEST  := $(BIN)/python -m pytest -n $(WORKERS)
 
-.PHONY: bringup test test-all lint unit bench docs packages clean
+.PHONY: bringup test again test-all lint unit bench docs packages clean
 
 bringup: $(VENV)/ready
 	$(BIN)/fairlead bringup
 
 test: lint $(VENV)/ready
 	$(PYTEST) -m "not slow"
+
+# what failed in the last run, one by one, with nothing of the suite beside it
+again: $(VENV)/ready
+	$(BIN)/python -m pytest -n 0 --last-failed --last-failed-no-failures none --maxfail 1 -m "not slow"
 
 test-all: export FAIRLEAD_DEPTH ?= 5
 test-all: lint $(VENV)/ready
