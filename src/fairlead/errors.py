@@ -11,6 +11,7 @@ FairleadError                 code, message, hint, exit
 │   ├── LocalProtocolError    this side broke the protocol
 │   ├── RemoteProtocolError   the other side did
 │   └── PathsExhausted        no path to the peer is left
+├── TrainError                a model, a state or a budget that training cannot go on with
 ├── MissingTool               a program, package or kernel feature is not there
 ├── NotPermitted              a right is missing
 ├── DiskFull                  no room to write; temporary
@@ -150,6 +151,12 @@ class RemoteProtocolError(FabricError):
 
 class PathsExhausted(FabricError):
     """No path to the peer is left."""
+
+
+class TrainError(FairleadError):
+    """Training cannot begin, or cannot go on."""
+
+    exit = Exit.USAGE
 
 
 class MissingTool(FairleadError):

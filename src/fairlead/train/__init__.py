@@ -1,0 +1,44 @@
+"""Full-precision training of models far larger than the device's memory: layers stream through it.
+
+Names are loaded when they are first used: knowing the room needs no torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fairlead.base.lazy import lazy
+
+if TYPE_CHECKING:
+    from fairlead.train.engine import Engine, Result, Settings, random_values, seed_of
+    from fairlead.train.layout import Group
+    from fairlead.train.model import skeleton, take_apart
+    from fairlead.train.optimizer import AdamW, rate
+    from fairlead.train.schedule import Schedule, hazards, plan
+
+__getattr__ = lazy(
+    __name__,
+    {
+        "engine": ("Engine", "Result", "Settings", "random_values", "seed_of"),
+        "layout": ("Group",),
+        "model": ("skeleton", "take_apart"),
+        "optimizer": ("AdamW", "rate"),
+        "schedule": ("Schedule", "hazards", "plan"),
+    },
+)
+
+__all__ = [
+    "AdamW",
+    "Engine",
+    "Group",
+    "Result",
+    "Schedule",
+    "Settings",
+    "hazards",
+    "plan",
+    "random_values",
+    "rate",
+    "seed_of",
+    "skeleton",
+    "take_apart",
+]

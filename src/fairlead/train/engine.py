@@ -1,0 +1,356 @@
+"""One training step after another over a model whose layers stream through the device.
+
+    engine = Engine(parts, Settings(device, torch.bfloat16, accumulation=1))
+    engine.fill(values)
+    result = engine.step([batch], lr=1e-4)
+
+Within a step: forward over all blocks, backward over them, the norm of all gradients. The optimizer's update of a block
+happens between this step's end and the block's next forward, while blocks before it are computed; so the norm is known
+when gradients are clipped, and nothing is ever undone. Without clipping it begins as soon as the gradients are home.
+
+Must not know: files, configurations, where batches come from.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import torch
+
+from fairlead.train import layer, lockstep, loss, model
+from fairlead.train.gradients import Sum, Way
+from fairlead.train.homes import Home, InHost, OnDevice
+from fairlead.train.lanes import Lanes, Moments, Rng
+from fairlead.train.optimizer import AdamW, Moment, clip_factor
+from fairlead.train.ring import Ring
+from fairlead.train.schedule import hazards, plan
+
+STAGING = 1 << 26
+"""fp32 elements that pass through device memory at once on their way to a narrower dtype: 256 MiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How an engine works. Only `dtype`, `accumulation`, `clip`, `rule` and `head_tokens` decide what it computes."""
+
+    device: torch.device
+    dtype: torch.dtype = torch.float32
+    """Of computing; parameters and moments are fp32 always."""
+    accumulation: int = 1
+    """Micro-batches of a step."""
+    clip: float | None = None
+    """The largest global norm of gradients."""
+    rule: AdamW = field(default_factory=AdamW)
+    slots: int = 3
+    """Places for weights on the device; one is computed with, the others are filled."""
+    on_device: frozenset[int] = frozenset()
+    """Blocks whose state stays on the device."""
+    head_tokens: int = 0
+    """Rows of logits at a time; 0: all of a micro-batch at once, to the bit as without streaming."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a step gave."""
+
+    step: int
+    loss: float
+    grad_norm: float
+    """Before clipping."""
+    clip: float
+    """What gradients were multiplied by."""
+    seconds: Mapping[str, float]
+    """`forward` and `backward` as the device took them; `update`: the CPU's work on the updates of the step before."""
+
+
+def seed_of(seed: int, step: int, micro: int) -> int:
+    """The seed of the random generators before a micro-batch; plain training that sets the same draws the same."""
+    return ((seed * 1_000_003 + step) * 1_000_003 + micro) % (1 << 63)
+
+
+class Engine:
+    """A model, its optimizer and the way between them."""
+
+    def __init__(self, parts: model.Parts, settings: Settings) -> None:
+        self.parts = parts
+        self.settings = settings
+        self.steps = 0
+        """Steps done."""
+        self.counts: dict[str, int] = {}
+        """Updates seen, by parameter."""
+        self.lanes = Lanes(settings.device)
+        self._open_homes()
+        blocks = parts.blocks
+        self._streamed = [block.index for block in blocks[1:] if block.index not in settings.on_device]
+        self._place = {index: place for place, index in enumerate(self._streamed)}
+        self._schedule = plan(len(self._streamed), min(settings.slots, max(1, len(self._streamed))))
+        assert not hazards(self._schedule), hazards(self._schedule)
+        widest = max((blocks[i].numel for i in self._streamed), default=0)
+        self._ring = Ring(self.lanes, self._schedule.num_slots if self._streamed else 0, widest, settings.dtype)
+        self._way = Way(self.lanes, max(block.trained for block in blocks[1:]), self._gradient_dtype)
+        self._outer = torch.zeros(blocks[0].trained, device=settings.device)
+        self._resident = {i: self._weights_on_device(i) for i in sorted({0, *settings.on_device}) if i < len(blocks)}
+        weights = {param.name: self._resident[0][param.span].view(param.shape) for param in blocks[0].params}
+        self._shells = [model.shell(parts, weights, settings.device) for _ in range(settings.accumulation)]
+        self._layers = layer.StreamedLayers(
+            model.templates(parts, settings.device),
+            [tuple(param.local for param in block.trainable) for block in blocks[1:]],
+            self,
+            settings.device,
+        )
+        self._updater = ThreadPoolExecutor(1, "updater", self.lanes.enter_thread)
+        self._updates: dict[int, Future[None]] = {}
+        self._pending: dict[int, Moment] = {}
+        """Updates that the device itself has still to do."""
+        self._stale: set[int] = {*self._resident}
+        """Blocks whose weights on the device are older than their state."""
+        self._sum: Sum | None = None
+        self._seen: dict[int, set[str]] = {}
+        self._norms: dict[int, torch.Tensor] = {}
+        self._moment: Moment | None = None
+        self._update_s = 0.0
+        self.lanes.settle()
+
+    @property
+    def _gradient_dtype(self) -> torch.dtype:
+        """One micro-batch's gradients are no wider than what computed them; sums of several are."""
+        return self.settings.dtype if self.settings.accumulation == 1 else torch.float32
+
+    def _open_homes(self) -> None:
+        blocks, settings = self.parts.blocks, self.settings
+        widest = max((block.numel for block in blocks if block.index not in settings.on_device), default=0)
+        narrow = self.lanes.cuda and settings.dtype != torch.float32
+        staging = torch.zeros(min(widest, STAGING), device=settings.device) if narrow else None
+
+        def home(index: int) -> Home:
+            self.lanes.enter_thread()
+            dtype = self._gradient_dtype if index else torch.float32
+            if index in settings.on_device:
+                return OnDevice(blocks[index], self.lanes, dtype)
+            return InHost(blocks[index], self.lanes, dtype, staging)
+
+        with ThreadPoolExecutor(8) as pool:  # the kernel takes its time to find and pin pages
+            self.homes = list(pool.map(home, range(len(blocks))))
+
+    def _weights_on_device(self, index: int) -> torch.Tensor:
+        home = self.homes[index]
+        if isinstance(home, OnDevice) and self.settings.dtype == torch.float32:
+            return home.p
+        return torch.zeros(home.block.numel, dtype=self.settings.dtype, device=self.settings.device)
+
+    def fill(self, values: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """First values of parameters, by name; they may come in any order and from any device."""
+        places = {param.name: (block.index, param) for block in self.parts.blocks for param in block.params}
+        for name, value in values:
+            index, param = places[name]
+            self.homes[index].state()["p"][param.span].copy_(value.reshape(-1))
+            self._stale |= {index} & self._resident.keys()
+
+    # one step
+
+    def step(self, batches: Sequence[Mapping[str, torch.Tensor]], *, lr: float, seed: int = 0) -> Result:
+        """Forward, backward and the begin of the update with micro-batches `{"input_ids", "labels", ...}`."""
+        settings = self.settings
+        assert len(batches) == settings.accumulation
+        targets = sum(int((batch["labels"][..., 1:] != loss.IGNORED).sum()) for batch in batches)
+        present = Rng(settings.device)
+        moments = Moments(self.lanes)
+        moments.now("begin")
+        self._norms, self._seen = {}, {}
+        self._moment = Moment(lr, 1.0, settings.rule, {}) if settings.clip is None else None
+        if self._streamed:
+            homes = [self.homes[i] for i in self._streamed]
+            self._ring.begin(self._schedule, homes, lambda place: self._updated(self._streamed[place]))
+        try:
+            self._refresh(0)
+            outer = Sum(self._outer)
+            losses = self._forward(batches, targets, outer, lambda micro: seed_of(seed, self.steps, micro))
+            moments.now("forward")
+            torch.autograd.backward(losses)
+            self._outer_gradients(outer)
+        except BaseException:
+            self._ring.abandon()
+            raise
+        present.put()
+        moments.now("backward")
+        return self._finish(losses, lr, moments)
+
+    def _forward(
+        self, batches: Sequence[Mapping[str, torch.Tensor]], targets: int, outer: Sum, seed: Callable[[int], int]
+    ) -> list[torch.Tensor]:
+        def one(micro: int) -> Callable[[lockstep.Meet], torch.Tensor]:
+            def forward(meet: lockstep.Meet) -> torch.Tensor:
+                shell = self._shells[micro]
+                layer.hang(shell, self.parts.layers, meet, self.settings.device)
+                torch.manual_seed(seed(micro))
+                batch = {key: value.to(self.settings.device) for key, value in batches[micro].items()}
+                if not self.settings.head_tokens:
+                    return loss.whole(shell, batch, targets)
+                names = {id(param): name for name, param in shell.named_parameters()}
+
+                def add(param: torch.Tensor, gradient: torch.Tensor) -> None:
+                    outer.add(self.parts.blocks[0], {names[id(param)]: gradient})
+
+                return loss.in_pieces(shell, batch, targets, self.settings.head_tokens, add)
+
+            return forward
+
+        return lockstep.run([one(k) for k in range(len(batches))], self._layers.forward, self.lanes.enter_thread)
+
+    def _outer_gradients(self, total: Sum) -> None:
+        """Outside the layers each micro-batch has leaves of its own; they are summed in the order of micro-batches."""
+        block = self.parts.blocks[0]
+        for shell in self._shells:
+            params = {name: param for name, param in shell.named_parameters() if param.device == self.settings.device}
+            total.add(block, {name: param.grad for name, param in params.items()})
+            for param in params.values():
+                param.grad = None
+        self._measure(0, total)
+        if isinstance(self.homes[0], OnDevice):
+            self.homes[0].keep(self._outer)
+            return
+        packed = self.lanes.mark()
+        with self.lanes.lane("out"):
+            self.lanes.after(packed)
+            self.homes[0].keep(self._outer)
+
+    def _measure(self, index: int, total: Sum) -> None:
+        self._norms |= total.norms(self.parts.blocks[index])
+        self._seen[index] = total.seen
+
+    def _finish(self, losses: Sequence[torch.Tensor], lr: float, moments: Moments) -> Result:
+        """The norm, and with it all updates, in the order in which the next forward needs them."""
+        stacked = torch.stack([self._norms[order] for order in sorted(self._norms)])
+        norm = float(torch.linalg.vector_norm(stacked, 2.0))
+        factor = clip_factor(norm, self.settings.clip)
+        updating, self._update_s = self._update_s, 0.0
+        self._moment = Moment(lr, factor, self.settings.rule, {})
+        for index in range(len(self.homes)):
+            if index in self._seen:
+                self._apply(index, self._moment)
+        total = losses[0].detach()
+        for other in losses[1:]:
+            total = total + other.detach()
+        seconds = {
+            "forward": moments.between("begin", "forward"),
+            "backward": moments.between("forward", "backward"),
+            "update": updating,
+        }
+        result = Result(self.steps, float(total), norm, factor, seconds)
+        self.steps += 1
+        return result
+
+    # updates
+
+    def _apply(self, index: int, moment: Moment) -> None:
+        """Let the home of a block do its update when its turn comes."""
+        counts = {}
+        for name in self._seen.pop(index):
+            counts[name] = self.counts[name] = self.counts.get(name, 0) + 1
+        moment = Moment(moment.lr, moment.clip, moment.rule, counts)
+        if isinstance(self.homes[index], OnDevice):
+            self._pending[index] = moment
+        else:
+            self._updates[index] = self._updater.submit(self._update, index, moment)
+        self._stale |= {index} & self._resident.keys()
+
+    def _update(self, index: int, moment: Moment) -> None:
+        begin = time.perf_counter()
+        self.homes[index].update(moment)
+        self._update_s += time.perf_counter() - begin
+
+    def _updated(self, index: int) -> None:
+        """Return when a block outside the device has its weights of this step."""
+        update = self._updates.pop(index, None)
+        if update is not None:
+            update.result()
+
+    def _refresh(self, index: int) -> None:
+        """Bring the weights that stay on the device up to date, in the current lane."""
+        if index not in self._stale:
+            return
+        self._stale.discard(index)
+        home, weights = self.homes[index], self._resident[index]
+        if isinstance(home, OnDevice):
+            moment = self._pending.pop(index, None)
+            if moment is not None:
+                home.update(moment)
+            if weights is not home.p:
+                home.load(weights)
+            return
+        self._updated(index)
+        computed = self.lanes.mark()
+        with self.lanes.lane("in"):
+            self.lanes.after(computed)
+            home.load(weights)
+            copied = self.lanes.mark()
+        self.lanes.after(copied)
+
+    def flush(self) -> None:
+        """Return when every update is done, so that the state is that after the last step."""
+        for index in [*self._updates]:
+            self._updated(index)
+        for index in [*self._pending]:
+            self._refresh(index)
+
+    def state(self) -> dict[str, dict[str, torch.Tensor]]:
+        """fp32 `p`, and `m`, `v` where trained, by parameter name: views that the next step changes."""
+        self.flush()
+        found: dict[str, dict[str, torch.Tensor]] = {}
+        for home in self.homes:
+            arenas = home.state()
+            for param in home.block.params:
+                kinds = "pmv" if param.trainable else "p"
+                found[param.name] = {kind: arenas[kind][param.span].view(param.shape) for kind in kinds}
+        return found
+
+    # what layers ask for
+
+    def enter(self, layer: int, *, forward: bool) -> dict[str, torch.Tensor]:
+        """The weights of a layer, by local name."""
+        index = layer + 1
+        if index in self._resident:
+            if forward:
+                self._refresh(index)
+            flat = self._resident[index]
+        else:
+            flat = self._ring.enter(self._place[index], forward=forward)
+        if not forward:
+            self._sum = self._way.open(self.parts.blocks[index])
+        return {param.local: flat[param.span].view(param.shape) for param in self.parts.blocks[index].params}
+
+    def take(self, layer: int, micro: int, gradients: dict[str, torch.Tensor | None]) -> None:
+        """Add one micro-batch's gradients."""
+        assert self._sum is not None
+        self._sum.add(self.parts.blocks[layer + 1], gradients)
+
+    def leave(self, layer: int, *, forward: bool) -> None:
+        """Free the slot; after backward, send the gradients home."""
+        index = layer + 1
+        if index not in self._resident:
+            self._ring.leave()
+        if forward:
+            return
+        assert self._sum is not None
+        self._measure(index, self._sum)
+        self._way.send(self.parts.blocks[index], self._sum, self.homes[index])
+        self._sum = None
+        if self._moment is not None:
+            self._apply(index, self._moment)
+
+    def close(self) -> None:
+        """Give all memory back."""
+        self._updater.shutdown(wait=True)
+        self._ring.close()
+        for home in self.homes:
+            home.close()
+        self._shells, self._resident = [], {}
+
+
+def random_values(parts: model.Parts, seed: int, device: torch.device) -> Iterable[tuple[str, torch.Tensor]]:
+    """First weights of every parameter, one block at a time."""
+    for block in parts.blocks:
+        yield from model.initial(parts, block.index, seed, device)

@@ -1,0 +1,122 @@
+"""Where the state of a block lives between uses: fp32 parameters, both moments, and gradients until they are applied.
+
+    OnDevice    device memory: nothing is copied; updated by the device
+    InHost      host memory: parameters and gradients are registered for copies; updated by the CPU
+
+A home is asked in a fixed order each step: `update` with the gradients of the step before, `load` for forward, `load`
+for backward, `keep`.
+
+Must not know: layers, schedules.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from fairlead.train.lanes import Lanes, Mark
+from fairlead.train.layout import Block
+from fairlead.train.memory import arena, release
+from fairlead.train.optimizer import Moment, update
+
+
+class Home(Protocol):
+    """The state of one block."""
+
+    block: Block
+
+    def update(self, moment: Moment) -> None:
+        """Apply the kept gradients; from one thread at a time."""
+
+    def load(self, weights: torch.Tensor) -> None:
+        """Put the parameters into `weights`, rounding to its dtype; in the current lane."""
+
+    def keep(self, gradients: torch.Tensor) -> None:
+        """Take gradients for the next update, and mark that in the current lane; in the dtype homes were made with."""
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """The flat fp32 arenas `p`, `m`, `v`; not while an update is under way."""
+
+    def close(self) -> None:
+        """Give memory back."""
+
+
+class OnDevice:
+    """In device memory, which on the CPU is host memory without a second copy."""
+
+    def __init__(self, block: Block, lanes: Lanes, gradient_dtype: torch.dtype) -> None:
+        self.block = block
+        self.lanes = lanes
+        device = lanes.device
+        self.p = arena(block.numel, torch.float32, device)
+        self.m, self.v = (arena(block.trained, torch.float32, device) for _ in "mv")
+        self.g = arena(block.trained, gradient_dtype, device)
+
+    def update(self, moment: Moment) -> None:
+        """In the current lane."""
+        update(self.block, self.p, self.m, self.v, self.g, moment)
+
+    def load(self, weights: torch.Tensor) -> None:
+        """Rounds to the dtype of computing."""
+        weights.copy_(self.p)
+
+    def keep(self, gradients: torch.Tensor) -> None:
+        """A copy beside the parameters."""
+        self.g.copy_(gradients)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Of this device."""
+        return {"p": self.p, "m": self.m, "v": self.v}
+
+    def close(self) -> None:
+        """Nothing is registered."""
+        self.p = self.m = self.v = self.g = torch.empty(0)
+
+
+class InHost:
+    """In host memory; the device sees parameters and gradients pass by."""
+
+    def __init__(self, block: Block, lanes: Lanes, gradient_dtype: torch.dtype, staging: torch.Tensor | None) -> None:
+        self.block = block
+        self.lanes = lanes
+        host = torch.device("cpu")
+        self.p = arena(block.numel, torch.float32, host, pinned=lanes.cuda)
+        self.g = arena(block.trained, gradient_dtype, host, pinned=lanes.cuda)
+        self.m, self.v = (arena(block.trained, torch.float32, host) for _ in "mv")
+        self.staging = staging
+        """Device memory for fp32 parameters on their way to a narrower dtype; shared by all homes of one lane."""
+        self.kept: Mark | None = None
+
+    def update(self, moment: Moment) -> None:
+        """By the CPU, once the gradients have arrived."""
+        if self.kept is not None:
+            self.kept.synchronize()
+        update(self.block, self.p, self.m, self.v, self.g, moment)
+
+    def load(self, weights: torch.Tensor) -> None:
+        """fp32 crosses the bus; the device rounds it."""
+        if self.staging is None or weights.dtype == torch.float32:
+            weights.copy_(self.p, non_blocking=True)
+        else:
+            for begin in range(0, self.block.numel, self.staging.numel()):
+                piece = slice(begin, min(begin + self.staging.numel(), self.block.numel))
+                passing = self.staging[: piece.stop - piece.start]
+                passing.copy_(self.p[piece], non_blocking=True)
+                weights[piece].copy_(passing)
+
+    def keep(self, gradients: torch.Tensor) -> None:
+        """Copied in the current lane; the next update waits for it."""
+        self.g.copy_(gradients, non_blocking=True)
+        self.kept = self.lanes.mark()
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Of the host."""
+        return {"p": self.p, "m": self.m, "v": self.v}
+
+    def close(self) -> None:
+        """Unregister, then forget."""
+        if self.lanes.cuda:
+            release(self.p)
+            release(self.g)
+        self.p = self.m = self.v = self.g = torch.empty(0)

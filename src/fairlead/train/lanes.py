@@ -1,0 +1,114 @@
+"""Lanes of work that run beside each other: compute, copies in, copies out. Streams on CUDA, plain calls on the CPU.
+
+A mark is set in the lane that is current, and waited for by another lane (on the device) or by a thread. On the CPU
+everything is done when the call returns, so marks are reached at once.
+
+Must not know: models, schedules, stores.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import torch
+
+
+class Mark(Protocol):
+    """A point in a lane."""
+
+    def synchronize(self) -> None:
+        """Wait in this thread until it is reached."""
+
+
+class _Reached:
+    def synchronize(self) -> None:
+        """Nothing to wait for."""
+
+
+class Moments:
+    """Points in the current lane whose distance in seconds is asked for later, when all are reached."""
+
+    def __init__(self, lanes: Lanes) -> None:
+        self.cuda = lanes.cuda
+        self.at: dict[str, Any] = {}
+
+    def now(self, name: str) -> None:
+        """Set a point."""
+        if self.cuda:
+            self.at[name] = torch.cuda.Event(enable_timing=True)
+            self.at[name].record()
+        else:
+            self.at[name] = time.perf_counter()
+
+    def between(self, begin: str, end: str) -> float:
+        """Seconds."""
+        if self.cuda:
+            self.at[end].synchronize()
+            return float(self.at[begin].elapsed_time(self.at[end])) / 1e3
+        return float(self.at[end] - self.at[begin])
+
+
+class Lanes:
+    """The lanes of one device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.cuda = device.type == "cuda"
+        self._streams: dict[str, Any] = {}
+        self._turns = {"in": threading.RLock(), "out": threading.RLock()}
+        if self.cuda:
+            self._streams = {"in": torch.cuda.Stream(device), "out": torch.cuda.Stream(device)}
+
+    @contextlib.contextmanager
+    def lane(self, name: str) -> Iterator[None]:
+        """Work inside goes to the lane `in` or `out`, that of one thread after that of another."""
+        with self._turns[name]:
+            if self.cuda:
+                with torch.cuda.stream(self._streams[name]):
+                    yield
+            else:
+                yield
+
+    def mark(self) -> Mark:
+        """A mark in the current lane."""
+        if not self.cuda:
+            return _Reached()
+        event = torch.cuda.Event()
+        event.record()
+        return event
+
+    def after(self, mark: Mark | None) -> None:
+        """The current lane goes on when the mark is reached; this thread does not wait."""
+        if self.cuda and mark is not None:
+            torch.cuda.current_stream(self.device).wait_event(mark)
+
+    def settle(self) -> None:
+        """Wait until everything asked for is done."""
+        if self.cuda:
+            torch.cuda.synchronize(self.device)
+
+    def enter_thread(self) -> None:
+        """To be called once in each thread that works on the device."""
+        if self.cuda:
+            torch.cuda.set_device(self.device)
+
+
+class Rng:
+    """The state of the generators that a model draws from."""
+
+    __slots__ = ("cpu", "device", "where")
+
+    def __init__(self, where: torch.device) -> None:
+        self.where = where
+        self.cpu = torch.get_rng_state()
+        self.device = torch.cuda.get_rng_state(where) if where.type == "cuda" else None
+
+    def put(self) -> None:
+        """Make it the present state."""
+        torch.set_rng_state(self.cpu)
+        if self.device is not None:
+            torch.cuda.set_rng_state(self.device, self.where)

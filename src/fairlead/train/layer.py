@@ -1,0 +1,236 @@
+"""A decoder layer of several micro-batches as one node of autograd, whose weights are there only while it is computed.
+
+Forward computes without a graph and keeps only what came in. Backward binds the weights again, computes forward again
+with a graph, from the same state of the random generators, and asks autograd for the gradients. Every tensor that goes
+in or comes out, however deep in tuples and dicts, takes part; so does what the library's hooks record on the way, such
+as router logits.
+
+Must not know: slots, copies, optimizers; it asks `Visits` for weights and hands gradients over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch.func import functional_call
+from torch.utils import _pytree as pytree
+from transformers.utils import output_capturing
+
+from fairlead.train.lanes import Rng
+
+_SKIPPED = ("hidden_states",)  # recorded by hooks on the layer itself, which run in the shell
+
+
+class Visits(Protocol):
+    """What a layer is computed with."""
+
+    def enter(self, layer: int, *, forward: bool) -> dict[str, torch.Tensor]:
+        """Its weights by local name; they stay until `leave`."""
+
+    def leave(self, layer: int, *, forward: bool) -> None:
+        """Its weights are not needed any more."""
+
+    def take(self, layer: int, micro: int, gradients: dict[str, torch.Tensor | None]) -> None:
+        """The gradients of one micro-batch, of trained parameters by local name; None where nothing depends on one."""
+
+
+@dataclass(slots=True)
+class Call:
+    """One micro-batch comes to a layer."""
+
+    layer: int
+    args: Any
+    kwargs: Any
+    rng: Rng
+    collector: dict[str, Any] | None
+
+
+@dataclass(slots=True)
+class _Saved:
+    """How to put a call together again."""
+
+    spec: Any
+    leaves: list[Any]
+    places: list[int]
+    """Which leaves are tensors."""
+    rng: Rng
+    keys: tuple[str, ...]
+
+
+class Outcome:
+    """What a layer gave for one micro-batch: its output, and what hooks recorded."""
+
+    def __init__(self, spec: Any, leaves: list[Any], places: list[int]) -> None:
+        self.spec = spec
+        self.leaves = leaves
+        self.places = places
+
+    def rebuild(self, tensors: Sequence[torch.Tensor]) -> tuple[Any, dict[str, list[Any]]]:
+        """Output and records with these tensors."""
+        leaves = list(self.leaves)
+        for place, tensor in zip(self.places, tensors, strict=True):
+            leaves[place] = tensor
+        output, recorded = pytree.tree_unflatten(leaves, self.spec)
+        return output, recorded
+
+
+class StreamedLayers:
+    """All decoder layers of a model, computed for all micro-batches of a step at once."""
+
+    def __init__(
+        self, templates: Sequence[Any], trained: Sequence[tuple[str, ...]], visits: Visits, device: torch.device
+    ) -> None:
+        self.templates = templates
+        self.trained = trained
+        """By layer, the local names of what is trained."""
+        self.visits = visits
+        self.device = device
+        self.anchor = torch.zeros((), device=device, requires_grad=True)
+        """So that there is a node to go back through even where nothing that comes in has a gradient."""
+
+    def forward(self, calls: list[Call]) -> list[Any]:
+        """The outputs of one layer for each micro-batch; each call's `rng` is moved on."""
+        layer = calls[0].layer
+        assert all(call.layer == layer for call in calls)
+        saved: list[_Saved] = []
+        tensors: list[torch.Tensor] = []
+        for call in calls:
+            leaves, spec = pytree.tree_flatten((call.args, call.kwargs))
+            places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+            tensors += [leaves[place] for place in places]
+            kept = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+            keys = tuple(key for key in call.collector or {} if not key.startswith("_") and key not in _SKIPPED)
+            saved.append(_Saved(spec, kept, places, call.rng, keys))
+        outcomes: list[Outcome] = []
+        ends: list[Rng] = []
+        outputs = _Layer.apply(self, layer, saved, outcomes, ends, self.anchor, *tensors)
+        results = []
+        for call, outcome, end in zip(calls, outcomes, ends, strict=True):
+            num = len(outcome.places)
+            output, recorded = outcome.rebuild(outputs[:num])
+            outputs = outputs[num:]
+            for key, items in recorded.items():
+                assert call.collector is not None
+                call.collector[key].extend(items)
+            call.rng = end
+            results.append(output)
+        return results
+
+    def compute(
+        self, layer: int, weights: dict[str, torch.Tensor], saved: _Saved, tensors: Sequence[torch.Tensor]
+    ) -> tuple[Any, dict[str, list[Any]]]:
+        """The layer's own forward with these weights."""
+        leaves = list(saved.leaves)
+        for place, tensor in zip(saved.places, tensors, strict=True):
+            leaves[place] = tensor
+        args, kwargs = pytree.tree_unflatten(leaves, saved.spec)
+        recorded: dict[str, list[Any]] = {key: [] for key in saved.keys}
+        collector = output_capturing._active_collector  # records of a layer must pass through its node
+        token = collector.set(recorded or None)
+        try:
+            output = functional_call(self.templates[layer], weights, args, kwargs)
+        finally:
+            collector.reset(token)
+        return output, recorded
+
+
+class _Layer(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        layers: StreamedLayers,
+        layer: int,
+        saved: list[_Saved],
+        outcomes: list[Outcome],
+        ends: list[Rng],
+        anchor: torch.Tensor,  # noqa: ARG004 - what makes this a node
+        *tensors: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:
+        ctx.layers, ctx.layer, ctx.saved = layers, layer, saved
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*tensors)
+        weights = layers.visits.enter(layer, forward=True)
+        found: list[torch.Tensor] = []
+        for one, inputs in _by_call(saved, tensors):
+            one.rng.put()
+            leaves, spec = pytree.tree_flatten(layers.compute(layer, weights, one, inputs))
+            ends.append(Rng(layers.device))
+            places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+            found += [leaves[place] for place in places]
+            outcomes.append(Outcome(spec, [None if isinstance(v, torch.Tensor) else v for v in leaves], places))
+        layers.visits.leave(layer, forward=True)
+        ctx.mark_non_differentiable(*[out for out in found if not out.is_floating_point()])
+        return tuple(found)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        layers, layer = ctx.layers, ctx.layer
+        present = Rng(layers.device)
+        needed = ctx.needs_input_grad[6:]
+        weights = layers.visits.enter(layer, forward=False)
+        trained = layers.trained[layer]
+        back: list[torch.Tensor | None] = []
+        at = 0
+        for micro, (one, inputs) in enumerate(_by_call(ctx.saved, ctx.saved_tensors)):
+            fresh = [
+                tensor.detach().requires_grad_(needed[len(back) + place]) if tensor.is_floating_point() else tensor
+                for place, tensor in enumerate(inputs)
+            ]
+            bound = {name: weight.detach().requires_grad_(name in trained) for name, weight in weights.items()}
+            one.rng.put()
+            with torch.enable_grad():
+                leaves, _ = pytree.tree_flatten(layers.compute(layer, bound, one, fresh))
+            outputs = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+            pairs = [
+                (output, grad)
+                for output, grad in zip(outputs, grads[at : at + len(outputs)], strict=True)
+                if grad is not None and output.requires_grad
+            ]
+            at += len(outputs)
+            wanted = [tensor for tensor in fresh if tensor.requires_grad]
+            sought = [*wanted, *(bound[name] for name in trained)]
+            found = iter(
+                torch.autograd.grad(
+                    [output for output, _ in pairs], sought, [grad for _, grad in pairs], allow_unused=True
+                )
+                if pairs and sought
+                else [None] * len(sought)
+            )
+            back += [next(found) if tensor.requires_grad else None for tensor in fresh]
+            layers.visits.take(layer, micro, dict(zip(trained, found, strict=True)))
+        layers.visits.leave(layer, forward=False)
+        present.put()
+        return (None, None, None, None, None, None, *back)
+
+
+def _by_call(saved: Sequence[_Saved], tensors: Sequence[torch.Tensor]) -> list[tuple[_Saved, Sequence[torch.Tensor]]]:
+    """Each call with its share of the tensors."""
+    pairs = []
+    at = 0
+    for one in saved:
+        pairs.append((one, tensors[at : at + len(one.places)]))
+        at += len(one.places)
+    return pairs
+
+
+def hang(shell: Any, path: str, come: Callable[[Call], Any], device: torch.device) -> None:
+    """Let the layers of a shell bring their calls to `come` instead of computing."""
+    for index, layer in enumerate(shell.get_submodule(path)):
+        layer.forward = _Doorway(index, come, device)
+
+
+class _Doorway:
+    def __init__(self, index: int, come: Callable[[Call], Any], device: torch.device) -> None:
+        self.index = index
+        self.come = come
+        self.device = device
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        collector = output_capturing._active_collector.get()
+        call = Call(self.index, args, kwargs, Rng(self.device), collector)
+        output = self.come(call)
+        call.rng.put()
+        return output

@@ -1,0 +1,91 @@
+"""Several forwards in lock step: each runs until it meets a decoder layer, then the layer is computed for all of them.
+
+The forward of a model is one function that calls its layers; to visit each layer once for all micro-batches, that
+function runs once per micro-batch, each in a thread, and exactly one of them runs at a time. The order is fixed, so a
+step is the same each time. One forward alone needs no thread.
+
+Must not know: what a layer is.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+Meet = Callable[[Any], Any]
+"""Called by a forward with what it brings to a meeting; returns what the meeting gave it."""
+
+
+class Abandoned(Exception):
+    """Another forward failed."""
+
+
+def run(
+    forwards: Sequence[Callable[[Meet], T]], together: Callable[[list[Any]], list[Any]], enter: Callable[[], None]
+) -> list[T]:
+    """What each forward returns. `together` gets what all bring to one meeting, in their order, and answers each."""
+    if len(forwards) == 1:
+        return [forwards[0](lambda item: together([item])[0])]
+    return _Baton(len(forwards), together, enter).run(forwards)
+
+
+class _Baton:
+    def __init__(self, num: int, together: Callable[[list[Any]], list[Any]], enter: Callable[[], None]) -> None:
+        self.num = num
+        self.together = together
+        self.enter = enter
+        self.turn = 0
+        self.failed: BaseException | None = None
+        self.brought: list[Any] = [None] * num
+        self.given: list[Any] = [None] * num
+        self.results: list[Any] = [None] * num
+        self.changed = threading.Condition()
+
+    def run(self, forwards: Sequence[Callable[[Meet], T]]) -> list[T]:
+        threads = [
+            threading.Thread(target=self._one, args=(k, forward), name=f"micro-batch-{k}")
+            for k, forward in enumerate(forwards)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if self.failed is not None:
+            raise self.failed
+        return self.results
+
+    def _one(self, k: int, forward: Callable[[Meet], Any]) -> None:
+        try:
+            self.enter()
+            self._wait(k)
+            self.results[k] = forward(lambda item: self._meet(k, item))
+            self._pass(k)
+        except Abandoned:
+            pass
+        except BaseException as exc:  # noqa: BLE001 - raised again by run
+            with self.changed:
+                self.failed = self.failed or exc
+                self.changed.notify_all()
+
+    def _meet(self, k: int, item: Any) -> Any:
+        self.brought[k] = item
+        if k == self.num - 1:  # the last to come
+            self.given = self.together(self.brought)
+            self.brought = [None] * self.num
+        self._pass(k)
+        self._wait(k)
+        given, self.given[k] = self.given[k], None
+        return given
+
+    def _pass(self, k: int) -> None:
+        with self.changed:
+            self.turn = (k + 1) % self.num
+            self.changed.notify_all()
+
+    def _wait(self, k: int) -> None:
+        with self.changed:
+            self.changed.wait_for(lambda: self.turn == k or self.failed is not None)
+            if self.failed is not None:
+                raise Abandoned

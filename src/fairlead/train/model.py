@@ -1,0 +1,186 @@
+"""A Hugging Face model taken apart for streaming: its own classes and its own forward; no decoder layer holds weights.
+
+    shells     the whole model, once for each micro-batch of a step, with parameters of its own outside the layers
+    templates  the decoder layers on the meta device; weights are bound to one for the moment of its use
+    blocks     block 0 is everything outside the layers, block i + 1 is layer i
+
+Buffers are real: they are small, and forward reads them.
+
+Must not know: where weights come from, the order of computing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.utils import output_capturing
+
+from fairlead.errors import TrainError
+from fairlead.train.layout import Block, Group, Named, block
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A model taken apart."""
+
+    model: Any
+    """The skeleton: every parameter on the meta device."""
+    layers: str
+    """The path of its list of decoder layers."""
+    blocks: tuple[Block, ...]
+    ties: dict[str, str]
+    """Other names of parameters, by name: `lm_head.weight` -> `model.embed_tokens.weight`."""
+
+    @property
+    def num_layers(self) -> int:
+        """Decoder layers."""
+        return len(self.blocks) - 1
+
+
+def skeleton(config: Any, dtype: torch.dtype) -> Any:
+    """The model of a config with all parameters on the meta device and real buffers, in training mode."""
+    with _parameters_on_meta():
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    model.config.use_cache = False
+    output_capturing.install_all_output_capturing_hooks(model)
+    return model.train()
+
+
+@contextlib.contextmanager
+def _parameters_on_meta() -> Iterator[None]:
+    """Parameters made inside lose their memory at once; buffers keep theirs."""
+    register = nn.Module.register_parameter
+
+    def on_meta(self: nn.Module, name: str, param: nn.Parameter | None) -> None:
+        if param is not None and param.device.type != "meta":
+            param = nn.Parameter(param.to("meta"), requires_grad=param.requires_grad)
+        register(self, name, param)
+
+    nn.Module.register_parameter = on_meta
+    try:
+        yield
+    finally:
+        nn.Module.register_parameter = register
+
+
+def take_apart(model: Any, groups: Sequence[Group]) -> Parts:
+    """Find the decoder layers and give every parameter its block and place."""
+    path = _layers(model)
+    order = {name: place for place, (name, _) in enumerate(model.named_parameters())}
+    first = {id(param): name for name, param in model.named_parameters()}
+    ties = {
+        name: first[id(param)]
+        for name, param in model.named_parameters(remove_duplicate=False)
+        if first[id(param)] != name
+    }
+    by_block: dict[int, list[Named]] = {0: []}
+    for name, param in model.named_parameters():
+        index, local = _place(name, path)
+        by_block.setdefault(index, []).append(Named(name, local, tuple(param.shape), order[name], param.requires_grad))
+    for other, name in ties.items():
+        if _place(other, path)[0] or _place(name, path)[0]:
+            raise TrainError(
+                "train/shared-layers",
+                f"{other} and {name} are one parameter; a layer that shares weights cannot be streamed by itself",
+                hint="choose a model whose decoder layers have weights of their own",
+            )
+    names = ["outside the layers"] + [f"{path}.{i}" for i in range(len(model.get_submodule(path)))]
+    blocks = tuple(block(i, name, by_block.get(i, []), groups) for i, name in enumerate(names))
+    return Parts(model, path, blocks, ties)
+
+
+def _layers(model: Any) -> str:
+    """The one list of decoder layers, by the class that the library gives layers that can be computed again."""
+    found = [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, nn.ModuleList)
+        and len(module)
+        and all(isinstance(m, GradientCheckpointingLayer) for m in module)
+    ]
+    outer = [name for name in found if not any(name.startswith(f"{other}.") for other in found)]
+    if len(outer) != 1:
+        raise TrainError(
+            "train/no-layers",
+            f"{type(model).__name__} has {len(outer)} lists of decoder layers; streaming needs exactly one",
+            hint="choose a decoder-only language model",
+        )
+    return outer[0]
+
+
+def _place(name: str, path: str) -> tuple[int, str]:
+    """The block of a parameter, and its name seen from that block's module."""
+    if not name.startswith(f"{path}."):
+        return 0, name
+    index, _, local = name[len(path) + 1 :].partition(".")
+    return int(index) + 1, local
+
+
+def templates(parts: Parts, device: torch.device) -> list[Any]:
+    """The decoder layers to compute with: parameters on meta, buffers on the device."""
+    return [_with_buffers(copy.deepcopy(layer), device) for layer in parts.model.get_submodule(parts.layers)]
+
+
+def shell(parts: Parts, weights: dict[str, torch.Tensor], device: torch.device) -> Any:
+    """The whole model with these weights outside the layers, as leaves of its own, so that gradients stay apart."""
+    model = _with_buffers(copy.deepcopy(parts.model), device)
+    leaves = {
+        param.name: nn.Parameter(weights[param.name], requires_grad=param.trainable) for param in parts.blocks[0].params
+    }
+    for name, leaf in leaves.items():
+        _put(model, name, leaf)
+    for name, real in parts.ties.items():
+        _put(model, name, leaves[real])
+    return model
+
+
+def _put(model: Any, name: str, leaf: nn.Parameter) -> None:
+    owner, _, last = name.rpartition(".")
+    model.get_submodule(owner)._parameters[last] = leaf  # setattr would ask what the module allows
+
+
+def _with_buffers(module: Any, device: torch.device) -> Any:
+    for part in module.modules():
+        for name, buffer in part._buffers.items():
+            if buffer is not None and buffer.device.type != "meta":
+                part._buffers[name] = buffer.to(device)
+    return module
+
+
+def initial(parts: Parts, index: int, seed: int, device: torch.device) -> Iterator[tuple[str, torch.Tensor]]:
+    """Random first weights of a block in fp32, by the model's own rules; a block's depend on the seed and its index."""
+    torch.manual_seed(seed * 1_000_003 + index)
+    if index:
+        source = parts.model.get_submodule(f"{parts.layers}.{index - 1}")
+        module = _real(copy.deepcopy(source), device)
+    else:
+        module = copy.deepcopy(parts.model)
+        module.get_submodule(parts.layers.rpartition(".")[0])._modules[parts.layers.rpartition(".")[2]] = (
+            nn.ModuleList()
+        )
+        module = _real(module, device)
+    module.apply(parts.model._init_weights)  # the library's one place for first weights
+    values = dict(module.named_parameters(remove_duplicate=False))
+    for param in parts.blocks[index].params:
+        yield param.name, values[param.local].detach()
+
+
+def _real(module: Any, device: torch.device) -> Any:
+    """With memory for parameters, in fp32; buffers come along."""
+    memo: dict[int, nn.Parameter] = {}
+    for part in module.modules():
+        for name, param in part._parameters.items():
+            if param is not None:
+                fresh = memo.setdefault(
+                    id(param), nn.Parameter(torch.zeros(param.shape, dtype=torch.float32, device=device))
+                )
+                part._parameters[name] = fresh
+    return _with_buffers(module, device)

@@ -1,0 +1,98 @@
+"""Slots of device memory through which the weights of streamed blocks pass, filled ahead of their use.
+
+One thread walks through the copies of a schedule: it waits until a slot is free and the block is updated, and lets the
+copy run in the lane `in`. Whoever computes waits for the copy's mark, in its own lane.
+
+Must not know: what is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Semaphore
+
+import torch
+
+from fairlead.train.homes import Home
+from fairlead.train.lanes import Lanes, Mark
+from fairlead.train.schedule import Schedule, Visit
+
+
+class Ring:
+    """The slots of one device and the thread that fills them."""
+
+    def __init__(self, lanes: Lanes, num_slots: int, numel: int, dtype: torch.dtype) -> None:
+        self.lanes = lanes
+        self.slots = [torch.zeros(numel, dtype=dtype, device=lanes.device) for _ in range(num_slots)]
+        self._free = [Semaphore(1) for _ in range(num_slots)]
+        self._freed: list[Mark | None] = [None] * num_slots
+        self._visits: tuple[Visit, ...] = ()
+        self._ready: list[Future[Mark]] = []
+        self._at = 0
+        self._loader = ThreadPoolExecutor(1, "loader", lanes.enter_thread)
+        self._walk: Future[None] | None = None
+
+    def begin(self, schedule: Schedule, homes: Sequence[Home], updated: Callable[[int], None]) -> None:
+        """Start filling for one step. `updated` returns once a block's weights are those of this step."""
+        if self._walk is not None:
+            self._walk.result()
+        self._visits = schedule.visits
+        self._ready = [Future() for _ in schedule.visits]
+        self._at = 0
+        self._walk = self._loader.submit(self._fill, schedule.visits, self._ready, homes, updated)
+
+    def _fill(
+        self,
+        visits: Sequence[Visit],
+        ready: Sequence[Future[Mark]],
+        homes: Sequence[Home],
+        updated: Callable[[int], None],
+    ) -> None:
+        mark: Mark | None = None
+        marks: dict[int, Mark] = {}
+        try:
+            for visit, future in zip(visits, ready, strict=True):
+                if visit.load:
+                    if visit.forward:
+                        updated(visit.block)
+                    self._free[visit.slot].acquire()
+                    with self.lanes.lane("in"):
+                        self.lanes.after(self._freed[visit.slot])
+                        homes[visit.block].load(self.slots[visit.slot][: homes[visit.block].block.numel])
+                        mark = self.lanes.mark()
+                    marks[visit.slot] = mark
+                future.set_result(marks[visit.slot])
+        except BaseException as exc:
+            for future in ready:
+                if not future.done():
+                    future.set_exception(exc)
+            raise
+
+    def enter(self, block: int, *, forward: bool) -> torch.Tensor:
+        """The slot that holds a block's weights, once it does; the current lane waits for the copy."""
+        visit = self._visits[self._at]
+        assert (visit.block, visit.forward) == (block, forward), (
+            f"the schedule says {visit}, the model asks for {block}"
+        )
+        self.lanes.after(self._ready[self._at].result())
+        return self.slots[visit.slot]
+
+    def leave(self) -> None:
+        """What was entered is done with, in the current lane."""
+        visit = self._visits[self._at]
+        self._at += 1
+        if visit.last:
+            self._freed[visit.slot] = self.lanes.mark()
+            self._free[visit.slot].release()
+
+    def abandon(self) -> None:
+        """A step has failed: let the loader run out."""
+        for semaphore in self._free:
+            semaphore.release()
+
+    def close(self) -> None:
+        """End the thread."""
+        self.abandon()
+        self._loader.shutdown(wait=True, cancel_futures=True)
+        self.slots = []

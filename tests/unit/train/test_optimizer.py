@@ -1,0 +1,75 @@
+"""The update is torch's, however it is cut; rates and clip factors are what torch computes."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from fairlead.train import optimizer  # noqa: E402
+from fairlead.train.layout import ALIGN, Group, Named, block, group_of  # noqa: E402
+from fairlead.train.optimizer import AdamW, Moment, clip_factor, rate, update  # noqa: E402
+
+GROUPS = (Group("*bias", 0.0, lr_scale=2.0), Group("*", 0.1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("clip", [1.0, 0.37])
+def test_pieces_do_not_change_a_bit(dtype, clip, monkeypatch) -> None:
+    monkeypatch.setitem(optimizer.PIECE, "cpu", 512)
+    one = block(0, "x", [Named("w", "w", (37, 41), 0), Named("bias", "bias", (1003,), 1)], GROUPS)
+    generator = torch.Generator().manual_seed(0)
+    p = torch.randn(one.numel, generator=generator)
+    m, v = torch.zeros(one.trained), torch.zeros(one.trained)
+    plain = {param.name: torch.nn.Parameter(p[param.span].clone()) for param in one.params}
+    torch_own = torch.optim.AdamW(
+        [
+            {"params": [plain["w"]], "weight_decay": 0.1, "lr": 1e-3},
+            {"params": [plain["bias"]], "weight_decay": 0.0, "lr": 2e-3},
+        ],
+        fused=True,
+    )
+    for step in range(1, 4):
+        g = torch.randn(one.trained, generator=generator).to(dtype)
+        for param in one.params:
+            plain[param.name].grad = g[param.span].float() * clip
+        torch_own.step()
+        update(one, p, m, v, g, Moment(1e-3, clip, AdamW(), {"w": step, "bias": step}))
+    for param in one.params:
+        assert torch.equal(p[param.span], plain[param.name].detach())
+        assert torch.equal(v[param.span], torch_own.state[plain[param.name]]["exp_avg_sq"])
+
+
+def test_a_parameter_without_gradient_is_left_alone() -> None:
+    one = block(0, "x", [Named("w", "w", (8,), 0), Named("u", "u", (8,), 1)], GROUPS)
+    p, m, v, g = (torch.ones(one.numel) for _ in range(4))
+    update(one, p, m, v, g, Moment(1e-1, 1.0, AdamW(), {"w": 1}))
+    assert bool((p[one.params[1].span] == 1).all())
+    assert bool((p[one.params[0].span] < 1).all())
+
+
+def test_clip_factor_is_torchs() -> None:
+    gradient = torch.nn.Parameter(torch.zeros(3))
+    for size in (0.1, 1.0, 3.3):
+        gradient.grad = torch.tensor([size, 0.0, 0.0])
+        before = gradient.grad.clone()
+        norm = float(torch.nn.utils.clip_grad_norm_([gradient], 1.0))
+        assert torch.equal(gradient.grad, before * clip_factor(norm, 1.0))
+    assert clip_factor(5.0, None) == 1.0
+
+
+def test_rates() -> None:
+    shape = {"base": 2.0, "steps": 10, "warmup": 2}
+    assert [rate("constant", step=s, **shape) for s in (0, 1, 2, 9)] == [1.0, 2.0, 2.0, 2.0]
+    assert rate("linear", step=6, **shape) == pytest.approx(1.0)
+    assert rate("cosine", step=2, **shape) == 2.0
+    assert rate("cosine", step=10, floor=0.1, **shape) == pytest.approx(0.2)
+
+
+def test_places_are_aligned_and_trained_ones_come_first() -> None:
+    groups = (Group("a", 0.0, trainable=False), Group("*", 0.1))
+    one = block(3, "x", [Named("a", "a", (3,), 0), Named("b", "b", (300, 2), 1), Named("c", "c", (1,), 2)], groups)
+    assert [param.name for param in one.params] == ["b", "c", "a"]
+    assert all(param.offset % ALIGN == 0 for param in one.params)
+    assert (one.trained, one.numel) == (3 * ALIGN + ALIGN, 3 * ALIGN + 2 * ALIGN)
+    assert group_of("z", ()) == Group("*", 0.0)
