@@ -272,7 +272,8 @@ def tasks_step(
 ) -> list[str]:
     """The srun of a group of tasks, numbered node by node, their lines labelled.
 
-    No binding to CPUs of srun's own choice: what ranks then see would be taken for what the user's job is given.
+    A node that fails ends its own tasks and not the step: else all others were killed, and looked guilty. No binding
+    to CPUs of srun's own choice: what ranks then see would be taken for what the user's job is given.
     """
     return [
         "srun",
@@ -282,6 +283,7 @@ def tasks_step(
         f"--ntasks-per-node={per_node}",
         "--distribution=block",
         "--kill-on-bad-exit=0",
+        "--no-kill",
         "--wait=0",
         "--label",
         "--cpu-bind=none",

@@ -11,7 +11,7 @@ from fairlead.base.lazy import lazy
 
 if TYPE_CHECKING:
     from fairlead.launch.job import BACKENDS, RankJob
-    from fairlead.launch.messages import STOPPED, Beat, CannotStart, Ended, Event, Held, Over, Said, Wrote
+    from fairlead.launch.messages import STOPPED, Beat, CannotStart, CutOff, Ended, Event, Held, Over, Said, Wrote
     from fairlead.launch.patience import Patience
     from fairlead.launch.run import Ranks, launch
 
@@ -19,7 +19,7 @@ __getattr__ = lazy(
     __name__,
     {
         "job": ("BACKENDS", "RankJob"),
-        "messages": ("STOPPED", "Beat", "CannotStart", "Ended", "Event", "Held", "Over", "Said", "Wrote"),
+        "messages": ("STOPPED", "Beat", "CannotStart", "CutOff", "Ended", "Event", "Held", "Over", "Said", "Wrote"),
         "patience": ("Patience",),
         "run": ("Ranks", "launch"),
     },
@@ -30,6 +30,7 @@ __all__ = [
     "STOPPED",
     "Beat",
     "CannotStart",
+    "CutOff",
     "Ended",
     "Event",
     "Held",

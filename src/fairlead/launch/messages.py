@@ -93,6 +93,18 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CutOff:
+    """The scheduler itself ended the step, or lost a node of it."""
+
+    at_s: float
+    why: str
+    """time limit, node failure, preemption, cancelled, ...; see cut.py."""
+    nodes: str
+    """Folded, of those it lays the fault to; empty: to none."""
+    said: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Over:
     """The last: the group has ended. `why` is empty where it did so by itself."""
 
@@ -104,4 +116,4 @@ class Over:
     """Who kept the others waiting, where that is known."""
 
 
-Event: TypeAlias = Said | Beat | CannotStart | Wrote | Ended | Held | Over
+Event: TypeAlias = Said | Beat | CannotStart | Wrote | Ended | Held | CutOff | Over

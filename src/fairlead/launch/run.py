@@ -21,8 +21,9 @@ from typing import Any, Self, cast
 from fairlead.cluster import Cluster, Line, Result
 from fairlead.cluster.heard import Key
 from fairlead.cluster.live import Live
+from fairlead.launch.cut import cut
 from fairlead.launch.job import RankJob
-from fairlead.launch.messages import STOPPED, Beat, CannotStart, Ended, Event, Held, Over, Said, Wrote
+from fairlead.launch.messages import STOPPED, Beat, CannotStart, CutOff, Ended, Event, Held, Over, Said, Wrote
 from fairlead.launch.pending import heard, question
 from fairlead.launch.watch import Watch
 
@@ -143,6 +144,8 @@ class Ranks:
     def _events(self, lines: Sequence[Line]) -> Iterator[Event]:
         """What lines mean; then who has ended since."""
         for line in lines:
+            if line.stream == "stderr" and (found := cut(line.text)):
+                yield CutOff(at_s=round(self.now, 3), why=found.why, nodes=found.nodes, said=line.text)
             if line.rank is not None:
                 yield from self._of_rank(line, line.rank)
             elif self._held is None and not self._watch.ranks and (job := heard(line.text)):

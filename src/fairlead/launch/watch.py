@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fairlead.base.units import counted, duration
-from fairlead.launch.messages import Beat, CannotStart, Ended, Event, Held, Over, Said
+from fairlead.launch.messages import Beat, CannotStart, CutOff, Ended, Event, Held, Over, Said
 from fairlead.launch.patience import Patience
 
 LAST_WORDS_S = 1.0
@@ -70,6 +70,9 @@ class Watch:
             self.last_step = event.at_s
             if not event.is_well:
                 self._fail(event.at_s)
+            return
+        if isinstance(event, CutOff):
+            self._fail(event.at_s)
             return
         if isinstance(event, Over):
             return

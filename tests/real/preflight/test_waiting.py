@@ -1,4 +1,4 @@
-"""A lab whose nodes another job of its real Slurm holds: preflight says so, and blames no node and no torch."""
+"""A lab whose real Slurm holds the ranks back, or ends them: preflight says so, and blames no node and no torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ import subprocess
 
 import pytest
 
+from fairlead.cluster import connect
 from fairlead.cluster.enter import into_host, running
+from fairlead.preflight.gate import run
+from fairlead.records.verdict import Verdict
+from fairlead.spec.loader import load
 from support.injector import FAIRLEAD
 from support.processes import until
 from support.trials import world
@@ -33,6 +37,30 @@ def test_ranks_behind_another_job_are_said_to_wait_for_it() -> None:
     assert result["culprit"]["code"] == "preflight/step-pending", result["findings"]
     assert "is pending: Resources" in result["culprit"]["message"]
     assert result["bad"] == ""
+
+
+def test_ranks_that_slurm_ends_are_nobodys_fault() -> None:
+    with world(gpus=1, planes=2) as lab:
+        state = running(lab.name)
+
+        def cancel_before_the_sums(text: str) -> None:
+            if text == "ranks: reduce":
+                steps = into_host(state, state.host("head"), ["squeue", "--noheader", "--steps", "--format=%i %j"])
+                listed = subprocess.run(steps, capture_output=True, text=True, check=True).stdout.split()
+                ours = [step for step in listed if step[0].isdigit() and "." in step and not step.endswith(BATCH)]
+                subprocess.run(into_host(state, state.host("head"), ["scancel", *ours]), check=True)
+
+        spec = load(lab.file)
+        with connect(spec) as cluster:
+            report = run(cluster, spec, note=cancel_before_the_sums)
+    assert report.ranks is not None
+    assert [c.why for c in report.ranks.cut][:1] == ["cancelled"], report.ranks.words
+    fails = [(f.code, str(f.subject)) for f in report.findings if f.verdict in (Verdict.FAIL, Verdict.UNKNOWN)]
+    assert fails == [("preflight/step-ended", "job")]
+    assert not report.bad
+
+
+BATCH = (".batch", ".extern")
 
 
 def _until_it_runs(name: str) -> None:

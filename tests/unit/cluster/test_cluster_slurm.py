@@ -191,3 +191,8 @@ def test_where_slurm_hides_its_nodes_from_a_user_nobody_is_refused(monkeypatch):
 
     monkeypatch.setattr(scheduler, "ask", ask)
     assert asyncio.run(scheduler.refusals(NodeSet("n[1-2]"), {}, in_job=True)) == {}
+
+
+def test_a_node_that_fails_does_not_take_the_step_along():
+    argv = backend().wrap_tasks(NodeSet("n1"), 8, Command(argv=("x",)), ())
+    assert {"--no-kill", "--kill-on-bad-exit=0", "--wait=0"} <= set(argv)

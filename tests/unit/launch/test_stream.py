@@ -10,7 +10,7 @@ import pytest
 
 from fairlead.cluster import Line, Result, State
 from fairlead.cluster.heard import Beat as Sign
-from fairlead.launch import Beat, CannotStart, Ended, Held, Over, Patience, Ranks, Said, Wrote
+from fairlead.launch import Beat, CannotStart, CutOff, Ended, Held, Over, Patience, Ranks, Said, Wrote
 from fairlead.launch.watch import Watch
 
 NODES = ("n0", "n1", "n2")
@@ -194,3 +194,27 @@ def test_eight_thousand_ranks_cost_per_line_what_eight_do():
 
     few, many = min(per_line_s(8) for _ in range(3)), min(per_line_s(8192) for _ in range(3))
     assert many < 4 * few + 20e-6, (few, many)
+
+
+@pytest.mark.parametrize(
+    ("line", "why", "nodes"),
+    [
+        (Line("", None, "stderr", "srun: error: Node failure on n[1-2]"), "node failure", "n[1-2]"),
+        (
+            Line("n0", 0, "stderr", "slurmstepd: error: *** STEP 7.2 ON n0 CANCELLED AT 2026-11-22T15:00:01 ***"),
+            "cancelled",
+            "",
+        ),
+        (
+            Line("", None, "stderr", "slurmstepd: error: *** STEP 7.2 ON n0 CANCELLED AT 2026-11-22T15:00:01 "
+                 "DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***"),
+            "node failure",
+            "",
+        ),
+    ],
+)  # fmt: skip
+def test_a_step_that_slurm_ends_says_so_and_is_over(line, why, nodes):
+    clock = itertools.count(0.0, 0.5)
+    events = list(stream(Spoken([says(0, "phase", phase="ddp"), line], is_over=False), clock=lambda: next(clock)))
+    assert [(e.why, e.nodes) for e in events if isinstance(e, CutOff)] == [(why, nodes)]
+    assert events[-1].kind == "ended"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fairlead.base.nodeset import NodeSet
-from fairlead.preflight.ranks.facts import RankFacts
+from fairlead.preflight.ranks.facts import CutByScheduler, RankEnd, RankFacts
+from fairlead.preflight.ranks.judge import judge_ranks
 from fairlead.preflight.ranks.judge_start import judge_start
 from fairlead.records.report import bad_nodes
 from fairlead.records.verdict import Verdict, aggregate
@@ -124,3 +125,38 @@ def test_where_as_many_reach_it_as_do_not_it_may_be_the_store_that_cannot_be_rea
 def test_what_others_explain_is_left_to_them():
     assert judge_start(over(begun(), "behind", 3)) == []
     assert judge_start(over(begun(), "rendezvous", 3)) == [], "rank 0 never opened it"
+
+
+# ---- steps that Slurm ended ------------------------------------------------------------------------------------------
+
+
+def killed(facts, *cut):
+    """All ranks but those of n2 end by SIGKILL, as Slurm does it, some seconds apart."""
+    facts.ends[:] = [
+        RankEnd(node=e.node, rank=e.rank, state="failed", rc=-9, error="killed by SIGKILL", at_s=8.0 + e.rank)
+        for e in facts.ends
+        if e.node != "n2"
+    ]
+    facts.lines[:] = [s for s in facts.lines if s.get("phase") != "done"]
+    facts.cut[:] = cut
+    return facts
+
+
+def test_where_slurm_lost_a_node_that_is_blamed_and_not_those_it_then_killed():
+    said = CutByScheduler(why="node failure", said="srun: error: Node failure on n2", nodes="n2")
+    (found,) = judge_ranks(killed(ranks(), said), {})
+    assert (found.code, found.verdict, found.subject.nodes) == ("preflight/node-lost", Verdict.FAIL, ("n2",))
+
+
+@pytest.mark.parametrize("why", ["time limit", "preemption", "cancelled"])
+def test_ranks_of_a_step_that_slurm_ended_are_nobodys_fault(why):
+    """Without its word the first of them would have died by themselves."""
+    (found,) = judge_ranks(killed(ranks(), CutByScheduler(why=why, said="slurmstepd: error: ...")), {})
+    assert (found.code, found.verdict, found.subject.kind) == ("preflight/step-ended", Verdict.UNKNOWN, "job")
+    assert why in found.message
+    assert bad_nodes(judge_ranks(killed(ranks()), {}), NodeSet(NODES))
+
+
+def test_a_word_of_slurm_about_a_node_that_is_not_ours_accuses_nobody():
+    said = CutByScheduler(why="node failure", said="srun: error: Node failure on x]", nodes="x]")
+    assert [f.code for f in judge_ranks(killed(ranks(), said), {})] == ["preflight/step-ended"]

@@ -33,6 +33,8 @@ class RankFacts(msgspec.Struct, kw_only=True):
     """Why the ranks only started and met nobody; empty where they did everything."""
     waiting: Waiting | None = None
     """The step had not begun when it was given up; None where it had."""
+    cut: list[CutByScheduler] = []
+    """What the scheduler said when it ended the step itself, or lost a node of it."""
     broken: str = ""
     """Why the group was stopped from outside: empty where it ended by itself."""
 
@@ -45,6 +47,15 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What srun said."""
     squeue: str = ""
     """`STATE|REASON`, as squeue says it; empty where it could not be asked."""
+
+
+class CutByScheduler(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A step that the scheduler ended."""
+
+    why: str
+    said: str
+    nodes: str = ""
+    """Folded, of those it lays the fault to."""
 
 
 class RankEnd(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

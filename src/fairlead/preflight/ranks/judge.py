@@ -3,7 +3,8 @@
 When a group of ranks fails, every rank complains and one is the cause. The cause is looked for in this order, and the
 complaints of the others are kept as its evidence:
 
-    a rank without the GPU it should have; one that could not start or was not let on (judge_start.py);
+    a rank without the GPU it should have; a step that Slurm ended itself; a rank that could not start or was not let on
+    (judge_start.py);
     a rank whose process ended without an error of its own (killed, crashed); a rank that never started; a rank that
     fell silent while the others spoke; a rail on which nothing arrived; a port whose requests got no answer; a rank
     whose own error is not about a peer; a rank that had not come as far as the others wait for; the peer that most of
@@ -30,7 +31,7 @@ from fairlead.preflight.ranks.judge_reduce import (
     judge_values,
     rank_subject,
 )
-from fairlead.preflight.ranks.judge_start import judge_start
+from fairlead.preflight.ranks.judge_start import judge_cut, judge_start
 from fairlead.preflight.ranks.judge_transport import failed_ports, judge_failures, judge_transport, networks
 from fairlead.preflight.ranks.said import Error, Heard, heard
 from fairlead.preflight.ranks.wanted import Wanted
@@ -64,7 +65,8 @@ def judge_ranks(facts: RankFacts, addresses: Mapping[str, str], wanted: Wanted |
     """All findings of the ranks. `addresses`: node -> its ranks' address; `wanted`: what they are held against."""
     said, wanted = heard(facts), wanted or Wanted()
     garbled = list(_garbled(said))
-    causes = list(judge_no_gpu(said, wanted)) or judge_start(facts) or list(_causes(said, addresses, wanted))
+    causes = list(judge_no_gpu(said, wanted)) or judge_cut(facts) or judge_start(facts)
+    causes = causes or list(_causes(said, addresses, wanted))
     if facts.launch_only:
         return [*garbled, *causes, _not_run(facts)]
     if causes:

@@ -11,8 +11,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fairlead.base.nodeset import fold
+from fairlead.base.nodeset import NodeSet, fold
 from fairlead.base.units import counted
+from fairlead.errors import UsageError
 from fairlead.launch.starts import explained
 from fairlead.preflight.ranks.facts import RankFacts
 from fairlead.records.finding import Evidence, Finding, Subject, node
@@ -25,6 +26,36 @@ _STATES = {
     "stopped": ("T", "is stopped", "kill -CONT PID; find out who stops it: a debugger, a cgroup freezer, job control"),
     "stuck": ("D", "is stuck in the kernel", "cat /proc/PID/stack as root; dmesg -T: a file system or a driver hangs"),
 }
+
+
+def judge_cut(facts: RankFacts) -> list[Finding]:
+    """A step that the scheduler ended itself: the nodes it lays that to, else nobody; empty where it did not."""
+    lost = {n: cut for cut in facts.cut if is_set(cut.nodes) for n in NodeSet(cut.nodes) if n in facts.nodes}
+    if lost:
+        return [
+            Finding(
+                code="preflight/node-lost",
+                verdict=Verdict.FAIL,
+                subject=node(name),
+                message=f"Slurm lost it while ranks ran: {cut.why}",
+                evidence=(Evidence("Slurm", cut.said),),
+                remedy="look at its console, its memory and its load; then drain it",
+            )
+            for name, cut in sorted(lost.items())
+        ]
+    if not facts.cut:
+        return []
+    return [
+        Finding(
+            code="preflight/step-ended",
+            verdict=Verdict.UNKNOWN,
+            subject=Subject(kind="job"),
+            message=f"Slurm ended the ranks' step before they were through: {facts.cut[0].why}",
+            evidence=tuple(Evidence("Slurm", cut.said) for cut in facts.cut[:3]),
+            remedy="scontrol show job; sacct -j JOB; give the job more time, then preflight again",
+            data={"why": facts.cut[0].why},
+        )
+    ]
 
 
 def judge_start(facts: RankFacts) -> list[Finding]:
@@ -73,6 +104,14 @@ def _could_not(facts: RankFacts, failed: Sequence[Said]) -> Iterator[Finding]:
             message=f"{words.means} ({quoted}): {counted(len(nodes), 'node')} said so, and none said otherwise{rest}",
             **more,
         )
+
+
+def is_set(text: str) -> bool:
+    """Whether a word of the scheduler's names nodes."""
+    try:
+        return bool(NodeSet(text))
+    except UsageError:
+        return False
 
 
 def _place(facts: RankFacts, rank: int) -> str:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from fairlead.cluster import Cluster, NodeSet
-from fairlead.launch import Beat, CannotStart, Ended, Event, Held, Over, Patience, RankJob, Said, Wrote, launch
-from fairlead.preflight.ranks.facts import RankEnd, RankFacts, Waiting
+from fairlead.launch import Beat, CannotStart, CutOff, Ended, Event, Held, Over, Patience, RankJob, Said, Wrote, launch
+from fairlead.preflight.ranks.facts import CutByScheduler, RankEnd, RankFacts, Waiting
 from fairlead.preflight.ranks.onnode.perftest import READY_S, RUN_S
 from fairlead.preflight.ranks.wanted import Device
 
@@ -135,6 +135,8 @@ def keep(facts: RankFacts, events: Iterable[Event], note: Callable[[str], object
                 _keep_words(facts, event, num_words)
             case Ended():
                 facts.ends.append(_end(facts, event))
+            case CutOff():
+                facts.cut.append(CutByScheduler(why=event.why, said=event.said[:500], nodes=event.nodes))
             case Held():
                 if facts.waiting is None:
                     note("ranks: the scheduler holds the step back")
