@@ -10,6 +10,7 @@ from cyclopts import Parameter
 from fairlead.base.files import write_atomic
 from fairlead.base.rooms import load
 from fairlead.base.table import table
+from fairlead.base.trust import PRIVATE_FILE
 from fairlead.cli.common import Common
 from fairlead.cli.output import Answer, Session, session
 from fairlead.cli.verbs import verbs
@@ -48,7 +49,7 @@ def show(
     found = find_run(run, place)
     redactor = Redactor.for_run(found) if redact else None
     if pack_to is not None:
-        write_atomic(pack_to, pack(found.path, redactor))
+        write_atomic(pack_to, pack(found.path, redactor), mode=PRIVATE_FILE)
         session().note(f"packed {found.path.name} into {pack_to}")
     document = found.result()
     findings = found.findings()

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from fairlead.base.files import disk_errors, write_atomic
+from fairlead.base.trust import PRIVATE_DIR
 from fairlead.errors import ClusterError, UsageError
 from fairlead.probe.join import program
 from fairlead.probe.readers.tree import Tree
@@ -102,7 +103,8 @@ def write_tree(kept: Kept, root: Path) -> int:
 
 
 def _write_tree(kept: Kept, root: Path) -> int:
-    root.mkdir(parents=True, exist_ok=True)
+    root.parent.mkdir(parents=True, exist_ok=True)
+    root.mkdir(exist_ok=True, mode=PRIVATE_DIR)
     place = Tree(str(root))
     links = {k[:-1]: str(v) for k, v in kept.items() if k.endswith("@")}
     files = {k: v for k, v in kept.items() if k.startswith("/") and not k.endswith(("/", "@"))}

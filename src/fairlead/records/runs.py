@@ -192,7 +192,7 @@ class Run:
         self.path = path
         head = path / "run.json"
         try:
-            self.info = from_json(read_file(head, MAX_HEAD_BYTES), RunInfo)
+            self.info = from_json(read_file(head, MAX_HEAD_BYTES, follow=False), RunInfo)
         except OSError as exc:
             raise RunError("run/not-a-run", f"{path} is not a run folder: {head.name}: {exc.strerror}") from exc
         except ValueError as exc:
@@ -202,7 +202,7 @@ class Run:
         """One file of the folder as a record."""
         path = self.path / name
         try:
-            return from_json(read_file(path, MAX_PART_BYTES), kind)
+            return from_json(read_file(path, MAX_PART_BYTES, follow=False), kind)
         except FileNotFoundError as exc:
             why = "the run was cut short" if name == "result.json" else "this verb does not write it"
             raise RunError("run/no-part", f"{self.path.name} has no {name}: {why}") from exc

@@ -9,6 +9,7 @@ import pytest
 
 from fairlead.errors import ClusterError, UsageError
 from fairlead.probe import local, parse, split_capture, write_tree
+from fairlead.probe.readers.imds import COMPUTE, EVENTS, KEPT
 from support import trees
 from support.judging import facts_of, small
 
@@ -140,3 +141,26 @@ def test_facts_of_a_record_survive_json() -> None:
 
     record = facts_of(small())
     assert from_json(to_json(record), NodeFacts) == record
+
+
+def test_a_capture_holds_of_the_environment_the_log_and_the_platform_what_facts_use(tmp_path: Path) -> None:
+    m = small()
+    words = "SECRET0 SECRET1 SECRET2 SECRET3 SECRET4 SECRET5 SECRET6 SECRET7"
+    m.put(
+        "/proc/self/environ",
+        "HF_TOKEN=SECRET0\0NCCL_DEBUG=WARN\0HOME=/home/SECRET1\0NCCL_TOKEN=SECRET2\0SLURM_JWT=SECRET3\0"
+        "SSH_CONNECTION=10.2.0.1 40000 10.2.0.4 22\0LS_COLORS=SECRET4\0no-name\0\0",
+    )
+    m.put(
+        trees.cmd_path(["dmesg", "--raw"]),
+        "<4>[    1.000000] NVRM: x\n<12>[    2.000000] login: SECRET5\n<6>[    3.0] b\n",
+    )
+    compute = {"vmId": "v", "customData": "SECRET6", "tags": "owner:SECRET7", "osProfile": {"adminUsername": words}}
+    m.put(KEPT[COMPUTE], json.dumps(compute))
+    m.put(KEPT[EVENTS], json.dumps({"Events": [{"EventId": "e", "Extra": words}], "DocumentIncarnation": 1}))
+    document = trees.run_program(m.write(tmp_path / "one"), "--capture")
+    assert document["facts"]["host"]["environment"] == {"NCCL_DEBUG": "WARN"}
+    assert document["facts"]["net"]["reached_at"] == "10.2.0.4"
+    assert document["facts"]["imds"]["compute"] == {"vmId": "v"}
+    assert document["facts"]["imds"]["events"] == [{"EventId": "e"}]
+    assert [word for word in words.split() if word in json.dumps(document)] == []

@@ -2,7 +2,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import tarfile
+import time
+
+import pytest
 
 from fairlead.records.facts import NodeFacts
 from fairlead.records.finding import Finding, node
@@ -98,3 +102,115 @@ def test_without_a_redactor_the_pack_is_exact(tmp_path):
     with tarfile.open(fileobj=io.BytesIO(pack(folder.path, None))) as tar:
         for member in tar.getmembers():
             assert tar.extractfile(member).read() == (tmp_path / member.name).read_bytes()
+
+
+# ---- secrets, homes, and what means harm -----------------------------------------------------------------------------
+
+
+def test_what_a_key_or_a_flag_says_is_secret_goes_whatever_it_looks_like():
+    tree = Redactor().tree
+    assert tree({"client_secret": "hunter2", "env": {"HF_TOKEN": "hunter2", "NCCL_DEBUG": "WARN"}}) == {
+        "client_secret": "<redacted>",
+        "env": {"HF_TOKEN": "<redacted>", "NCCL_DEBUG": "WARN"},
+    }
+    assert tree({"credentials": {"user": "ann", "list": ["hunter2", 5]}}) == {
+        "credentials": {"user": "<redacted>", "list": ["<redacted>", 5]}
+    }
+    assert tree({"argv": ["exec", "--", "login", "--token", "hunter2", "-w", "n1", "--password=hunter2"]}) == {
+        "argv": ["exec", "--", "login", "--token", "<redacted>", "-w", "n1", "--password=<redacted>"]
+    }
+
+
+def test_every_home_directory_is_somebody_and_the_same_one_again():
+    redact = Redactor(words={"/home/ann": "/home/user", "ann": "user"}).text
+    assert redact("/home/ann/x /home/bob.smith/y /home/eve /home/bob.smith") == (
+        "/home/user/x /home/user-1/y /home/user-2 /home/user-1"
+    )
+    assert redact("/mnt/home/bob.smith/z /Users/Carl /home") == "/mnt/home/user-1/z /Users/user-3 /home"
+
+
+def test_names_with_dots_marks_and_many_words_go_too():
+    redact = Redactor(
+        nodes=["n_1", "n1.rack-2", "ann@n7", "10.0.0.9"], words={"my vm (blue)": "vm", "a/b": "path"}
+    ).text
+    assert redact("n_1 N1.rack-2 ann@n7 10.0.0.9 n1.rack-3 My VM (blue) xa/b a/b") == (
+        "node-003 node-002 node-001 node-000 n1.rack-3 vm xa/b path"
+    )
+    assert redact("n1.rack-2.deep.domain.example and n_1.json") == "node-002 and node-003.json"
+
+
+def test_a_pack_holds_no_file_of_elsewhere(tmp_path):
+    folder = made(tmp_path / "runs")
+    (tmp_path / "id_rsa").write_text("precious")
+    (tmp_path / "dot-ssh").mkdir()
+    (tmp_path / "dot-ssh" / "id_rsa").write_text("precious")
+    (folder.path / "facts" / "n9.json").symlink_to(tmp_path / "id_rsa")
+    (folder.path / "more").symlink_to(tmp_path / "dot-ssh")
+    os.mkfifo(folder.path / "pipe")
+    for redactor in (None, Redactor()):
+        with tarfile.open(fileobj=io.BytesIO(pack(folder.path, redactor))) as tar:
+            found = {m.name.partition("/")[2]: tar.extractfile(m).read() for m in tar.getmembers()}
+        assert not {"facts/n9.json", "more/id_rsa", "pipe"} & set(found)
+        assert b"precious" not in b"".join(found.values())
+        assert "result.json" in found
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "a",
+        "0",
+        "[",
+        "]",
+        "[1",
+        "[1,",
+        "[0-9]",
+        "n[0-9]",
+        "n1-",
+        "n1.",
+        "n1",
+        ":",
+        "1:",
+        "1.",
+        "0x",
+        "/home/",
+        "/home/a",
+        "-",
+        "@",
+    ],
+)
+def test_the_time_of_a_text_grows_with_its_length_and_no_faster(unit):
+    redactor = Redactor(nodes=[f"n{i}-r{j}" for i in range(20) for j in range(50)])
+    text = unit * (300_000 // len(unit))
+    started = time.process_time()
+    redactor.text(text)
+    assert time.process_time() - started < 5.0, "with its square it would be minutes"
+
+
+def test_many_names_and_many_sets_cost_no_more_than_they_are_long():
+    redactor = Redactor(nodes=[f"h{i:05}" for i in range(20_000)], words={f"/disk/{i}/x": f"d{i}" for i in range(2000)})
+    lines = [
+        f"h{i:05} and h[{i:05}-{i + 9:05}] at 10.0.{i >> 8 & 255}.{i & 255} /disk/{i % 3000}/x" for i in range(20_000)
+    ]
+    started = time.process_time()
+    shown = redactor.text("\n".join(lines))
+    assert time.process_time() - started < 15.0
+    assert "h00" not in shown
+
+
+@pytest.mark.parametrize(
+    "text", ["n[0-999999]", "n[0-99999999999]", "n[0-999999999999999999999]", "r[0-999]n[0-999]x[0-9]"]
+)
+def test_a_set_of_a_million_names_is_one_stand_in(text):
+    started = time.process_time()
+    assert Redactor(nodes=["n1"]).text(f"on {text} it") == "on <nodes-1> it"
+    assert time.process_time() - started < 1.0
+
+
+def test_a_flood_of_large_sets_is_bounded_and_a_set_that_is_said_again_is_not():
+    redactor = Redactor(nodes=["n1"])
+    assert redactor.text("n[1-900] " * 2000) == "node-[000-899] " * 2000
+    for i in range(1000):
+        redactor.text(f"on n[0-19{i:03}] it")
+    assert redactor.text("on n[0-19] it").startswith("on <nodes-")
+    assert redactor.text("n[1-900]") == "node-[000-899]"

@@ -12,12 +12,15 @@ SHOWN = re.compile(
     r"|HSA_"  # codespell:ignore hsa
     r"|SLURM_(JOB_ID|NODEID|JOB_PARTITION|CLUSTER_NAME|GPUS_ON_NODE)\Z"
 )
-"""Environment variables that change how a job communicates. No other variable leaves the node."""
+"""Environment variables that change how a job communicates. No other variable leaves the node, but one:"""
+
+REACHED_BY = "SSH_CONNECTION"
+"""Addresses and ports of both ends, where ssh came here (man 1 ssh)."""
 
 FIRST_PID_NAMESPACE = "pid:[4026531836]"
 """linux include/linux/proc_ns.h: PROC_PID_INIT_INO is 0xEFFFFFFC."""
 
-SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|_KEY\Z")
+SECRET = re.compile(r"(?i)TOKEN|SECRET|PASSW|CREDENTIAL|JWT|(_|\A)(KEY|PASS|PWD|SIG|SAS)\Z")
 
 
 def read_host(tree: Tree) -> dict[str, Any]:
@@ -57,14 +60,18 @@ def _kvp(tree: Tree) -> dict[str, str]:
     """What the Hyper-V host tells its guest: fixed records of a 512-byte key and a 2,048-byte value, NUL-padded
     (linux include/uapi/linux/hyperv.h: HV_KVP_EXCHANGE_MAX_KEY_SIZE and _VALUE_SIZE).
     """
-    data = tree.read_bytes("/var/lib/hyperv/.kvp_pool_3")
+    data = tree.read_bytes("/var/lib/hyperv/.kvp_pool_3", used=_names_of_machines)
     found = {}
-    for start in range(0, len(data) - 2559, 2560):
+    for start in range(0, len(data), 2560):
         key, value = (part.split(b"\0", 1)[0] for part in (data[start : start + 512], data[start + 512 : start + 2560]))
-        name = key.decode("utf-8", "backslashreplace")
-        if name.startswith(("PhysicalHostName", "VirtualMachine", "HostName")):
-            found[name] = value.decode("utf-8", "backslashreplace")
+        found[key.decode("utf-8", "backslashreplace")] = value.decode("utf-8", "backslashreplace")
     return found
+
+
+def _names_of_machines(data: bytes) -> bytes:
+    """The whole records of a pool that name this machine or the one under it."""
+    records = [data[start : start + 2560] for start in range(0, len(data) - 2559, 2560)]
+    return b"".join(r for r in records if r.startswith((b"PhysicalHostName", b"VirtualMachine", b"HostName")))
 
 
 def _os(tree: Tree) -> dict[str, Any]:
@@ -188,12 +195,25 @@ def _pid_namespace(tree: Tree) -> Any:
 
 def _environment(tree: Tree) -> dict[str, str]:
     tree.source(("environment",), "/proc/self/environ")
-    found = {}
-    for part in tree.read_bytes("/proc/self/environ").split(b"\0"):
-        name, mark, value = part.decode("utf-8", "backslashreplace").partition("=")
-        if mark and SHOWN.match(name) and not SECRET.search(name):
-            found[name] = value[:1000]
-    return dict(sorted(found.items()))
+    found = environment(tree)
+    return {name: value for name, value in sorted(found.items()) if name != REACHED_BY}
+
+
+def environment(tree: Tree) -> dict[str, str]:
+    """The variables that are used, and no other: what else stands there stays on the node, also in a capture."""
+    data = tree.read_bytes("/proc/self/environ", used=_used_variables)
+    pairs = (part.decode("utf-8", "backslashreplace").partition("=") for part in data.split(b"\0") if part)
+    return {name: value for name, _, value in pairs}
+
+
+def _used_variables(data: bytes) -> bytes:
+    kept = []
+    for part in data.split(b"\0"):
+        name, mark, value = part.partition(b"=")
+        word = name.decode("utf-8", "backslashreplace")
+        if mark and (word == REACHED_BY or (SHOWN.match(word) and not SECRET.search(word))):
+            kept.append(name + b"=" + value[:1000])
+    return b"\0".join(kept)
 
 
 def _nccl_conf(tree: Tree) -> dict[str, str]:

@@ -85,20 +85,21 @@ def _asked(tree: Tree, path: str, take: Any) -> Any:
             tree.kept["?" + KEPT[path]] = missing.why
         found = hole(missing.why, source)
         return {**found, "needs": ROUTE} if missing.why.startswith(NO_ANSWER) else found
-    if tree.kept is not None:
-        tree.kept[KEPT[path]] = text
     try:
-        return take(json.loads(text))
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return hole("is not the JSON it should be", source)
+        used = take(json.loads(text))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        used = None
+    if tree.kept is not None:  # no more of it than is used: a VM's custom data and tags are nobody else's
+        tree.kept[KEPT[path]] = json.dumps(used)
+    return hole("is not the JSON it should be", source) if used is None else used.get("Events", used)
 
 
 def _compute(found: dict[str, Any]) -> dict[str, Any]:
     return {key: found[key] for key in KEYS if key in found}
 
 
-def _events(found: dict[str, Any]) -> list[dict[str, Any]]:
-    return [{key: event[key] for key in EVENT_KEYS if key in event} for event in found["Events"]]
+def _events(found: dict[str, Any]) -> dict[str, Any]:
+    return {"Events": [{key: event[key] for key in EVENT_KEYS if key in event} for event in found["Events"]]}
 
 
 def _ask(path: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from typing import Any, Iterator
+from typing import Any, Callable, Iterator
 
 from fairlead.probe.readers.tree import Hole, Tree, hole
 
@@ -52,7 +52,7 @@ def read_kernel_log(tree: Tree) -> dict[str, Any]:
     tree.source((), where)
     if not found:
         return _hole_of(refused)
-    kept = [line for line in found if line[1] <= 4 or SUBJECTS.search(line[2])]
+    kept = [line for line in found if is_wanted(line)]
     lines, num_alike, num_left_out = bounded(kept)
     return {
         "lines": [[round(seconds, 3), level, text[:400]] for seconds, level, text in lines],
@@ -61,6 +61,11 @@ def read_kernel_log(tree: Tree) -> dict[str, Any]:
         "num_left_out": num_left_out,
         "first_s": round(found[0][0], 3),
     }
+
+
+def is_wanted(line: Line) -> bool:
+    """Whether a line is a fact: a warning or worse, or of a driver that jobs depend on."""
+    return line[1] <= 4 or SUBJECTS.search(line[2]) is not None
 
 
 def bounded(lines: list[Line]) -> tuple[list[Line], int, int]:
@@ -129,7 +134,7 @@ def _kmsg(tree: Tree) -> Iterator[Line]:
         line = text.split("\n")[0]
         raw.append(((int(fields[2]) / 1e6, int(fields[0]) & 7, line), head + ";" + line))
     if tree.kept is not None and raw:
-        wanted, _, _ = bounded([line for line, _ in raw if line[1] <= 4 or SUBJECTS.search(line[2])])
+        wanted, _, _ = bounded([line for line, _ in raw if is_wanted(line)])
         # the newest record shows that the log could be read, also where no line of it is a fact
         there = {*wanted, raw[-1][0]}
         tree.kept["/dev/kmsg"] = "\n".join(text for line, text in raw if line in there)
@@ -138,23 +143,49 @@ def _kmsg(tree: Tree) -> Iterator[Line]:
 
 def _dmesg(tree: Tree) -> Iterator[Line]:
     """`<6>[    5.140900] NET: Registered protocol family 10`: facility and level in one number, as in syslog."""
-    for line in tree.run(DMESG, 3.0).split("\n"):
-        match = re.match(r"<(\d+)>\[ *(\d+\.\d+)\] (.*)", line)
-        if match and not int(match.group(1)) >> 3:
-            yield float(match.group(2)), int(match.group(1)) & 7, match.group(3)
+    for line in tree.run(DMESG, 3.0, used=lambda data: _used_lines(data, _dmesg_line)).split("\n"):
+        found = _dmesg_line(line)
+        if found:
+            yield found
+
+
+def _dmesg_line(line: str) -> Line | None:
+    match = re.match(r"<(\d{1,9})>\[ *(\d{1,12}\.\d{1,9})\] (.*)", line)
+    if match and not int(match.group(1)) >> 3:
+        return float(match.group(2)), int(match.group(1)) & 7, match.group(3)
+    return None
 
 
 def _journal(tree: Tree) -> Iterator[Line]:
     """A JSON object a line. The journal calls the kernel's own words `kernel`, and programs' by their names."""
-    for line in tree.run(JOURNAL, 4.0).split("\n"):
-        try:
-            entry = json.loads(line)
-            text, level = entry["MESSAGE"], int(entry["PRIORITY"])
-            seconds = int(entry["_SOURCE_MONOTONIC_TIMESTAMP"]) / 1e6
-        except (ValueError, KeyError, TypeError):
-            continue
-        if entry.get("SYSLOG_IDENTIFIER") == "kernel" and isinstance(text, str):
-            yield seconds, level & 7, text.replace("\n", "\\x0a")  # as /dev/kmsg writes it
+    for line in tree.run(JOURNAL, 4.0, used=lambda data: _used_lines(data, _journal_line)).split("\n"):
+        found = _journal_line(line)
+        if found:
+            yield found
+
+
+def _journal_line(line: str) -> Line | None:
+    try:
+        entry = json.loads(line)
+        text, level = entry["MESSAGE"], int(entry["PRIORITY"])
+        seconds = int(entry["_SOURCE_MONOTONIC_TIMESTAMP"]) / 1e6
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return None
+    if entry.get("SYSLOG_IDENTIFIER") == "kernel" and isinstance(text, str):
+        return seconds, level & 7, text.replace("\n", "\\x0a")  # as /dev/kmsg writes it
+    return None
+
+
+def _used_lines(data: bytes, parse: Callable[[str], Line | None]) -> bytes:
+    """What a capture holds: the kernel's own words that are facts, and the newest, which shows that there are any."""
+    kept, newest = [], ""
+    for line in data.decode("utf-8", "replace").split("\n"):
+        found = parse(line)
+        if found:
+            newest = line
+        if found and is_wanted(found):
+            kept.append(line)
+    return "\n".join(kept if newest in kept[-1:] else [*kept, newest]).encode()
 
 
 def _live_records(tree: Tree) -> list[bytes]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from fairlead.probe.readers.host import REACHED_BY, environment
 from fairlead.probe.readers.tree import Tree, hole, key_values, number, read_or_hole, safe_name
 
 SYS_NET = "/sys/class/net"
@@ -94,11 +95,8 @@ def _default6(tree: Tree) -> str:
 
 def _reached_at(tree: Tree) -> str:
     """The address of this node that ssh came to; empty where it did not (man 1 ssh: SSH_CONNECTION)."""
-    for entry in tree.read_bytes("/proc/self/environ").split(b"\0"):
-        words = entry.decode("utf-8", "replace").partition("SSH_CONNECTION=")[2].split()
-        if entry.startswith(b"SSH_CONNECTION=") and len(words) == 4:
-            return words[2]
-    return ""
+    words = environment(tree).get(REACHED_BY, "").split()
+    return words[2] if len(words) == 4 else ""
 
 
 def _place(tree: Tree) -> dict[str, Any]:

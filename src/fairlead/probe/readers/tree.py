@@ -90,8 +90,8 @@ class Tree:
 
     # ---- files -----------------------------------------------------------------------------------------------------
 
-    def read_bytes(self, path: str, limit: int = MAX_FILE) -> bytes:
-        """A whole file. Raises Absent or Hole."""
+    def read_bytes(self, path: str, limit: int = MAX_FILE, used: Callable[[bytes], bytes] | None = None) -> bytes:
+        """A whole file; with `used`, what of it is used: nothing else goes into a capture. Raises Absent or Hole."""
         try:
             # a FIFO or a terminal in place of a file must not hang the reader
             handle = os.open(self._locate(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -110,6 +110,8 @@ class Tree:
         if size > limit:
             raise Hole("is larger than %d bytes" % limit, path)
         data = b"".join(parts)
+        if used is not None:
+            data = used(data)
         self._keep(path, data)
         return data
 
@@ -209,8 +211,17 @@ class Tree:
         self._keep(name, b"%.3f\n" % took_s)
         return text, took_s
 
-    def run(self, argv: list[str], limit_s: float, fine: tuple[int, ...] = (0,)) -> str:
-        """What a command prints. Raises Absent (no such command) or Hole (failed, too slow, too much)."""
+    def run(
+        self,
+        argv: list[str],
+        limit_s: float,
+        fine: tuple[int, ...] = (0,),
+        used: Callable[[bytes], bytes] | None = None,
+    ) -> str:
+        """What a command prints. Raises Absent (no such command) or Hole (failed, too slow, too much).
+
+        `used` says what of it a capture holds.
+        """
         source = " ".join(argv)
         if self.live:
             status, data = self._run_live(argv, limit_s, source)
@@ -224,7 +235,7 @@ class Tree:
                     self._note_absent(argv[0])
                     raise Absent("no such command", source) from None
                 raise Hole("the captured tree does not hold its output", source) from None
-        self._keep("/cmd/" + slug(argv), data)
+        self._keep("/cmd/" + slug(argv), used(data) if used is not None else data)
         if status:
             self._keep("/cmd/" + slug(argv) + ".rc", b"%d" % status)
         text = data.decode("utf-8", "replace")
