@@ -162,7 +162,7 @@ def _leave_out_others(n: Node, found: Ports, enough: int) -> None:
     port that is down shows no rate of its own, and stays.
     """
     accepted = n.expect.get("hca_rates_gbps") or ()
-    right = [p for p in found.chosen if _rate(n.peek("ib.devices", *keys_of(p), "rate")) in accepted]
+    right = [p for p in found.chosen if rate_of(n.peek("ib.devices", *keys_of(p), "rate")) in accepted]
     if len(right) == enough:
         others = [p for p in found.chosen if p not in right and _is_up(n, p)]
         found.chosen = [p for p in found.chosen if p not in others]
@@ -174,7 +174,8 @@ def _is_up(n: Node, port: str) -> bool:
     return is_active(n, port) and state_of(physical, PHYSICAL_STATES) in ("LinkUp", "")
 
 
-def _rate(text: object) -> float | None:
+def rate_of(text: object) -> float | None:
+    """The number of a rate such as `400 Gb/sec (4X NDR)`, in Gb/s; None where there is none."""
     try:
         return float(str(text).split()[0])
     except (ValueError, IndexError):

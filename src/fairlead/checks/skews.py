@@ -101,6 +101,8 @@ def _pkeys(n: Node) -> Values:
 
 def _rates(n: Node) -> Values:
     rates = {number_of(n.get("ib.devices", *keys_of(p), "rate"), f"ib.devices.{p}.rate") for p in _up(n)}
+    if rates and n.expect.get("hca_rates_gbps"):
+        rates = {max(rates)}  # a slower port of the node is told by itself
     return {"": " and ".join(f"{r:g}" for r in sorted(rates)) + " Gb/s"} if rates else {}
 
 

@@ -13,6 +13,7 @@ from fairlead.checks.hcas import (
     is_active,
     keys_of,
     ports_of,
+    rate_of,
     state_of,
 )
 from fairlead.checks.messages import judge_messages
@@ -163,6 +164,13 @@ def _unless_down(n: Node, part: str, fault: Outcome) -> Outcome:
     return fault if is_active(n, part) else skip("the port is not active: see ib/port-state")
 
 
+def _best_rate(n: Node) -> float:
+    """Of the right rates, the highest that a port of the node has: where several are right, a node has one of them."""
+    accepted = n.expect.get("hca_rates_gbps")
+    rates = (rate_of(n.peek(IB, *keys_of(port), "rate")) for port in choose(n).chosen)
+    return max((r for r in rates if r is not None and r in accepted), default=0.0)
+
+
 def rate(n: Node, part: str) -> Outcome:
     """The port runs at a rate the VM size has."""
     text, accepted = n.get(IB, *keys_of(part), "rate"), n.expect.get("hca_rates_gbps")
@@ -174,6 +182,9 @@ def rate(n: Node, part: str) -> Outcome:
         "limit_source": n.expect.origin("hca_rates_gbps"),
     }
     if found in accepted:
+        best = n.once("best RDMA rate", _best_rate)
+        if found < best:
+            return bad(f"{text}, where another port of the node has {best:g} Gb/s", **data)
         return ok(f"{found:g} Gb/s", **data)
     physical = state_of(n.get_or("LinkUp", "the link is up", IB, *keys_of(part), "phys_state"), PHYSICAL_STATES)
     if physical != "LinkUp" and (physical or not is_active(n, part)):
