@@ -181,7 +181,7 @@ class Ranks:
             yield CannotStart(**own, why=why, kind=kind, text=text)
         else:
             if what == "store":
-                self.send({"do": "store", "port": said.get("port")})
+                self.send({"do": "store", "host": said.get("host"), "port": said.get("port")})
             yield Said(**own, what=what, fields=said)
 
     def _end(self, result: Result) -> Ended:

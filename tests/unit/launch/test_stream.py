@@ -123,7 +123,7 @@ def test_a_line_that_came_in_pieces_is_one_message_and_two_processes_of_a_rank_d
 def test_where_rank_0_is_is_passed_on_to_all():
     group = Spoken([says(0, "store", host="fd00::1", port=4711)])
     list(stream(group, wanted=1))
-    assert {"do": "store", "port": 4711} in group.sent
+    assert {"do": "store", "host": "fd00::1", "port": 4711} in group.sent
 
 
 def test_what_is_no_message_is_passed_on_as_it_is():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fairlead.base.nodeset import NodeSet
-from fairlead.preflight.ranks.facts import CutByScheduler, RankEnd, RankFacts
+from fairlead.preflight.ranks.facts import CutByScheduler, RankEnd, RankFacts, nodes_by_rank
 from fairlead.preflight.ranks.judge import judge_ranks
 from fairlead.preflight.ranks.judge_start import judge_start
 from fairlead.records.report import bad_nodes
@@ -160,3 +160,31 @@ def test_ranks_of_a_step_that_slurm_ended_are_nobodys_fault(why):
 def test_a_word_of_slurm_about_a_node_that_is_not_ours_accuses_nobody():
     said = CutByScheduler(why="node failure", said="srun: error: Node failure on x]", nodes="x]")
     assert [f.code for f in judge_ranks(killed(ranks(), said), {})] == ["preflight/step-ended"]
+
+
+# ---- nodes that Slurm numbers in its own order -----------------------------------------------------------------------
+
+ORDER = ("n3", "n0", "n2", "n1")
+"""As switches are ranked where TopologyParam has SwitchAsNodeRank (slurm.conf(5))."""
+
+
+def numbered_otherwise():
+    facts = ranks()
+    for line in facts.lines:
+        line["node"] = ORDER[line["rank"] // 2]
+    return facts
+
+
+def test_ranks_that_never_spoke_are_on_the_node_that_nobody_claims():
+    facts = numbered_otherwise()
+    facts.lines[:] = [s for s in facts.lines if s["rank"] not in (4, 5, 6, 7)]
+    assert nodes_by_rank(facts) == ["n3", "n3", "n0", "n0", "n2", "n2", "n1", "n1"]
+    facts.ends[:] = []
+    found = judge_ranks(facts, {})
+    assert [(f.code, f.subject.nodes) for f in found] == [("preflight/rank-missing", (n,)) for n in ("n1", "n2")]
+
+
+def test_who_is_late_is_named_by_what_it_said_of_itself():
+    facts = over(store(numbered_otherwise()), "rendezvous", 6, 7)  # the launcher takes them to be on n3
+    facts.lines[-3]["node"] = "n3"
+    assert [f.subject.nodes for f in judge_start(facts)] == [("n1",)]

@@ -20,7 +20,7 @@ import time
 from datetime import timedelta
 
 from fairlead.launch.onnode.me import CannotStart, Me
-from fairlead.launch.onnode.place import folded
+from fairlead.launch.onnode.place import folded, source_towards
 from fairlead.launch.onnode.share import import_torch
 
 TYPE_CHECKING = False
@@ -157,16 +157,26 @@ class Group:
             self.torch.cuda.synchronize()
 
     def open_store(self) -> Any:
-        """Rank 0: at its own address alone, at a port that is free there."""
+        """Rank 0: at its own address alone, at a port that is free there.
+
+        A scheduler that numbers nodes in another order puts rank 0 elsewhere: then at that node's address, by which it
+        reaches the other.
+        """
         me, host = self.me, self.me.config["host"]
         sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         try:
-            sock.bind((host, me.config.get("port", 0)))
+            try:
+                sock.bind((host, me.config.get("port", 0)))
+            except OSError:
+                host = source_towards(host)
+                if not host:
+                    raise
+                sock.bind((host, me.config.get("port", 0)))
         except OSError as error:
-            text = f"rank 0 cannot listen at {host}: {error.strerror}"
+            text = f"rank 0 cannot listen at {me.config['host']}: {error.strerror}"
             raise CannotStart("no-address", text) from None
         port = sock.getsockname()[1]
-        store = self.store(port, master_listen_fd=sock.detach(), is_master=True)
+        store = self.store(host, port, master_listen_fd=sock.detach(), is_master=True)
         me.say("store", host=host, port=port)
         return store
 
@@ -175,13 +185,13 @@ class Group:
         found = self.me.hear("store", self.me.config["timeout_s"])
         if found is None:
             raise TimeoutError("nobody said where the rendezvous is")
-        return self.store(found["port"])
+        return self.store(found.get("host") or self.me.config["host"], found["port"])
 
-    def store(self, port: int, **more: Any) -> Any:
+    def store(self, host: str, port: int, **more: Any) -> Any:
         """The kind torch has, which then carries the process group's addresses, too."""
         me = self.me
         limit = timedelta(seconds=me.config["timeout_s"])
-        return self.dist.TCPStore(me.config["host"], port, timeout=limit, wait_for_workers=False, **more)
+        return self.dist.TCPStore(host, port, timeout=limit, wait_for_workers=False, **more)
 
     def wait_for_all(self, store: Any) -> None:
         """Be there, and wait for the others; rank 0 names those that are not."""

@@ -68,3 +68,22 @@ class RankEnd(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: str = ""
     stderr: str = ""
     at_s: float = 0.0
+
+
+def nodes_by_rank(facts: RankFacts) -> list[str]:
+    """The node of each rank, also of those that never spoke.
+
+    A scheduler may number its nodes in another order than ours (slurm.conf, TopologyParam=SwitchAsNodeRank). So what
+    ranks said of themselves counts, and a silent node's ranks are on one of those that nobody claims.
+    """
+    each = max(1, facts.per_node)
+    claimed: dict[int, str] = {}
+    for line in facts.lines:
+        rank, name = line.get("rank"), line.get("node")
+        if line.get("say") == "start" and isinstance(rank, int) and name in facts.nodes:
+            claimed.setdefault(rank // each, str(name))
+    free = set(facts.nodes) - set(claimed.values())
+    ours = [claimed.get(i) or (name if name in free else "") for i, name in enumerate(facts.nodes)]
+    left = iter([name for name in facts.nodes if name in free - set(ours)])
+    ours = [name or next(left, facts.nodes[i]) for i, name in enumerate(ours)]
+    return [ours[min(rank // each, len(ours) - 1)] for rank in range(facts.wanted)] if ours else []

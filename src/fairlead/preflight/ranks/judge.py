@@ -213,8 +213,7 @@ def _missing(ranks: list[int], said: Heard) -> Iterator[Finding]:
     by_node: defaultdict[str, list[int]] = defaultdict(list)
     ends = {e.rank: e for e in facts.ends}
     for rank in ranks:
-        name = ends[rank].node if rank in ends else facts.nodes[min(rank // facts.per_node, len(facts.nodes) - 1)]
-        by_node[name].append(rank)
+        by_node[said.node_of(rank)].append(rank)
     for name, mine in sorted(by_node.items()):
         why = next((ends[r].error for r in mine if r in ends and ends[r].error), "")
         words = next((ends[r].stderr.splitlines()[-1] for r in mine if r in ends and ends[r].stderr), "")

@@ -15,7 +15,7 @@ from fairlead.base.nodeset import NodeSet, fold
 from fairlead.base.units import counted
 from fairlead.errors import UsageError
 from fairlead.launch.starts import explained
-from fairlead.preflight.ranks.facts import RankFacts
+from fairlead.preflight.ranks.facts import RankFacts, nodes_by_rank
 from fairlead.records.finding import Evidence, Finding, Subject, node
 from fairlead.records.verdict import Verdict
 
@@ -63,7 +63,8 @@ def judge_start(facts: RankFacts) -> list[Finding]:
     failed = [s for s in facts.lines if s["say"] == "failed"]
     if failed:
         return list(_could_not(facts, failed))
-    over = [s for s in facts.lines if s["say"] == "over"]
+    nodes = dict(enumerate(nodes_by_rank(facts)))
+    over = [{**s, "node": nodes.get(s["rank"], s["node"])} for s in facts.lines if s["say"] == "over"]
     if not over:
         return []
     if over[0]["kind"] in _STATES:

@@ -7,6 +7,7 @@ an end of the judging. What a newer rank says and nobody here knows is left out.
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -14,7 +15,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from fairlead.preflight.ranks.facts import RankFacts
+from fairlead.preflight.ranks.facts import RankFacts, nodes_by_rank
 
 Text = Annotated[str, Meta(max_length=4096)]
 Texts = Annotated[dict[Text, Text], Meta(max_length=512)]
@@ -275,8 +276,12 @@ class Heard:
         """The node a rank is on, also of one that never spoke."""
         if rank in self.start:
             return self.start[rank].node
-        facts = self.facts
-        return facts.nodes[min(rank // max(1, facts.per_node), len(facts.nodes) - 1)] if facts.nodes else ""
+        return self.nodes[min(rank, len(self.nodes) - 1)] if self.nodes else ""
+
+    @functools.cached_property
+    def nodes(self) -> list[str]:
+        """The node of each rank."""
+        return nodes_by_rank(self.facts)
 
 
 def heard(facts: RankFacts) -> Heard:
