@@ -168,14 +168,14 @@ def test_rank_0_names_all_that_are_missing_however_many_they_are(monkeypatch):
 
 def test_rank_0_listens_where_it_is_also_if_slurm_put_it_on_another_node(monkeypatch):
     said = []
-    monkeypatch.setattr(meet, "source_towards", lambda host: "127.0.0.1" if host == "192.0.2.1" else "")
+    monkeypatch.setattr(meet, "source_towards", lambda host: "127.0.0.1" if host == "198.51.100.1" else "")
     group = meet.Group.__new__(meet.Group)
-    group.me = SimpleNamespace(config={"host": "192.0.2.1"}, say=lambda what, **fields: said.append((what, fields)))
-    group.store = lambda host, port, master_listen_fd, is_master: socket.close(master_listen_fd)
+    group.me = SimpleNamespace(config={"host": "198.51.100.1"}, say=lambda what, **fields: said.append((what, fields)))
+    group.store = lambda *_, master_listen_fd, **__: socket.close(master_listen_fd)
     group.open_store()
     ((what, fields),) = said
     assert (what, fields["host"]) == ("store", "127.0.0.1")
     assert fields["port"] > 0
-    group.me.config["host"] = "192.0.2.2"
-    with pytest.raises(me.CannotStart, match=r"cannot listen at 192\.0\.2\.2"):
+    group.me.config["host"] = "198.51.100.2"
+    with pytest.raises(me.CannotStart, match=r"cannot listen at 198\.51\.100\.2"):
         group.open_store()
