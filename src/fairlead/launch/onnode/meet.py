@@ -173,6 +173,7 @@ class Group:
                     raise
                 sock.bind((host, me.config.get("port", 0)))
         except OSError as error:
+            sock.close()
             text = f"rank 0 cannot listen at {me.config['host']}: {error.strerror}"
             raise CannotStart("no-address", text) from None
         port = sock.getsockname()[1]
