@@ -1,11 +1,15 @@
 """Plain columns, two spaces apart, the way kubectl prints them: no boxes, numbers to the right.
 
-Cells may hold what other machines said; line breaks and control characters become spaces.
+Cells may hold what other machines said; line breaks become spaces, what cannot be seen is written out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+
+from fairlead.base.shown import shown
+
+_BREAKS = "\t\n\v\f\r\x1c\x1d\x1e\x85\u00a0\u2028\u2029"
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]], *, indent: str = "") -> str:
@@ -30,7 +34,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]], *, indent: st
 
 def printable(text: str) -> str:
     """Text on one line that cannot move a terminal's cursor, change its colours or turn its reading direction."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
+    return text if text.isprintable() else shown("".join(" " if c in _BREAKS else c for c in text))
 
 
 def _numeric(cell: str) -> bool:

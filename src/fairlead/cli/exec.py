@@ -106,8 +106,7 @@ def _waiting(out: NodeSet) -> str:
 
 def _print_line(line: Line) -> None:
     here = session()
-    stream = here.stdout if line.stream == "stdout" else here.stderr
-    print(f"{line.node}: {line.text}", file=stream, flush=True)
+    here.say(f"{line.node}: {line.text}", here.stdout if line.stream == "stdout" else here.stderr)
 
 
 def _blocks(results: Iterable[Result]) -> list[list[Result]]:
@@ -128,10 +127,15 @@ def _page(blocks: Iterable[Sequence[Result]], paint: Paint, *, with_output: bool
         state = paint.verdict(_VERDICTS[str(one.state)], str(one.state))
         lines = [f"{names}  {state}" + (f"  {one.error}" if one.error else "")]
         if with_output:
-            lines += one.stdout.text.splitlines()
-            lines += [f"stderr  {line}" for line in one.stderr.text.splitlines()]
+            lines += _lines(one.stdout.text)
+            lines += [f"stderr  {line}" for line in _lines(one.stderr.text)]
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
+
+
+def _lines(text: str) -> list[str]:
+    """The lines a command wrote; other characters that break a line elsewhere break none here."""
+    return text.removesuffix("\n").split("\n") if text else []
 
 
 def _counts(results: Sequence[Result]) -> str:

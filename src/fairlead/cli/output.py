@@ -22,6 +22,7 @@ import msgspec
 
 from fairlead import __version__
 from fairlead.base.files import disk_errors
+from fairlead.base.shown import shown, shown_json
 from fairlead.base.table import printable
 from fairlead.base.trust import own_folder, private_opener
 from fairlead.base.units import counted
@@ -103,7 +104,11 @@ class Session:
         """One line for people, on stderr."""
         if not self.quiet:
             self._end_progress()
-            print(text, file=self.stderr, flush=True)
+            self.say(text)
+
+    def say(self, text: str, stream: TextIO | None = None) -> None:
+        """One line at once, on stderr where nothing else is said; what cannot be seen in it is written out."""
+        print(shown(text), file=stream or self.stderr, flush=True)
 
     def progress(self, what: str, done: int, total: int, detail: str = "") -> None:
         """How far we are; a live line on a terminal, a plain line at the start, every 30 s and at the end elsewhere."""
@@ -130,13 +135,13 @@ class Session:
                 self._print_text(answer)
             raise
         if self.json:
-            self._print(to_json(document))
+            self._print(shown_json(to_json(document)))
         else:
             self._print_text(answer)
             if self.folder and not self.quiet:
-                print(f"wrote    {self.folder.path}", file=self.stderr)
+                self.say(f"wrote    {self.folder.path}")
             for hint in answer.hints if not self.quiet else ():
-                print(f"next     {hint}", file=self.stderr)
+                self.say(f"next     {hint}")
         return status
 
     def failed(self, error: BaseException) -> int:
@@ -175,7 +180,7 @@ class Session:
         # where even this cannot be written, the exit status still says it
         with contextlib.suppress(FairleadError, OSError):
             if self.json:
-                self._print(to_json(document))
+                self._print(shown_json(to_json(document)))
             else:
                 self._explain(error, problem)
         return final
@@ -192,8 +197,7 @@ class Session:
             lines.append(f"next     {problem['hint']}")
         if problem["code"].partition("/")[0] != "cli" and not isinstance(error, SpecError):
             lines.append(f"more     fairlead explain {problem['code']}")
-        # a message may quote what a node said
-        print("\n".join(printable(line) for line in "\n".join(lines).split("\n")), file=self.stderr, flush=True)
+        self.say("\n".join(lines))
 
     def close(self) -> None:
         """Let go of log handlers."""
@@ -208,7 +212,7 @@ class Session:
 
         def show(event: Event) -> None:
             self._end_progress()
-            print(printable(line_of(event)), file=self.stderr, flush=True)
+            self.say(printable(line_of(event)))
 
         self._log_to(Events(show))
 
@@ -242,7 +246,7 @@ class Session:
     def _print_text(self, answer: Answer) -> None:
         text = answer.text if isinstance(answer.text, str) else answer.text()
         if text:
-            self._print(text)
+            self._print(shown(text))
 
     def _print(self, text: str) -> None:
         try:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from fairlead.base.shown import shown
 from fairlead.report.palette import VARIABLES, colour
 
 Anchor: TypeAlias = Literal["start", "middle", "end"]
@@ -162,9 +163,8 @@ class Figure:
 
 
 def escape(text: str) -> str:
-    """Text for an element or a quoted attribute. What cannot be seen (controls, bidi overrides) becomes U+FFFD."""
-    clean = "".join(c if c.isprintable() or c in "\t\n" else " " if c.isspace() else "\ufffd" for c in text)
-    return html.escape(clean)
+    """Text for an element or a quoted attribute. What cannot be seen (controls, bidi overrides) is written out."""
+    return html.escape(shown(text.replace("\r\n", "\n").replace("\u00a0", " ")))
 
 
 _NARROW, _WIDE = frozenset("iljtfrI.,:;!|'`()[] "), frozenset("mwMWQOG@%&#")

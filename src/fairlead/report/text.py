@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
+from fairlead.base.shown import coloured
 from fairlead.base.table import printable
 from fairlead.records.finding import Finding
 from fairlead.records.verdict import Verdict
@@ -23,17 +24,20 @@ _COLOURS = {
 
 @dataclass(frozen=True)
 class Paint:
-    """Colour for verdict words and bold for names; the words say everything by themselves."""
+    """Colour for verdict words and bold for names; the words say everything by themselves.
+
+    What it gives is printed through `base/shown.py`.
+    """
 
     on: bool = False
 
     def verdict(self, verdict: Verdict, text: str) -> str:
         """A word in its verdict's colour."""
-        return f"\x1b[{_COLOURS[verdict]}m{text}\x1b[0m" if self.on else text
+        return coloured(_COLOURS[verdict], text) if self.on else text
 
     def bold(self, text: str) -> str:
         """A name."""
-        return f"\x1b[1m{text}\x1b[0m" if self.on else text
+        return coloured("1", text) if self.on else text
 
 
 def paint_for(stream: TextIO) -> Paint:

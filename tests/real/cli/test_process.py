@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -276,3 +277,31 @@ def test_no_program_is_taken_from_the_current_directory(env, tmp_path):
         )
         call("doctor", env=bare)
     assert sorted(p.name for p in tmp_path.glob("ran-*")) == []
+
+
+# ---- what nodes say --------------------------------------------------------------------------------------------------
+
+
+def test_what_a_command_on_a_node_says_drives_no_terminal_in_any_face(env, tmp_path):
+    (tmp_path / "mine.toml").write_text(PLANTED.format(program=sys.executable))
+    says = ["sh", "-c", r"printf '\033[2J\033]0;x\007\302\2332J\342\200\256evil\r\bok\n' | tee /dev/stderr; exit 3"]
+    seen = []
+    for words in (
+        ["exec", "-f", "mine.toml"],
+        ["exec", "-f", "mine.toml", "--live"],
+        ["exec", "-f", "mine.toml", "--json"],
+    ):
+        done = call(*words, "-v", "--", *says, env=env | {"FORCE_COLOR": "1"})
+        assert done.returncode == 3
+        seen.append((done.stdout + done.stderr).decode())
+    for words in (["show", "last"], ["show", "last", "--json"], ["show", "--all"]):
+        done = call(*words, env=env)
+        seen.append((done.stdout + done.stderr).decode())
+    for text in seen:
+        plain = re.sub(r"\x1b\[(?:0|1|2|3[1-5])m", "", text).replace("\r\x1b[2K", "")
+        assert not set(plain) & set("\x1b\x07\x9b\u202e\r\x08"), ascii(plain)
+    assert all("evil" in text for text in seen[:3])
+    assert r"\x1b[2J" in seen[0]
+    assert json.loads(call("exec", "-f", "mine.toml", "--json", "--", *says, env=env).stdout)["results"][0][
+        "stdout"
+    ] == ("\x1b[2J\x1b]0;x\x07\x9b2J\u202eevil\r\bok\n")

@@ -40,4 +40,4 @@ def test_a_row_of_the_wrong_length_is_a_programmer_error():
 
 def test_printable_leaves_good_text_alone():
     assert printable("Gb/s µs … 節点") == "Gb/s µs … 節点"
-    assert printable("a\tb\x00c") == "a b c"
+    assert printable("a\tb\x00c") == "a b\\x00c"

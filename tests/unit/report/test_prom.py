@@ -95,8 +95,8 @@ def test_any_text_can_be_a_label(text):
     assert (labels["part"], labels["cluster"]) == (text, text)
 
 
-def test_what_would_break_a_line_or_a_terminal_becomes_a_blank():
-    assert escape("a\nb\r\x1b[31m\u202e\udc80") == "a b  [31m  "
+def test_what_would_break_a_line_becomes_a_blank_and_what_would_drive_a_terminal_is_written_out():
+    assert escape("a\nb\r\x1b[31m\u202e\udc80") == r"a b \\x1b[31m\\u202e\\udc80"
     assert len(metrics([find(subject=Subject(kind="node", nodes=("n1",), name="a\nb"))])["fairlead_finding"]) == 1
 
 

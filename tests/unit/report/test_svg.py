@@ -27,8 +27,8 @@ def test_whatever_a_node_is_called_the_picture_is_well_formed_and_holds_no_eleme
     }
 
 
-def test_what_cannot_be_seen_is_shown_as_a_replacement():
-    assert escape("a\x1bb\u202ec") == "a\ufffdb\ufffdc"
+def test_what_cannot_be_seen_is_written_out():
+    assert escape("a\x1bb\u202ec") == "a\\x1bb\\u202ec"
     assert escape("a\tb\nc\u00a0d") == "a\tb\nc d"
     assert escape("<&>\"'") == "&lt;&amp;&gt;&quot;&#x27;"
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from fairlead.base.shown import shown
 from fairlead.records.finding import Evidence, Finding, Subject, WaiverNote, node
 from fairlead.records.verdict import Verdict
 from fairlead.report.folding import folded, one_line
@@ -114,7 +115,7 @@ def test_counts_name_only_what_there_is():
 
 def test_colour_adds_nothing_but_colour():
     some = [finding(), finding(Verdict.WARN)]
-    plain, colourful = findings_text(some), findings_text(some, Paint(on=True))
+    plain, colourful = findings_text(some), shown(findings_text(some, Paint(on=True)))
     assert "\x1b[31m" in colourful
     for code in ("\x1b[31m", "\x1b[33m", "\x1b[1m", "\x1b[0m"):
         colourful = colourful.replace(code, "")
