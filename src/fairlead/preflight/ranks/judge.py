@@ -58,7 +58,13 @@ _ABOUT_A_PEER = re.compile(
     r"[Cc]onnection (closed|reset|refused)|[Tt]imed? ?out|Broken pipe|[Ss]ocket|remote process|connectFullMesh|"
     r"DistNetworkError|heartbeat|Gloo|unhandled system error|unhandled cuda error|NCCL"
 )
-_PEER = re.compile(r"(?:peer|to|from) (?:\[([0-9a-f.:]+)\]|([0-9.]+)):\d+")
+_OWN_IN_NCCL = re.compile(
+    r"Cuda failure|Failed to CUDA|shared memory segment|[Cc]annot allocate memory|Too many open files|No space left|"
+    r"Call to ibv_(?:reg_mr|create_cq|create_qp|alloc_pd|open_device)"
+)
+"""What NCCL's last error says of its own process: a CUDA call, memory, files, locked memory."""
+_PEER = re.compile(r"(?:peer|to|from) (?:\[([0-9a-f.:]+)\]:\d+|([0-9.]+):\d+|([\w.:-]+)<\d+>)")
+"""gloo's `[fd00::1]:4711`, and NCCL's `10.0.0.5<4711>` or `n5.cluster<4711>`."""
 
 
 def judge_ranks(facts: RankFacts, addresses: Mapping[str, str], wanted: Wanted | None = None) -> list[Finding]:
@@ -148,7 +154,7 @@ def _causes(said: Heard, addresses: Mapping[str, str], wanted: Wanted) -> Iterat
     if unanswered := list(failed_ports(said, addresses)):
         yield from unanswered
         return
-    own = [e for e in errors.values() if not _ABOUT_A_PEER.search(f"{e.kind} {e.text}")]
+    own = [e for e in errors.values() if _is_own(f"{e.kind} {e.text}")]
     if own:
         for error in sorted(own, key=lambda e: e.at_s):
             yield _own_error(error)
@@ -159,6 +165,11 @@ def _causes(said: Heard, addresses: Mapping[str, str], wanted: Wanted) -> Iterat
             yield _came_late(rank, said)
         return
     yield _nobody_named(said, addresses)
+
+
+def _is_own(text: str) -> bool:
+    """Whether an error is the rank's own; one of the library's says so in the last words it quotes."""
+    return bool(_OWN_IN_NCCL.search(text) if "Last error:" in text else not _ABOUT_A_PEER.search(text))
 
 
 def _is_consequence(end: RankEnd) -> bool:
@@ -296,9 +307,11 @@ def _nobody_named(said: Heard, addresses: Mapping[str, str]) -> Finding:
     Where the library says which port's requests failed, the port that failed most is named beside them.
     """
     facts, errors = said.facts, said.errors
-    owner = {address: name for name, address in addresses.items()}
-    peers = [found[1] or found[2] for e in errors.values() if (found := _PEER.search(e.text))]
-    blamed = Counter(owner[peer] for peer in peers if peer in owner)
+    owner = {address: name for name, address in addresses.items()} | {name: name for name in addresses}
+    # requests that ended in an error are told above, where they are evidence
+    texts = [e.text for e in errors.values() if "Got completion" not in e.text]
+    peers = [found[1] or found[2] or found[3] for text in texts if (found := _PEER.search(text))]
+    blamed = Counter(name for peer in peers if (name := owner.get(peer) or owner.get(peer.partition(".")[0])))
     named = [name for name, num in blamed.items() if num > 1 and num == max(blamed.values())]
     furthest = max(
         (_place(said, r) for r in range(facts.wanted)),
