@@ -66,8 +66,8 @@ class Program:
 @functools.cache
 def _joined(parts: tuple[str, ...], call: str) -> tuple[bytes, str]:
     """The parts as one text, and its digest."""
-    body = "".join(_stripped(_text(part), part, parts) for part in parts) + (f"\n\n{call}\n" if call else "")
-    names = Counter(name for node in ast.parse(body).body for name in _names(node))
+    names: Counter[str] = Counter()
+    body = "".join(_stripped(_text(part), part, parts, names) for part in parts) + (f"\n\n{call}\n" if call else "")
     twice = sorted(name for name, num in names.items() if num > 1)
     assert not twice, f"parts of one program share one name space, and these names stand in two of them: {twice}"
     digest = hashlib.sha256(body.encode()).hexdigest()[:12]
@@ -80,11 +80,15 @@ def _text(part: str) -> str:
     return resources.files(package).joinpath(*path[:-1], path[-1] + ".py").read_text("utf-8")
 
 
-def _stripped(text: str, part: str, parts: Sequence[str]) -> str:
-    """A part without its docstring, its `__future__` line and its imports of other parts, which stand beside it."""
+def _stripped(text: str, part: str, parts: Sequence[str], names: Counter[str]) -> str:
+    """A part without its docstring, its `__future__` line and its imports of other parts, which stand beside it.
+
+    The names it defines are counted in `names`.
+    """
     ours = {name.split(".")[0] for name in parts}
     drop: set[int] = set()
     for index, node in enumerate(ast.parse(text).body):
+        names.update(_names(node))
         is_docstring = index == 0 and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         module = (node.module or "") if isinstance(node, ast.ImportFrom) else ""
         is_ours = module.split(".")[0] in ours

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+from types import SimpleNamespace
+
+import pytest
 
 from fairlead.cluster.protocol import Line, Result, State
 from fairlead.preflight.pairs import drive
@@ -56,6 +59,29 @@ def test_a_node_that_is_later_than_the_others_is_lost():
     assert set(answers.lost) == {1}
     assert "no answer to `burst`" in answers.lost[1]
     assert time.monotonic() - started < 15
+
+
+@pytest.mark.parametrize(("overslept_s", "lost"), [(0.0, {1}), (8.0, set())])
+def test_while_this_side_slept_itself_nobody_was_late(monkeypatch, overslept_s, lost):
+    """A control host that has no processor for seconds: the answer is there, and was only not read."""
+    now = [100.0]
+    monkeypatch.setattr(drive, "time", SimpleNamespace(monotonic=lambda: now[0], time_ns=time.time_ns))
+
+    class Busy(Talk):
+        def read(self, timeout_s):
+            if self.lines:
+                return self.lines.pop(0)
+            now[0] += timeout_s + (overslept_s if len(self.orders) == 1 else 0.0)
+            if overslept_s and len(self.orders) == 1:
+                self.send('{"do": "late"}')
+            return None
+
+    def answers(order):
+        late = order["do"] == "late"
+        return [("n1", {"step": 7})] if late else [("n0", {"step": 7}), ("n2", {"step": 7})]
+
+    step = Step(line={"do": "burst", "step": 7}, expect=frozenset({0, 1, 2}), limit_s=10.0)
+    assert set(Driver(Busy(answers), NODES, lost_s=3.0).perform(step).lost) == lost
 
 
 def test_while_nobody_has_answered_the_step_may_simply_take_long():

@@ -19,6 +19,8 @@ T = TypeVar("T")
 
 BEHIND_S = 2.0
 """How far this side may be behind with its reading."""
+OVERSLEPT_S = 0.25
+"""This side was late itself if a wait took so much longer than it was to take: that wait was nobody's silence."""
 AGENT = (
     "fairlead-agent",
     "fairlead.preflight.pairs.onnode.counting",
@@ -96,8 +98,11 @@ class Driver:
             if step.collect and waiting and not unsent and not has_collected:
                 self.group.send(json.dumps(step.collect, separators=(",", ":")))
                 has_collected, last_word = True, time.monotonic()
-            line = self.group.read(self._wait_s(started, last_word, step, len(waiting)))
+            wait_s, began = self._wait_s(started, last_word, step, len(waiting)), time.monotonic()
+            line = self.group.read(wait_s)
             now = time.monotonic()
+            if now - began > wait_s + OVERSLEPT_S:
+                started, last_word = started + now - began, last_word + now - began
             if self.group.num_starting != starting:
                 started, last_word, starting = now, now, self.group.num_starting
             report = self._report(line) if line is not None else None
