@@ -17,13 +17,16 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 
 from fairlead.train import layer, lockstep, loss, model
+from fairlead.train.disk import DiskStore
 from fairlead.train.gradients import Sum, Way
 from fairlead.train.homes import Home, InHost, OnDevice
 from fairlead.train.lanes import Lanes, Moments, Rng
+from fairlead.train.memory import arena
 from fairlead.train.optimizer import AdamW, Moment, clip_factor
 from fairlead.train.ring import Ring
 from fairlead.train.schedule import hazards, plan
@@ -48,6 +51,10 @@ class Settings:
     """Places for weights on the device; one is computed with, the others are filled."""
     on_device: frozenset[int] = frozenset()
     """Blocks whose state stays on the device."""
+    store: Path | None = None
+    """The folder on disk where the state of all blocks lives; without one it ends with the engine."""
+    run: str = ""
+    """What the store belongs to; one that belongs to something else is refused."""
     head_tokens: int = 0
     """Rows of logits at a time; 0: all of a micro-batch at once, to the bit as without streaming."""
 
@@ -82,6 +89,7 @@ class Engine:
         self.counts: dict[str, int] = {}
         """Updates seen, by parameter."""
         self.lanes = Lanes(settings.device)
+        self.homes: list[Home] = []
         self._open_homes()
         blocks = parts.blocks
         self._streamed = [block.index for block in blocks[1:] if block.index not in settings.on_device]
@@ -91,7 +99,7 @@ class Engine:
         widest = max((blocks[i].numel for i in self._streamed), default=0)
         self._ring = Ring(self.lanes, self._schedule.num_slots if self._streamed else 0, widest, settings.dtype)
         self._way = Way(self.lanes, max(block.trained for block in blocks[1:]), self._gradient_dtype)
-        self._outer = torch.zeros(blocks[0].trained, device=settings.device)
+        self._outer = arena(blocks[0].trained, torch.float32, settings.device)
         self._resident = {i: self._weights_on_device(i) for i in sorted({0, *settings.on_device}) if i < len(blocks)}
         weights = {param.name: self._resident[0][param.span].view(param.shape) for param in blocks[0].params}
         self._shells = [model.shell(parts, weights, settings.device) for _ in range(settings.accumulation)]
@@ -125,6 +133,15 @@ class Engine:
         narrow = self.lanes.cuda and settings.dtype != torch.float32
         staging = torch.zeros(min(widest, STAGING), device=settings.device) if narrow else None
 
+        self.store: DiskStore | None = None
+        if settings.store is not None:
+            assert not settings.on_device
+            self.store = DiskStore(settings.store, blocks, self.lanes, self._gradient_dtype, settings.run)
+            self.homes = [*self.store.homes]
+            if self.store.manifest is not None:
+                self.steps, self.counts = self.store.manifest.steps, dict(self.store.manifest.counts)
+            return
+
         def home(index: int) -> Home:
             self.lanes.enter_thread()
             dtype = self._gradient_dtype if index else torch.float32
@@ -142,12 +159,28 @@ class Engine:
         return torch.zeros(home.block.numel, dtype=self.settings.dtype, device=self.settings.device)
 
     def fill(self, values: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """First values of parameters, by name; they may come in any order and from any device."""
-        places = {param.name: (block.index, param) for block in self.parts.blocks for param in block.params}
+        """First values of all parameters, by name; block after block needs least memory, any order will do."""
+        places = {param.name: (block, param) for block in self.parts.blocks for param in block.params}
+        coming: dict[int, tuple[torch.Tensor, int]] = {}
         for name, value in values:
-            index, param = places[name]
-            self.homes[index].state()["p"][param.span].copy_(value.reshape(-1))
-            self._stale |= {index} & self._resident.keys()
+            block, param = places.pop(name)
+            flat, num = coming.pop(block.index, (None, 0))
+            if flat is None:
+                flat = torch.zeros(block.numel, device=value.device)
+            flat[param.span].copy_(value.reshape(-1))
+            if num + 1 < len(block.params):
+                coming[block.index] = flat, num + 1
+                continue
+            self.homes[block.index].put(flat)
+            self._stale |= {block.index} & self._resident.keys()
+        assert not places, f"no values for {', '.join(places)}"
+        if self.store is not None:
+            self.store.begin()
+
+    @property
+    def filled(self) -> bool:
+        """Whether the store already holds a state to go on from."""
+        return self.store is not None and self.store.manifest is not None
 
     # one step
 
@@ -160,12 +193,13 @@ class Engine:
         moments = Moments(self.lanes)
         moments.now("begin")
         self._norms, self._seen = {}, {}
-        self._moment = Moment(lr, 1.0, settings.rule, {}) if settings.clip is None else None
+        early = settings.clip is None and self.store is None
+        self._moment = Moment(lr, 1.0, settings.rule, {}) if early else None
+        self._refresh(0)
         if self._streamed:
             homes = [self.homes[i] for i in self._streamed]
             self._ring.begin(self._schedule, homes, lambda place: self._updated(self._streamed[place]))
         try:
-            self._refresh(0)
             outer = Sum(self._outer)
             losses = self._forward(batches, targets, outer, lambda micro: seed_of(seed, self.steps, micro))
             moments.now("forward")
@@ -228,6 +262,10 @@ class Engine:
         factor = clip_factor(norm, self.settings.clip)
         updating, self._update_s = self._update_s, 0.0
         self._moment = Moment(lr, factor, self.settings.rule, {})
+        if self.store is not None:
+            seen = [name for names in self._seen.values() for name in names]
+            counts = {**self.counts, **{name: self.counts.get(name, 0) + 1 for name in seen}}
+            self.store.commit(self.steps + 1, self._moment, counts, seen)
         for index in range(len(self.homes)):
             if index in self._seen:
                 self._apply(index, self._moment)
@@ -291,8 +329,11 @@ class Engine:
 
     def flush(self) -> None:
         """Return when every update is done, so that the state is that after the last step."""
+        self._ring.rest()
         for index in [*self._updates]:
             self._updated(index)
+        for home in self.homes:
+            home.settle()
         for index in [*self._pending]:
             self._refresh(index)
 
@@ -347,6 +388,8 @@ class Engine:
         self._ring.close()
         for home in self.homes:
             home.close()
+        if self.store is not None:
+            self.store.close()
         self._shells, self._resident = [], {}
 
 

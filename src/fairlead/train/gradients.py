@@ -12,6 +12,7 @@ import torch
 from fairlead.train.homes import Home, OnDevice
 from fairlead.train.lanes import Lanes, Mark
 from fairlead.train.layout import Block
+from fairlead.train.memory import arena
 from fairlead.train.optimizer import norm
 
 
@@ -52,7 +53,7 @@ class Way:
 
     def __init__(self, lanes: Lanes, numel: int, dtype: torch.dtype) -> None:
         self.lanes = lanes
-        self.sums = [torch.zeros(numel, dtype=dtype, device=lanes.device) for _ in range(2)]
+        self.sums = [arena(numel, dtype, lanes.device) for _ in range(2)]
         self._left: list[Mark | None] = [None, None]
         self._at = 0
 
@@ -70,5 +71,4 @@ class Way:
         packed = self.lanes.mark()
         with self.lanes.lane("out"):
             self.lanes.after(packed)
-            home.keep(total.flat)
-            self._left[self._at] = self.lanes.mark()
+            self._left[self._at] = home.keep(total.flat)

@@ -2,6 +2,7 @@
 
     OnDevice    device memory: nothing is copied; updated by the device
     InHost      host memory: parameters and gradients are registered for copies; updated by the CPU
+    OnDisk      files, see disk.py
 
 A home is asked in a fixed order each step: `update` with the gradients of the step before, `load` for forward, `load`
 for backward, `keep`.
@@ -26,17 +27,26 @@ class Home(Protocol):
 
     block: Block
 
+    def put(self, p: torch.Tensor) -> None:
+        """First values of all parameters, flat, from any device; moments are zero."""
+
     def update(self, moment: Moment) -> None:
-        """Apply the kept gradients; from one thread at a time."""
+        """Apply the kept gradients, at the latest with the next `load` or `settle`; from one thread at a time."""
+
+    def settle(self) -> None:
+        """Return when updates asked for are applied."""
 
     def load(self, weights: torch.Tensor) -> None:
         """Put the parameters into `weights`, rounding to its dtype; in the current lane."""
 
-    def keep(self, gradients: torch.Tensor) -> None:
-        """Take gradients for the next update, and mark that in the current lane; in the dtype homes were made with."""
+    def keep(self, gradients: torch.Tensor) -> Mark:
+        """Take gradients for the next update, in the current lane and in the dtype homes were made with.
+
+        The mark is reached when the gradients are not read any more.
+        """
 
     def state(self) -> dict[str, torch.Tensor]:
-        """The flat fp32 arenas `p`, `m`, `v`; not while an update is under way."""
+        """The flat fp32 arenas `p`, `m`, `v`, or copies of them; not while an update is under way."""
 
     def close(self) -> None:
         """Give memory back."""
@@ -53,6 +63,13 @@ class OnDevice:
         self.m, self.v = (arena(block.trained, torch.float32, device) for _ in "mv")
         self.g = arena(block.trained, gradient_dtype, device)
 
+    def put(self, p: torch.Tensor) -> None:
+        """Copied."""
+        self.p.copy_(p)
+
+    def settle(self) -> None:
+        """Updates run in the current lane."""
+
     def update(self, moment: Moment) -> None:
         """In the current lane."""
         update(self.block, self.p, self.m, self.v, self.g, moment)
@@ -61,9 +78,10 @@ class OnDevice:
         """Rounds to the dtype of computing."""
         weights.copy_(self.p)
 
-    def keep(self, gradients: torch.Tensor) -> None:
+    def keep(self, gradients: torch.Tensor) -> Mark:
         """A copy beside the parameters."""
         self.g.copy_(gradients)
+        return self.lanes.mark()
 
     def state(self) -> dict[str, torch.Tensor]:
         """Of this device."""
@@ -88,6 +106,13 @@ class InHost:
         """Device memory for fp32 parameters on their way to a narrower dtype; shared by all homes of one lane."""
         self.kept: Mark | None = None
 
+    def put(self, p: torch.Tensor) -> None:
+        """Copied."""
+        self.p.copy_(p)
+
+    def settle(self) -> None:
+        """Updates are done when they return."""
+
     def update(self, moment: Moment) -> None:
         """By the CPU, once the gradients have arrived."""
         if self.kept is not None:
@@ -105,10 +130,11 @@ class InHost:
                 passing.copy_(self.p[piece], non_blocking=True)
                 weights[piece].copy_(passing)
 
-    def keep(self, gradients: torch.Tensor) -> None:
+    def keep(self, gradients: torch.Tensor) -> Mark:
         """Copied in the current lane; the next update waits for it."""
         self.g.copy_(gradients, non_blocking=True)
         self.kept = self.lanes.mark()
+        return self.kept
 
     def state(self) -> dict[str, torch.Tensor]:
         """Of the host."""

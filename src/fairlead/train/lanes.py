@@ -66,12 +66,11 @@ class Lanes:
     @contextlib.contextmanager
     def lane(self, name: str) -> Iterator[None]:
         """Work inside goes to the lane `in` or `out`, that of one thread after that of another."""
-        with self._turns[name]:
-            if self.cuda:
-                with torch.cuda.stream(self._streams[name]):
-                    yield
-            else:
-                yield
+        if not self.cuda:
+            yield
+            return
+        with self._turns[name], torch.cuda.stream(self._streams[name]):
+            yield
 
     def mark(self) -> Mark:
         """A mark in the current lane."""
@@ -82,9 +81,11 @@ class Lanes:
         return event
 
     def after(self, mark: Mark | None) -> None:
-        """The current lane goes on when the mark is reached; this thread does not wait."""
-        if self.cuda and mark is not None:
+        """The current lane goes on when the mark is reached; for marks of the device this thread does not wait."""
+        if self.cuda and isinstance(mark, torch.cuda.Event):
             torch.cuda.current_stream(self.device).wait_event(mark)
+        elif mark is not None:
+            mark.synchronize()
 
     def settle(self) -> None:
         """Wait until everything asked for is done."""

@@ -77,9 +77,11 @@ def update(
     v: torch.Tensor,
     g: torch.Tensor,
     moment: Moment,
+    begin: int = 0,
 ) -> None:
     """One AdamW step on the flat arenas of a block, all on one device; `g` may be fp32 or bf16.
 
+    The tensors may be a stretch of the arenas; `begin` is where it lies in them, a multiple of `layout.ALIGN`.
     Parameters without a gradient in this step are left alone, as plain training leaves them.
     """
     whole = g.dtype == torch.float32 and moment.clip == 1.0
@@ -89,9 +91,10 @@ def update(
         count = moment.counts.get(param.name)
         if count is None:
             continue
-        end = param.offset + param.numel
-        for begin in range(param.offset, end, param.numel if whole else size):
-            piece = slice(begin, end if whole else min(begin + size, end))
+        first = max(param.offset - begin, 0)
+        end = min(param.offset + param.numel - begin, len(p))
+        for at in range(first, end, max(1, end - first) if whole else size):
+            piece = slice(at, end if whole else min(at + size, end))
             gradient = g[piece]
             if scratch is not None:
                 gradient = scratch[: piece.stop - piece.start].copy_(gradient)

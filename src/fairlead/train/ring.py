@@ -16,6 +16,7 @@ import torch
 
 from fairlead.train.homes import Home
 from fairlead.train.lanes import Lanes, Mark
+from fairlead.train.memory import arena
 from fairlead.train.schedule import Schedule, Visit
 
 
@@ -24,7 +25,7 @@ class Ring:
 
     def __init__(self, lanes: Lanes, num_slots: int, numel: int, dtype: torch.dtype) -> None:
         self.lanes = lanes
-        self.slots = [torch.zeros(numel, dtype=dtype, device=lanes.device) for _ in range(num_slots)]
+        self.slots = [arena(numel, dtype, lanes.device) for _ in range(num_slots)]
         self._free = [Semaphore(1) for _ in range(num_slots)]
         self._freed: list[Mark | None] = [None] * num_slots
         self._visits: tuple[Visit, ...] = ()
@@ -35,8 +36,7 @@ class Ring:
 
     def begin(self, schedule: Schedule, homes: Sequence[Home], updated: Callable[[int], None]) -> None:
         """Start filling for one step. `updated` returns once a block's weights are those of this step."""
-        if self._walk is not None:
-            self._walk.result()
+        self.rest()
         self._visits = schedule.visits
         self._ready = [Future() for _ in schedule.visits]
         self._at = 0
@@ -68,6 +68,11 @@ class Ring:
                 if not future.done():
                     future.set_exception(exc)
             raise
+
+    def rest(self) -> None:
+        """Return when the loader has nothing left to do."""
+        if self._walk is not None:
+            self._walk.result()
 
     def enter(self, block: int, *, forward: bool) -> torch.Tensor:
         """The slot that holds a block's weights, once it does; the current lane waits for the copy."""
