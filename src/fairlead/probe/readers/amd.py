@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from fairlead.probe.readers.tree import Absent, Hole, Tree, hole, read_or_hole
@@ -20,10 +21,16 @@ def read_amd(tree: Tree) -> dict[str, Any]:
         return {"loaded": False}
     return {
         "loaded": True,
-        "version": tree.attr("/sys/module/amdgpu/version"),
+        "version": read_or_hole(_amd_version, tree),
         "kfd": read_or_hole(_kfd, tree),
         "tool": read_or_hole(_tool, tree),
     }
+
+
+def _amd_version(tree: Tree) -> str:
+    """Of a driver that was packaged apart; the one of the kernel has no such file, and no version but the kernel's."""
+    own = tree.optional("/sys/module/amdgpu/version")
+    return own.strip() if own is not None else "of kernel " + tree.read("/proc/sys/kernel/osrelease").strip()
 
 
 def _kfd(tree: Tree) -> dict[str, Any]:
@@ -38,8 +45,9 @@ def _tool(tree: Tree) -> dict[str, Any]:
             text = tree.run(argv, 10.0)
         except Absent:
             continue
+        begins = re.search(r"^[\[{]", text, re.MULTILINE)  # a warning may stand before, of GPUs that sleep while idle
         try:
-            return {"argv": argv, "answer": json.loads(text)}
+            return {"argv": argv, "answer": json.loads(text[begins.start() :] if begins else text)}
         except ValueError:
             raise Hole("is not JSON", " ".join(argv)) from None
     return hole("neither amd-smi nor rocm-smi is there")
