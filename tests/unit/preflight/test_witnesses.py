@@ -8,7 +8,9 @@ import pytest
 
 from fairlead.preflight.pairs.facts import Burst, PairFacts, Speed
 from fairlead.preflight.pairs.judge import judge_pairs
+from fairlead.preflight.pairs.phase import Plan, pair_phase
 from fairlead.records.verdict import Verdict
+from support.fabric_draws import Fabric
 
 N = 5
 BLOCKED = (0, 0, 0, 0)
@@ -62,3 +64,41 @@ def test_a_rate_takes_three(again, verdict):
     ]
     found = said(speeds=speeds, speeds_again=[Speed(a, b, 1, SLOW, 400_000, 3) for a, b in again])
     assert (found.code, found.verdict) == ("preflight/slow-link", verdict)
+
+
+class Filters(Fabric):
+    """A fabric on which some connections fail, for so many tries."""
+
+    def __init__(self, failing: set[tuple[int, int]], tries: int) -> None:
+        super().__init__(num_nodes=4, num_planes=0)
+        self.failing, self.tries, self.asked = failing, tries, []
+
+    def _tcp(self, line, said):
+        wanted = {(src, dst) for src, dst, _ in line.get("pairs", ())}
+        if not wanted:
+            wanted = {(a, (a + shift) % 4) for a in said for shift in line["shifts"]}
+        bad = wanted & self.failing if self.tries > ("pairs" in line) else set()
+        self.asked.append(sorted(wanted & self.failing))
+        for node, fields in said.items():
+            own = [[dst, "ETIMEDOUT"] for src, dst in sorted(bad) if src == node]
+            fields.update(errors=own, ok=sum(src == node for src, _ in wanted) - len(own))
+
+
+def connected(fabric):
+    made = Plan(
+        nodes=tuple(f"n{i}" for i in range(4)), paths=("fabric",), addresses=tuple((f"fd::{i}",) for i in range(4))
+    )
+    return fabric.run(pair_phase(made))
+
+
+@pytest.mark.parametrize(("tries", "left"), [(1, []), (2, [(0, 2, "ETIMEDOUT"), (3, 1, "ETIMEDOUT")])])
+def test_a_connection_is_judged_after_two_tries(tries, left):
+    facts = connected(Filters({(0, 2), (3, 1)}, tries))
+    assert sorted(facts.tcp) == left
+    assert facts.tcp_tested == 12
+
+
+def test_a_filter_everywhere_is_not_waited_for_twice():
+    fabric = Filters({(a, b) for a, b in permutations(range(4), 2)}, 9)
+    assert len(connected(fabric).tcp) == 12
+    assert sum(map(len, fabric.asked)) == 12

@@ -40,6 +40,9 @@ CROWDED = 4
 """Where the median node takes this many times its CPU time, it mostly waited: hosts that share processors."""
 ALONE_TIMES = 4
 MAX_ALONE = 3
+MAX_TCP_AGAIN, TCP_AGAIN_TIMES = 2, 2
+"""Connections that failed are tried again if they are at most so many a node: more are no chance. And with how many
+times the time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -321,7 +324,10 @@ class _Run:
             self._count("adaptive")
 
     def connections(self) -> Generator[Step, Answers, None]:
-        """A message over TCP on every directed pair; skipped where what is already known would make it wait in vain."""
+        """A message over TCP on every directed pair; skipped where what is already known would make it wait in vain.
+
+        A few that fail are tried again in quiet and with more time: a machine that was busy for a moment is no filter.
+        """
         if any(b.symptom.is_burst for b in blames(self.facts, self.limits)):
             self.facts.tcp_skipped = True
             return
@@ -332,6 +338,15 @@ class _Run:
             for node, report in answers.reports.items():
                 self.facts.tcp += [(node, dst, str(error)) for dst, error in report.errors]
                 self.facts.tcp_tested += report.ok + len(report.errors)
+        failed = [(src, dst) for src, dst, _ in self.facts.tcp]
+        if failed and len(failed) <= MAX_TCP_AGAIN * len(members):
+            wait_s *= TCP_AGAIN_TIMES
+            most = max(Counter(src for src, _ in failed).values())
+            fields = {"pairs": [Test(src, dst, (0,)) for src, dst in failed], "wait_s": wait_s}
+            who = {src for src, _ in failed} & set(self.members)
+            answers = yield from self.ask("tcp", fields, of=who, limit_s=wait_s * (2 + most) + self.limits.lost_s)
+            still = {(src, dst) for src, report in answers.reports.items() for dst, _ in report.errors}
+            self.facts.tcp = [t for t in self.facts.tcp if t[0] not in answers.reports or t[:2] in still]
 
     def count_again(self) -> Generator[Step, Answers, None]:
         """The ports' counters once more: what they counted up to now.
