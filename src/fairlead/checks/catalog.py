@@ -172,6 +172,9 @@ CATALOG: tuple[Check, ...] = (
         ("net", "host.environment", "host.nccl_conf"),
         "on {node}: ip -br addr; then correct the variable",
     ),
+    Check(
+        "net/place", net.place, ("net.place",), "fairlead schema place; then correct the file on {node}", severity=WARN
+    ),
     # ---- GPUs
     Check(
         "gpu/count",

@@ -80,6 +80,7 @@ class Node:
         try:
             self.facts.get(path, *keys)
         except Unread as why:
+            self.facts.read[(*path.split("."), *keys)] = why.why
             return why
         return None
 

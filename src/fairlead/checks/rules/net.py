@@ -1,8 +1,11 @@
-"""Rules about the ordinary network of a node (id S7)."""
+"""Rules about the ordinary network of a node (id S7), and what a file says of its place in it."""
 
 from __future__ import annotations
 
+import msgspec
+
 from fairlead.checks.node import Node, Outcome, bad, ok, skip
+from fairlead.records.addressbook import PLACE, Place
 
 NAMES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
@@ -42,3 +45,22 @@ def default_route(n: Node, part: str) -> Outcome:
         return skip("the node has no IPv4 default route")
     state = n.get("net.links", name, "operstate")
     return ok(f"{name} is up") if state in ("up", "unknown") else bad(f"{name} is {state}", value=state)
+
+
+def place(n: Node, part: str) -> Outcome:
+    """What a file says of the node's place in the fabric can be used; else what is found is taken, without a word."""
+    hole = n.hole("net.place")
+    if hole is not None and NO_JSON not in hole.why:
+        raise hole
+    if hole is not None:
+        return bad(f"{PLACE} is no JSON, so it is not used")
+    found = n.get("net.place")
+    try:
+        msgspec.convert(found, Place)
+    except msgspec.ValidationError as error:
+        return bad(f"{PLACE} is not used: {error}")
+    return ok(f"{PLACE} says where the node is") if found else skip(f"there is no {PLACE}")
+
+
+NO_JSON = "is not the JSON it should be"
+"""What the probe says of a file that is none."""
