@@ -192,7 +192,7 @@ def run(args: argparse.Namespace) -> int:
     """Every fault under each peer; returns how many could not be run. Each keeps its result as soon as it has one."""
     peers = [p for p in ("validator", "cmax") if p in args.peer and (p != "cmax" or args.cmax)]
     known = {(*f.key, f.commit) for f in read(args.results)} if args.keep else set()
-    kinds = [k for k in KINDS.values() if any(word in k.name for word in args.only.split(","))]
+    kinds = [k for k in KINDS.values() if not k.is_setting and any(word in k.name for word in args.only.split(","))]
     todo = [
         (kind, peer)
         for kind in kinds

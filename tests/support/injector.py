@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead.cluster.enter import into_host, running
-from support.scorer import Truth
+from support.scorer import LIMIT_S, Truth
 
 FAIRLEAD = [str(Path(sys.executable).with_name("fairlead"))]
 CALM_S = 90.0
@@ -80,7 +80,9 @@ class Kind:
     draw: Callable[[World, random.Random], Drawn]
     needs_collective: bool = False
     is_job: bool = False
-    """A job of a wrong shape, in which preflight is then run: it goes with no other fault."""
+    """About the job as a whole: it goes with no other fault."""
+    is_setting: bool = False
+    """Done by the cluster file, which other tools do not read."""
 
 
 # ---- faults of the lab -----------------------------------------------------------------------------------------------
@@ -297,6 +299,40 @@ def _shared_gpu(world: World, rng: random.Random) -> Drawn:
     return truth, inject
 
 
+def _python(
+    name: str, script: str, *codes: str, verdict: str = "fail", limit_s: float = LIMIT_S
+) -> Callable[[World, random.Random], Drawn]:
+    """A Python of the pool that does something first, on all nodes or on `$VICTIM` alone; `$REAL` is the usual one."""
+
+    def draw(world: World, rng: random.Random) -> Drawn:
+        node, path = rng.choice(world.nodes), f"/usr/local/bin/python-{world.name}"
+        is_ones = "$VICTIM" in script
+        truth = Truth(
+            kind=name,
+            target=node if is_ones else "all",
+            codes=codes,
+            nodes=(node,) if is_ones and codes else (),
+            verdict=verdict,
+            limit_s=limit_s,
+        )
+
+        def inject() -> Undo:
+            text = f'#!/bin/sh\nVICTIM={node} REAL={sys.executable}\n{script}\nexec "$REAL" "$@"\n'
+            for host in [*world.nodes, "head"]:
+                world.sh(host, f"cat >{path} <<'END'\n{text}END\nchmod +x {path}")
+            before = world.file.read_text()
+            world.file.write_text(before.replace('size = "lab"\n', f'size = "lab"\npython = "{path}"\n'))
+
+            def undo() -> None:
+                world.file.write_text(before)
+
+            return undo
+
+        return truth, inject
+
+    return draw
+
+
 def _wrong_count(world: World, rng: random.Random) -> Drawn:
     """A job that has one task a node, or one task too few in all."""
     tasks = rng.choice([len(world.nodes), len(world.nodes) * world.per_node - 1])
@@ -304,6 +340,9 @@ def _wrong_count(world: World, rng: random.Random) -> Drawn:
     return truth, lambda: lambda: None
 
 
+_ON_ONE = '[ "$(hostname)" = "$VICTIM" ]'
+_SLEEPS = 'case "$*" in *fairlead-rank*) sleep 60 ;; esac'
+_ENVIRONMENT = ("ib/count", "skew/environment", "preflight/env-drift")
 _TASK_KILLED = ("preflight/rank-died", "preflight/rank-missing")
 KINDS = {
     kind.name: kind
@@ -322,6 +361,28 @@ KINDS = {
         Kind("silent trunk", _trunk("silent-drop", "preflight/unreachable")),
         Kind("two silent trunks", _trunk("silent-drop", "preflight/unreachable", num=2)),
         Kind("wrong rank count", _wrong_count, is_job=True),
+        Kind(
+            "no torch anywhere",
+            _python("no torch", "REAL=/usr/bin/python3", "preflight/no-torch", verdict="unknown"),
+            is_job=True,
+            is_setting=True,
+        ),
+        Kind(
+            "no torch on one node",
+            _python("no torch", f"{_ON_ONE} && REAL=/usr/bin/python3", "skew/torch", "preflight/no-torch"),
+            is_setting=True,
+        ),
+        Kind(
+            "wrong HCA named",
+            _python("wrong HCA", f"{_ON_ONE} && export NCCL_IB_HCA=mlx5_9", *_ENVIRONMENT),
+            is_setting=True,
+        ),
+        Kind(
+            "slow start of 60 s",
+            _python("slow start", _SLEEPS, verdict="pass", limit_s=150.0),
+            is_job=True,
+            is_setting=True,
+        ),
         Kind("version skew", _on_host("driver-version", "skew/gpu-driver", version="535.1.2")),
         Kind("duplicate GPU", _shared_gpu),
         Kind("clock skew", _clock),

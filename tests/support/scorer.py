@@ -34,6 +34,10 @@ class Truth(msgspec.Struct, kw_only=True):
     """Each word of `part` must be named, by a finding of its own."""
     way: str = ""
     """`out` or `in`, where the fault has a direction."""
+    verdict: str = "fail"
+    """What a report must end with; with `pass` it must say nothing against anybody."""
+    limit_s: float = LIMIT_S
+    """How late it may be."""
     was_done: bool = True
     """False until it was: a fault inside the collective needs one."""
 
@@ -84,9 +88,20 @@ class Trial(msgspec.Struct, kw_only=True):
     @property
     def is_hit(self) -> bool:
         """Every fault named, one of them first, in time; a healthy cluster found well."""
-        if not self.truths:
-            return self.verdict == "pass"
-        return self.verdict == "fail" and all(self.named) and self.is_first and self.wall_s <= LIMIT_S
+        if self.is_healthy:
+            return self.verdict == "pass" and self.is_quick
+        told = {t.verdict for t in self.truths} - {"pass"}
+        return self.verdict in told and all(self.named) and self.is_first and self.is_quick
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether nothing was done that a report may hold against anybody."""
+        return all(t.verdict == "pass" for t in self.truths)
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether it came in time."""
+        return not self.truths or self.wall_s <= max(t.limit_s for t in self.truths)
 
     @property
     def key(self) -> tuple[str, str, int, int, int, int]:
@@ -101,8 +116,10 @@ def score(trial: Trial, document: Mapping[str, Any]) -> Trial:
     fails = [f for f in said if f.verdict == "fail"]
     trial.verdict = str(document.get("verdict", "none"))
     trial.first = str(bad[0]) if bad else str(document.get("error", {}).get("message", ""))
-    trial.named = [is_named(t, fails) for t in trial.truths]
-    trial.is_first = bool(fails) and bad[0] == fails[0] and any(fits(t, fails[0]) for t in trial.truths)
+    trial.named = [
+        t.verdict == "pass" or is_named(t, [f for f in said if f.verdict == t.verdict]) for t in trial.truths
+    ]
+    trial.is_first = bool(bad) and any(t.verdict == bad[0].verdict and fits(t, bad[0]) for t in trial.truths)
     trial.accused = [str(f) for f in fails if accuses(f, trial.truths)]
     trial.took_s = dict(document.get("took_s", {}))
     trial.run = str(document.get("run", ""))
@@ -197,7 +214,9 @@ def _why(trial: Trial) -> str:
         return f"{', '.join(missed)} not named"
     if not trial.is_first:
         return "not first"
-    return f"later than {LIMIT_S:g} s" if trial.wall_s > LIMIT_S else f"verdict {trial.verdict}"
+    return (
+        f"later than {max(t.limit_s for t in trial.truths):g} s" if not trial.is_quick else f"verdict {trial.verdict}"
+    )
 
 
 def counts(trials: Sequence[Trial]) -> str:
@@ -206,15 +225,15 @@ def counts(trials: Sequence[Trial]) -> str:
     walls = sorted(t.wall_s for t in trials)
     right = sum(t.is_hit for t in trials)
     middle, load = walls[num // 2], sorted(t.load for t in trials)[num // 2]
-    if not any(t.truths for t in trials):
+    if all(t.is_healthy for t in trials):
         said = f"{right} of {num} healthy runs passed"
     else:
         both = sum(all(t.named) for t in trials)
-        first = sum(t.is_first for t in trials)
-        quick = sum(t.wall_s <= LIMIT_S for t in trials)
+        first = sum(t.is_first or t.is_healthy for t in trials)
+        quick = sum(t.is_quick for t in trials)
         clean = sum(not t.accused for t in trials)
         said = (
             f"{right} of {num} hits: all faults named in {both}, one of them first in {first}, "
-            f"within {LIMIT_S:g} s in {quick}; nobody else accused in {clean}"
+            f"in time ({LIMIT_S:g} s, unless the row says another) in {quick}; nobody else accused in {clean}"
         )
     return f"{said}. Median {middle:.1f} s, slowest {walls[-1]:.1f} s; load {load:.1f}."

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 MAX_LINKS = 40
+MAX_RACES = 20
 PRIVATE_DIR, PRIVATE_FILE = 0o700, 0o600
 _STEP = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -133,6 +134,13 @@ def own_folder(path: str | os.PathLike[str], *, make: bool = True) -> str:
 
 def open_folder(path: str | os.PathLike[str], *, make: bool = False) -> int:
     """The same, open: for `dir_fd`. The caller closes it."""
+    for _ in range(MAX_RACES if make else 0):
+        with contextlib.suppress(FileNotFoundError):  # somebody removes empty folders while we make ours in them
+            return _walk(path, make=True)
+    return _walk(path, make=make)
+
+
+def _walk(path: str | os.PathLike[str], *, make: bool) -> int:
     with contextlib.ExitStack() as stack:
         here = _handle(stack, os.open("/", os.O_PATH | os.O_CLOEXEC))
         whole = os.fspath(path)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.preflight.pairs.blame import Kind
-from fairlead.preflight.pairs.judge import judge_pairs
+from fairlead.preflight.pairs.judge import dead_part, judge_pairs
 from fairlead.preflight.pairs.limits import DEFAULT
 from fairlead.preflight.pairs.phase import PairFacts, Plan, pair_phase
 from fairlead.preflight.pairs.steered import Steering
@@ -68,6 +68,8 @@ def test_one_bad_link_is_named_and_nothing_else(symptom, t0, per_t0, t1, planes,
     assert accused(facts) == [("fail", f"p{plane - 1}/t0-{low}/t1-{up}")]
     (found,) = blames(facts, DEFAULT)
     assert (found.symptom, found.culprit.part.kind) == (symptom, Kind.TRUNK)
+    is_dead = symptom in (Symptom.BLOCKED, Symptom.MTU)
+    assert dead_part(facts) == (f"p{plane - 1}/t0-{low}/t1-{up} is dead" if is_dead else "")
 
 
 @given(**shapes)

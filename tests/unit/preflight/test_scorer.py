@@ -112,7 +112,9 @@ def test_the_table_says_why_a_trial_is_no_hit():
     assert "| **no**: later than 20 s | 25.0 |" in table([late])
     assert "**no**: pair not named" in table([missed])
     said = counts([late, missed])
-    assert said.startswith("0 of 2 hits: all faults named in 1, one of them first in 2, within 20 s in 1;")
+    assert said.startswith(
+        "0 of 2 hits: all faults named in 1, one of them first in 2, in time (20 s, unless the row says another) in 1;"
+    )
 
 
 def test_a_line_cut_short_by_a_kill_costs_only_itself(tmp_path):
@@ -126,3 +128,19 @@ def test_a_line_cut_short_by_a_kill_costs_only_itself(tmp_path):
     append(file, other)
     assert [t.wall_s for t in read(file)] == [8.0, 9.0]
     assert file.read_bytes().count(b"\n") == 2
+
+
+def test_what_must_pass_is_a_hit_only_where_it_passes_in_its_own_time():
+    slow = Truth(kind="slow start", target="n1", codes=(), verdict="pass", limit_s=150.0)
+    assert judged([slow], verdict="pass", wall_s=80.0).is_hit
+    assert not judged([slow], verdict="warn", wall_s=80.0).is_hit
+    assert not judged([slow], verdict="pass", wall_s=151.0).is_hit
+    assert judged([slow], finding(), wall_s=80.0).accused == ["preflight/packet-loss n2 plane 1"]
+
+
+def test_what_nobody_can_know_is_a_hit_where_it_is_said_first_as_unknown():
+    nothing = Truth(kind="no torch", target="all", codes=("preflight/no-torch",), verdict="unknown")
+    said = finding("preflight/no-torch", (), "", verdict="unknown")
+    assert judged([nothing], said, verdict="unknown").is_hit
+    assert not judged([nothing], said, verdict="fail").is_hit
+    assert not judged([nothing], finding("preflight/no-torch", (), ""), verdict="unknown").is_hit

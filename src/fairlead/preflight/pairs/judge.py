@@ -90,10 +90,13 @@ def judge_pairs(facts: PairFacts, limits: Limits = DEFAULT) -> list[Finding]:
 
 
 def dead_part(facts: PairFacts, limits: Limits = DEFAULT) -> str:
-    """What is broken for every node alike, so that no collective can pass it; empty where nothing is."""
+    """What is broken between nodes and not at one of them, so that flows of any may meet it; empty where nothing is.
+
+    A collective would wait for those flows and say no more than this does.
+    """
     for blame in blames(facts, limits):
-        is_wide = blame.culprit.part.kind in (Kind.FABRIC, Kind.PLANE, Kind.SWITCH)
-        if is_wide and blame.is_confirmed and blame.symptom in (Symptom.BLOCKED, Symptom.MTU, Symptom.DARK):
+        is_shared = blame.culprit.part.kind not in (Kind.NODE, Kind.PORT, Kind.PAIR, Kind.LINK)
+        if is_shared and blame.is_confirmed and blame.symptom in (Symptom.BLOCKED, Symptom.MTU, Symptom.DARK):
             return f"{_subject(blame.culprit.part, facts).name} is dead"
     return ""
 
