@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import threading
 from pathlib import Path
 
 import pytest
@@ -222,3 +223,23 @@ def test_the_current_directory_is_never_searched(said):
     assert all(part.startswith("/") for part in found)
     assert "/sbin" in found
     assert "/usr/bin" in search_path({}).split(":")
+
+
+def test_folders_that_somebody_removes_meanwhile_are_made_again(tmp_path):
+    place, stop = tmp_path / "a" / "b" / "c", threading.Event()
+
+    def remove_empty_ones() -> None:
+        while not stop.is_set():
+            for path in (place.parent, place.parent.parent):
+                with contextlib.suppress(OSError):
+                    path.rmdir()
+
+    other = threading.Thread(target=remove_empty_ones)
+    other.start()
+    try:
+        for _ in range(300):
+            own_folder(place)
+            place.rmdir()
+    finally:
+        stop.set()
+        other.join()
