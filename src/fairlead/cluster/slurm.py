@@ -13,6 +13,7 @@ import contextlib
 import os
 import re
 import secrets
+import shlex
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,7 @@ from typing import Literal
 
 from fairlead.base.files import write_atomic
 from fairlead.base.nodeset import NodeSet
+from fairlead.base.table import printable
 from fairlead.cluster import scheduler
 from fairlead.cluster.backend import Backend, last_line
 from fairlead.cluster.protocol import Command, Refusal, State
@@ -371,7 +373,7 @@ def script_text(ask: Ask, nodes: NodeSet, tag: str, path: Path) -> str:
         [
             "#!/bin/sh",
             f"# Holds {nodes} ({len(nodes)}) while fairlead runs job steps there; it then cancels this job.",
-            f"# By hand:  sbatch --parsable {path}",
+            f"# By hand:  sbatch --parsable {printable(shlex.quote(str(path)))}",
             "#           srun --jobid=JOB --overlap --nodes=1 --ntasks=1 --nodelist=NODE COMMAND",
             *(f"#SBATCH {setting}" for setting in settings),
             "",

@@ -1,6 +1,7 @@
 """Nodes reached by OpenSSH: the user's own ssh, configuration, keys and known hosts; it never asks for anything.
 
-Whatever ~/.ssh/config says about a host holds here too: jump hosts, ports, identities, ControlMaster.
+Whatever ~/.ssh/config says about a host holds here too: jump hosts, ports, identities, ControlMaster, known hosts. Only
+forwarding never does: no agent, no tickets, no ports (sshforms.py).
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from fairlead.base.nodeset import NodeSet
 from fairlead.cluster.backend import Backend, last_line
 from fairlead.cluster.protocol import Refusal, State
-from fairlead.errors import MissingTool
+from fairlead.cluster.sshforms import ALWAYS, wrong_option
+from fairlead.errors import MissingTool, UsageError
 
 _ALIVE_INTERVAL_S, _ALIVE_COUNT = 5, 3
 """A connection that carries nothing for 15 s, not even an answer, is lost."""
@@ -44,19 +46,21 @@ class SshBackend(Backend):
     name = "ssh"
 
     def __init__(self, *, user: str = "", connect_timeout_s: float = 10.0, options: Sequence[str] = ()) -> None:
-        """`options` are ssh_config settings such as `Port=2222`."""
+        """`options` are ssh_config settings such as `Port=2222`. Raises UsageError (`cluster/ssh-setting`)."""
         settings = [
             "BatchMode=yes",
             f"ConnectTimeout={max(1, round(connect_timeout_s))}",
             f"ServerAliveInterval={_ALIVE_INTERVAL_S}",
             f"ServerAliveCountMax={_ALIVE_COUNT}",
-            "ClearAllForwardings=yes",
-            "ForwardX11=no",
             "PermitLocalCommand=no",
             "RemoteCommand=none",
         ]
-        # ssh takes the first value it meets for each setting: the caller's go before ours
-        flags = [flag for setting in (*options, *settings) for flag in ("-o", setting)]
+        for option in options:
+            if wrong := wrong_option(option):
+                # the cluster file was checked; who makes a backend of their own is told the same
+                raise UsageError("cluster/ssh-setting", wrong[0], hint=wrong[1])
+        # ssh takes the first value it meets for each setting: the caller's go before ours, but for what always holds
+        flags = [flag for setting in (*ALWAYS, *options, *settings) for flag in ("-o", setting)]
         self._argv = ["ssh", "-T", *flags, *(("-l", user) if user else ())]
 
     def wrap(self, node: str, argv: Sequence[str]) -> list[str]:

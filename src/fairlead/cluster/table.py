@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from fairlead.cluster.slurmforms import wrong_settings
+from fairlead.cluster.sshforms import wrong_option
 from fairlead.spec.model import Seconds, Spec
 from fairlead.spec.problems import Problems
 
@@ -50,12 +51,17 @@ class Slurm(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def rules(spec: Spec, report: Problems) -> None:
-    """Every setting is one word or one line; a container needs image and runtime; a Slurm in the lab needs a lab."""
+    """Every setting is one word or one line, and none of ssh's lowers a guard; a container needs image and runtime; a
+    Slurm in the lab needs a lab.
+    """
     slurm = spec.table(Slurm)
     words = {key: getattr(slurm, key) for key in ("partition", "account", "reservation", "container")}
     lists = {key: getattr(slurm, key) for key in ("options", "step_options", "container_mounts")}
     for wrong in wrong_settings(words, lists):
         report(("slurm", *wrong.path), "cluster/slurm-setting", wrong.message, hint=wrong.hint)
+    for number, option in enumerate(spec.access.ssh_options):
+        if wrong_ssh := wrong_option(option):
+            report(("access", "ssh_options", number), "cluster/ssh-setting", wrong_ssh[0], hint=wrong_ssh[1])
     for number, pool in enumerate(spec.pools):
         for wrong in wrong_settings({"container": pool.container}, {}):
             report(("pool", number, *wrong.path), "cluster/slurm-setting", wrong.message, hint=wrong.hint)

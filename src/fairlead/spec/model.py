@@ -63,7 +63,8 @@ class Pool(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     in each of several planes counts once for each."""
 
     python: str = "python3"
-    """The Python on the nodes, by name or path. It needs no fairlead; the ranks of a job need torch in it."""
+    """The Python on the nodes, by name or path. It needs no fairlead; the ranks of a job need torch in it. It is code:
+    what it names is run on every node, as the user that reaches them."""
 
     container: str = ""
     """The container image of the ranks on these nodes; left out, the one in [slurm]."""
@@ -112,7 +113,9 @@ class Access(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Time limit for reaching a node."""
 
     ssh_options: tuple[str, ...] = ()
-    """Settings for ssh beyond your ssh configuration, as ssh_config writes them: ["Port=2222"]."""
+    """Settings for ssh beyond your ssh configuration, as ssh_config writes them: ["Port=2222"]. They are code: ssh runs
+    what a ProxyCommand says on this machine, as you. Refused are settings that forward anything to nodes, or that are
+    less strict about host keys than your own."""
 
 
 class Waiver(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

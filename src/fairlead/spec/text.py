@@ -12,7 +12,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from fairlead.base import trust
+from fairlead.base import confidential, trust
 from fairlead.errors import Problem, SpecError
 
 MAX_BYTES = 1 << 20
@@ -22,9 +22,7 @@ _SECRET = r"(?:password|passwd|passphrase|secret|token|sas|key|apikey|credential
 SECRET_NAME = re.compile(rf"(?:.*[_-])?{_SECRET}(?:[_-].*)?\Z", re.IGNORECASE)
 """Names of keys whose values never belong into a file: `password`, `sas_token`, `account-key`, ..."""
 
-_SECRET_VALUE = re.compile(
-    r"-----BEGIN [A-Z ]*PRIVATE KEY|[?&]sig=[A-Za-z0-9%+/=]{16,}|AccountKey=|\bgh[pousr]_[A-Za-z0-9]{20,}"
-)
+_SECRET_VALUE = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY|[?&]sig=[A-Za-z0-9%+/=]{16,}|AccountKey=")
 _SECRET_IN_LINE = re.compile(
     rf"((?:^|[\s{{,.\"'])(?:[\w-]*[_-])?{_SECRET}(?:[_-][\w-]*)?[\"']?\s*=\s*).+", re.IGNORECASE
 )
@@ -102,8 +100,8 @@ def printable(line: str) -> str:
 
 
 def holds_secret(value: str) -> bool:
-    """Whether a text is, or holds, a private key, a signed URL or an access token."""
-    return _SECRET_VALUE.search(value) is not None
+    """Whether a text is, or holds, a private key, a signed URL or what has the form of somebody's access token."""
+    return _SECRET_VALUE.search(value) is not None or confidential.holds_secret(value)
 
 
 def _syntax(message: str, text: str, file: str) -> Problem:

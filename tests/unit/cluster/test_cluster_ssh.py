@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import json
 import shlex
+import shutil
+import subprocess
 from itertools import pairwise
 
 import pytest
@@ -10,6 +14,10 @@ import pytest
 from fairlead.cluster.protocol import State
 from fairlead.cluster.ssh import SshBackend
 from fairlead.cluster.talk import guard
+from fairlead.errors import SpecError, UsageError
+from fairlead.spec.decode import decode_text
+from fairlead.spec.rules import rules
+from fairlead.spec.tables import spec_type
 
 
 def test_the_login_shell_gets_back_the_same_words():
@@ -27,7 +35,8 @@ def test_a_node_name_is_never_an_option():
 def test_the_callers_settings_come_first_as_ssh_takes_the_first():
     argv = SshBackend(user="azureuser", options=["Port=2222", "ConnectTimeout=3"]).wrap("n1", ["true"])
     settings = [b for a, b in pairwise(argv) if a == "-o"]
-    assert settings[:2] == ["Port=2222", "ConnectTimeout=3"]
+    assert settings.index("ConnectTimeout=3") < settings.index("ConnectTimeout=10")
+    assert "Port=2222" in settings
     assert "BatchMode=yes" in settings
     assert argv[argv.index("-l") + 1] == "azureuser"
 
@@ -61,3 +70,73 @@ def test_what_ssh_says_becomes_one_sentence(rc, said, state, error):
     assert error in refusal.error
     assert "\n" not in refusal.error
     assert refusal.hint
+
+
+# ---- what a node must not get, and who may pass for it ---------------------------------------------------------------
+
+CARELESS = """\
+Host *
+  ForwardAgent yes
+  GSSAPIAuthentication yes
+  GSSAPIDelegateCredentials yes
+  ForwardX11 yes
+  ForwardX11Trusted yes
+  LocalForward 9999 localhost:22
+  RemoteForward 9998 localhost:22
+  DynamicForward 9997
+  Tunnel yes
+  PermitLocalCommand yes
+  LocalCommand touch ran
+  StrictHostKeyChecking ask
+  UserKnownHostsFile ~/.ssh/mine
+"""
+
+
+@pytest.mark.skipif(not shutil.which("ssh"), reason="needs ssh")
+def test_ssh_itself_forwards_nothing_whatever_the_users_configuration_says(tmp_path):
+    (tmp_path / "config").write_text(CARELESS)
+    argv = SshBackend(options=["Port=2222"]).wrap("n1", ["true"])
+    asked = [argv[0], "-F", str(tmp_path / "config"), "-G", *argv[1 : argv.index("--")], "n1"]
+    said = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.lower().splitlines()
+    found = dict(line.split(" ", 1) for line in said if " " in line)
+    assert found["port"] == "2222"
+    for name in ("forwardagent", "gssapidelegatecredentials", "forwardx11", "permitlocalcommand"):
+        assert found[name] == "no", name
+    assert found["clearallforwardings"] == "yes"
+    assert found["tunnel"] in ("no", "false")
+    assert not [line for line in said if line.startswith(("localforward", "remoteforward", "dynamicforward"))]
+    assert found["stricthostkeychecking"] == "ask", "the user's own"
+    assert found["userknownhostsfile"].endswith("/.ssh/mine")
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "StrictHostKeyChecking=no", "stricthostkeychecking off", 'StrictHostKeyChecking = "accept-new"',
+        "VerifyHostKeyDNS=yes",
+        "NoHostAuthenticationForLocalhost yes", "ForwardAgent=yes", "ForwardAgent=no", "GSSAPIDelegateCredentials=yes",
+        "RemoteForward=9999 localhost:22", "Tunnel=yes", "Include=/tmp/x", "Match=all", "IgnoreUnknown=*",
+        "Port=22\nStrictHostKeyChecking=no", "Port=22\r", "Port", "", "=", "-oPort=22", "Port=", "Port 22\x00",
+    ],
+)  # fmt: skip
+def test_a_setting_that_lowers_a_guard_is_refused_in_the_file_and_in_code(option):
+    with pytest.raises(UsageError) as caught:
+        SshBackend(options=[option])
+    assert caught.value.code == "cluster/ssh-setting"
+    assert "\n" not in caught.value.message
+    pool = '[[pool]]\nname = "h"\nsize = "other"\nnodes = "h1"\n'
+    text = f'schema = 1\n{pool}[access]\nvia = "ssh"\nssh_options = [{json.dumps(option)}]\n'
+    with pytest.raises(SpecError) as refused:
+        decode_text(text, spec_type(), file="f", checks=rules(dt.date(2026, 1, 1)))
+    assert {p.code for p in refused.value.problems} & {"cluster/ssh-setting", "spec/bad-text"}
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "Port=2222", "ProxyJump login1", "StrictHostKeyChecking=yes", "ControlPath=~/.ssh/%C", "HostKeyAlias=x",
+        "ProxyCommand=nc -X 5 %h %p", "IdentityFile=/x/y", "UserKnownHostsFile=/etc/hosts.known",
+    ],
+)  # fmt: skip
+def test_other_settings_are_the_users(option):
+    assert option in SshBackend(options=[option]).wrap("n1", ["true"])

@@ -92,3 +92,11 @@ def test_an_ask_made_by_hand_is_held_to_the_same(tmp_path):
 def test_a_pools_own_container_is_one_line(problems):
     text = 'container_runtime = "pyxis"\n[[pool]]\nname = "q"\nsize = "other"\nnodes = "m1"\ncontainer = "a\\nb"'
     assert [(line, code) for line, code, _ in problems(text)] == [(14, "cluster/slurm-setting")]
+
+
+def test_a_folder_with_a_line_break_in_its_name_adds_no_line_to_the_script(tmp_path):
+    plain = script_text(Ask(), NodeSet("n1"), "fairlead-1a2b", tmp_path / "x.sbatch")
+    for evil in ("a\n#SBATCH --uid=0\n", "a\r#SBATCH --uid=0", "a\u2028#SBATCH --uid=0", "a\x85#SBATCH --x"):
+        text = script_text(Ask(), NodeSet("n1"), "fairlead-1a2b", tmp_path / evil / "x.sbatch")
+        assert len(text.splitlines()) == len(plain.splitlines())
+        assert sum(line.lstrip().startswith("#SBATCH") for line in text.splitlines()) == plain.count("#SBATCH")
