@@ -4,6 +4,7 @@ late      {rank: seconds} before it comes to the rendezvous
 hold      {rank: seconds} inside the group's making, holding Python's lock, as a library may
 absent    ranks that never come to the rendezvous
 stop      ranks that stop themselves once the group stands
+hang      ranks that never begin the sum, while they and the others go on beating
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ def body(me: Me) -> int:
     if me.rank in want.get("stop", []):
         os.kill(os.getpid(), signal.SIGSTOP)
     me.enter("sum")
+    if me.rank in want.get("hang", []):
+        time.sleep(3600)
     total = group.torch.tensor([float(me.rank)])
     group.dist.all_reduce(total)
     me.say("sum", value=float(total), listens=listening(os.getpid()))

@@ -93,6 +93,17 @@ def test_a_body_that_is_stopped_is_named_within_seconds():
     assert "T" in {e.state for e in events if isinstance(e, Beat) and e.rank == 1}
 
 
+def test_a_hang_in_which_all_go_on_beating_is_over_after_what_the_group_took_so_far():
+    events, _ = run(hang=[2])
+    assert (over(events).kind, over(events).ranks) == ("hang", ())
+    phases = {(e.rank, e.phase): e.at_s for e in what(events, "phase")}
+    longest_s = max(phases[r, "sum"] - phases[r, "import"] for r in range(4))
+    waited_s = over(events).at_s - max(phases.values())
+    assert waited_s >= 6
+    assert waited_s < max(6, longest_s) + 5
+    assert {e.rank for e in events if isinstance(e, Beat) and e.at_s > over(events).at_s - 3} == {0, 1, 2, 3}
+
+
 @pytest.fixture
 def bare(tmp_path) -> Path:
     """A Python without torch."""

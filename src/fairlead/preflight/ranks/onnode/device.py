@@ -34,7 +34,7 @@ AGREE = 1.05
 """On a CPU no more runs once the two best are within this ratio. A GPU has all: its clock rises with its load."""
 GPU_MATRIX, GPU_COPY, GPU_HOST, GPU_NODE = 8192, 1 << 30, 256 << 20, 256 << 20
 CPU_MATRIX, CPU_COPY, CPU_HOST, CPU_NODE = 192, 4 << 20, 1 << 20, 1 << 18
-CPU_AT_ONCE = 32
+CPU_AT_ONCE = 64
 """Products in a row on a CPU: long enough that the kernel shares the core out several times within them."""
 
 
