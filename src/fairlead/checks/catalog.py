@@ -273,6 +273,15 @@ CATALOG: tuple[Check, ...] = (
         when="NVIDIA GPUs",
     ),
     Check(
+        "gpu/inforom",
+        gpu.inforom,
+        _SMI,
+        "on {node}: nvidia-smi prints it at its end; report the GPU to whoever replaces it",
+        scope="GPU",
+        severity=WARN,
+        when="NVIDIA GPUs",
+    ),
+    Check(
         "gpu/persistence",
         gpu.persistence,
         _SMI,

@@ -190,6 +190,7 @@ FAULTS = [
     Fault("gpu/throttle", lambda m: m.put(trees.SMI, m.text(trees.SMI).replace("clocks_event_reason", "clocks_throttle_reason").replace(
         "hw_thermal_slowdown>Not Active", "hw_thermal_slowdown>Active", 1)), "hardware thermal slowdown", about=GPU0),
     Fault("gpu/temperature", smi("<gpu_temp>33 C", "<gpu_temp>96 C"), "96 C, more than 93", about=GPU0),
+    Fault("gpu/inforom", lambda m: m.put(trees.SMI, m.text(trees.SMI) + f"WARNING: infoROM is corrupted at gpu {GPU0}\n"), "its infoROM is corrupted", WARN, GPU0),
     Fault("gpu/persistence", smi("<persistence_mode>Enabled", "<persistence_mode>Disabled"), "persistence mode is disabled", WARN, GPU0),
     Fault("gpu/pcie-width", smi("<current_link_width>16x", "<current_link_width>8x"), "PCIe link at 8x, expected 16x", about=GPU0),
     Fault("gpu/busy", smi("<processes>\n\t\t</processes>", "<processes><process_info><pid>4242</pid><type>C</type><process_name>python3"

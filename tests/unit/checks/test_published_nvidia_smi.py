@@ -196,6 +196,25 @@ def test_a_size_without_nvlink_says_so_for_each_gpu(words: str) -> None:
     )
 
 
+# ---- what stands around the document: NVIDIA's GPU operator, "infoROM is corrupted (nvidia-smi return code 14)", and
+# ---- Azure/azhpc-diagnostics, which reports it
+
+
+@pytest.mark.parametrize("address", ["0002:00:00.0", "00000002:00:00.0"])
+def test_a_corrupted_inforom_is_told_and_hides_nothing_else(address: str) -> None:
+    m = small()
+    sub("<remapped_row_failure>No", "<remapped_row_failure>Yes")(m)
+    m.cmd("nvidia-smi -q -x", m.text(trees.SMI) + f"\nWARNING: infoROM is corrupted at gpu {address}\n", 14)
+    assert told(m) == {("gpu/inforom", WARN), ("gpu/row-remap", FAIL)}
+    assert [f.subject.name for f in judged(m) if f.code == "gpu/inforom" and f.verdict is WARN] == ["0002:00:00.0"]
+
+
+def test_a_warning_may_stand_before_the_document() -> None:
+    m = small()
+    m.put(trees.SMI, "WARNING: infoROM is corrupted at gpu 000A:00:00.0\n" + m.text(trees.SMI))
+    assert told(m) == set()
+
+
 # ---- a GPU that answers with errors --------------------------------------------------------------------------------
 
 

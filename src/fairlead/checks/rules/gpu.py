@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from fairlead.checks.expect import Expect
 from fairlead.checks.messages import judge_xids
 from fairlead.checks.node import Node, Outcome, bad, number_of, ok, skip, unknown, warn
@@ -243,6 +245,20 @@ def needs_reset(n: Node, part: str) -> Outcome:
 
 REPAIRS = {"channel_repair_pending": "a memory channel is", "tpc_repair_pending": "a TPC is"}
 """Of Blackwell and later: nvidia-smi's name below ecc_errors -> what it means."""
+
+
+INFOROM = re.compile(r"infoROM is corrupted at gpu (?:0000)?(\S+)", re.IGNORECASE)
+
+
+def inforom(n: Node, part: str) -> Outcome:
+    """The GPU's own record of what it is and of its errors is whole: nvidia-smi warns of one that is not."""
+    if part not in n.get(SMI):
+        return unknown("nvidia-smi does not list this GPU")
+    said = n.peek("nvidia.smi.warnings")
+    if said is None:
+        return skip("what nvidia-smi warned of was not kept")
+    line = next((w for w in said if (found := INFOROM.search(w)) and found[1].lower() == part), "")
+    return bad("its infoROM is corrupted", line=line) if line else ok("nvidia-smi warns of none")
 
 
 SLOWED = {

@@ -13,6 +13,7 @@ from fairlead.probe.readers.tree import Hole, Tree, hole, key_values, read_or_ho
 PROC = "/proc/driver/nvidia"
 SMI = ["nvidia-smi", "-q", "-x"]
 SMI_LIMIT_S = 12.0
+LAST = "</nvidia_smi_log>"
 
 KEEP = {
     "product_name",
@@ -82,6 +83,7 @@ def read_smi(tree: Tree) -> dict[str, Any]:
     tree.source((), source)
     # it fails with a status of its own for each trouble of the driver, and says on stdout which
     text, took_s = tree.timed(SMI, SMI_LIMIT_S, fine=tuple(range(128)))
+    text, warnings = _document(text)
     if "<!ENTITY" in text:
         raise Hole("is not what nvidia-smi prints: it declares entities", source)
     if text.strip() and not text.lstrip().startswith("<"):
@@ -97,8 +99,18 @@ def read_smi(tree: Tree) -> dict[str, Any]:
         "driver_version": root.get("driver_version") or hole("is not in the output", source),
         "cuda_version": root.get("cuda_version") or hole("is not in the output", source),
         "attached_gpus": root.get("attached_gpus") or hole("is not in the output", source),
+        "warnings": warnings,
         "gpus": gpus,
     }
+
+
+def _document(text: str) -> tuple[str, list[str]]:
+    """The document, and warnings around it: `WARNING: infoROM is corrupted at gpu 0002:00:00.0` stands behind it."""
+    begin, end = max(text.find("<?xml"), 0), text.rfind(LAST)
+    around = [line.strip() for line in (text[:begin] + text[end + len(LAST) :]).split("\n") if line.strip()]
+    if end < 0 or not all(line.startswith("WARNING") for line in around):
+        return text, []
+    return text[begin : end + len(LAST)], [line[:200] for line in around[:32]]
 
 
 def _parse(text: str, source: str) -> dict[str, Any]:
