@@ -118,7 +118,10 @@ def rdma_devices(record: NodeFacts, expect: Expect) -> frozenset[str]:
         found = _by_link(n)
     for hole in found.unclear.values():
         raise hole
-    return frozenset(port.rpartition("/")[0] for port in found.chosen) | frozenset(found.missing)
+    active = [port for port in found.chosen if is_active(n, port)]
+    # that a port is down is told already; where nobody says which there should be, it may be one that nobody uses
+    ports = active if active and not enough and not expect.get("hcas") else found.chosen
+    return frozenset(port.rpartition("/")[0] for port in ports) | frozenset(found.missing)
 
 
 def _choose(n: Node) -> Ports:

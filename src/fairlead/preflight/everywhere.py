@@ -1,15 +1,16 @@
 """What fails on every node in the same way is nobody's own: the job's, the image's, the cluster file's, a rule's. Pure.
 
-A node is left out for what sets it apart. Where all of them lack a driver, a GPU request or a limit, leaving out nodes
-cures nothing and blames everybody; so one finding says it once, about all, with what all have in common to look at. And
-where no node answers at all, nothing was read, so nothing is known to be bad.
+A port that no node has in use, and nobody asked for, is a warning. A node is left out for what sets it apart. Where all
+of them lack a driver, a GPU request or a limit, leaving out nodes cures nothing and blames everybody; so one finding
+says it once, about all, with what all have in common to look at. And where no node answers at all, nothing was read, so
+nothing is known to be bad.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -33,11 +34,12 @@ def shared(findings: Sequence[Finding], nodes: NodeSet, kind: str = "cluster") -
     """The findings, with one about all in the place of those that all nodes have alike. `kind`: cluster or job."""
     if len(nodes) < AT_LEAST:
         return list(findings)
-    who: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+    who: defaultdict[tuple[str, str], dict[str, set[str]]] = defaultdict(dict)
+    """How -> node -> its parts that fail so."""
     for finding in findings:
         if _is_one_nodes(finding):
-            who[_way(finding)] |= set(finding.subject.nodes)
-    common = {way for way, some in who.items() if some >= set(nodes)}
+            who[_way(finding)].setdefault(finding.subject.nodes[0], set()).add(finding.subject.name)
+    common = {way for way, some in who.items() if some.keys() >= set(nodes)}
     out: list[Finding] = []
     said: set[tuple[str, str]] = set()
     for finding in findings:
@@ -46,7 +48,7 @@ def shared(findings: Sequence[Finding], nodes: NodeSet, kind: str = "cluster") -
             out.append(finding)
         elif way not in said:
             said.add(way)
-            out.append(_of_all(finding, nodes, kind))
+            out.append(_of_all(finding, nodes, kind, is_unused=_is_unused(finding, who[way].values())))
     return out
 
 
@@ -85,12 +87,20 @@ def _way(finding: Finding) -> tuple[str, str]:
     return finding.code, _VARIES.sub("#", words)
 
 
-def _of_all(finding: Finding, nodes: NodeSet, kind: str) -> Finding:
+def _is_unused(finding: Finding, parts: Collection[set[str]]) -> bool:
+    """Whether these may be parts that nobody uses: the very same on every node."""
+    return bool(finding.data.get("maybe_unused")) and all(some == next(iter(parts)) for some in parts)
+
+
+def _of_all(finding: Finding, nodes: NodeSet, kind: str, *, is_unused: bool) -> Finding:
     part = f"{finding.subject.name}: " if finding.subject.name else ""
     hint = f"alike on all {len(nodes)} nodes, so look at what they share: {_IN_COMMON[kind]}"
     first = f"read on {finding.subject.nodes[0]}"
+    if is_unused:
+        hint += '; if these ports are not used, name those that are: [[expect]] fact = "hcas"'
     return msgspec.structs.replace(
         finding,
+        verdict=Verdict.WARN if is_unused else finding.verdict,
         subject=Subject(kind="job" if kind == "job" else "cluster", name=EVERY_NODE),
         message=f"{part}{finding.message}",
         evidence=tuple(Evidence(f"{first}: {e.source}", e.value) for e in finding.evidence),

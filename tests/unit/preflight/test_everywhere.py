@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 
+import pytest
+
 from fairlead.base.nodeset import NodeSet
 from fairlead.preflight import PreflightReport, judge_all, text_of
 from fairlead.preflight.everywhere import none_answered, shared
@@ -15,7 +17,9 @@ from fairlead.records.finding import Evidence as Read
 from fairlead.records.finding import Finding, Subject, node
 from fairlead.records.report import bad_nodes
 from fairlead.records.verdict import Verdict, exit_of
-from fairlead.spec.model import Access, Pool, Spec
+from fairlead.spec.model import Access, Fabric, Pool, Spec
+from support import trees
+from support.judging import facts_of
 
 NODES = NodeSet("n[0-3]")
 SPEC = Spec(schema=1, access=Access(via="ssh"), pools=(Pool(name="p", size="other", nodes=NODES, gpus=2),))
@@ -110,3 +114,33 @@ def test_where_no_node_answers_nothing_is_known_and_nobody_is_accused():
     report = PreflightReport(spec=SPEC, nodes=NODES, findings=judge_all(Evidence(SPEC, NODES, silent=silent)))
     assert (report.exclude, exit_of(report.verdict)) == ("", 4)
     assert none_answered(silent[:3], NODES) == silent[:3]
+
+
+def ports_down(*names_of):
+    """Of four ports each, those named are down on n0, n1, ...: nothing says which ports there should be."""
+    ib = Fabric(link="infiniband", rdma="ib")
+    pool = Pool(name="p", size="other", nodes=NodeSet(f"n[0-{len(names_of) - 1}]"))
+    spec = Spec(schema=1, access=Access(via="ssh"), pools=(pool,), fabric=ib)
+    facts = []
+    for i, down in enumerate(names_of):
+        machine = trees.nd_h100_v5(f"n{i}", gpus=2, hcas=4)
+        for k in down:
+            machine.put(f"/sys/class/infiniband/mlx5_ib{k}/ports/1/state", "1: DOWN\n")
+            machine.put(f"/sys/class/infiniband/mlx5_ib{k}/ports/1/phys_state", "2: Polling\n")
+        facts.append(facts_of(machine, f"n{i}"))
+    seen = Evidence(spec, pool.nodes, facts)
+    found = judge_all(seen)
+    assert all(
+        len(hcas) == 4 - (len(d) % 4) for hcas, d in zip(seen.wanted(pool.nodes).hcas.values(), names_of, strict=True)
+    )
+    return [(f.verdict, str(f.subject)) for f in found if f.code == "ib/port-state" and f.verdict is not Verdict.PASS]
+
+
+def test_ports_that_no_node_has_in_use_are_a_warning():
+    """A node with two ports for storage that nobody connected (NVSentinel has called such ports fatal: issue 1361)."""
+    assert ports_down((2, 3), (2, 3), (2, 3)) == [(Verdict.WARN, "every node")]
+
+
+@pytest.mark.parametrize("down", [((2,), (2,), ()), ((0,), (1,), (2,)), ((0, 1, 2, 3),) * 3])
+def test_a_port_that_some_node_has_in_use_or_all_ports_are_a_fault(down):
+    assert {verdict for verdict, _ in ports_down(*down)} == {Verdict.FAIL}

@@ -142,12 +142,20 @@ def state(n: Node, part: str) -> Outcome:
     data = {key: text for key, text in found.items() if text is not None}
     words = [_name_of(data[key], key, part) for key in NAMES if key in data]
     if set(words) - {"ACTIVE", "LinkUp", ""}:
-        return bad(f"{', '.join(filter(None, words))}; expected ACTIVE, LinkUp", **data)
+        said: dict[str, object] = {"maybe_unused": True} if _may_be_unused(n, part) else {}
+        return bad(f"{', '.join(filter(None, words))}; expected ACTIVE, LinkUp", **data, **said)
     for key in NAMES:
         n.get(IB, *keys_of(part), key)
     if not words[0]:
         return unknown("the driver tells no state", **data)
     return ok("ACTIVE, LinkUp" if words[1] else "ACTIVE; the driver tells no physical state", **data)
+
+
+def _may_be_unused(n: Node, part: str) -> bool:
+    """Whether nobody says how many ports there should be, or which, and the node has others that are active."""
+    ports = choose(n)
+    is_wanted = n.expect.get("hca_ports") or n.expect.get("hcas") or ports.by.startswith("NCCL_IB_HCA")
+    return not is_wanted and any(is_active(n, port) for port in ports.chosen if port != part)
 
 
 NAMES = {"state": STATES, "phys_state": PHYSICAL_STATES}
