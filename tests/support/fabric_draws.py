@@ -8,6 +8,7 @@ flows of a pair below different T0s are dealt to them in the same way, each time
 from __future__ import annotations
 
 import json
+import math
 import random
 import time
 from collections import defaultdict
@@ -42,6 +43,16 @@ LOSSY = Effect(loss=0.05)
 SLOW = Effect(rate=0.05)
 LATE = Effect(delay=20.0)
 DARK = Effect(dark=0.5)
+
+
+def _lost(rng: random.Random, num: int, share: float) -> int:
+    """How many of some packets are lost: from one lost packet to the next, where they are few."""
+    if not share:
+        return 0
+    lost, at = 0, 0
+    while (at := at + 1 + int(math.log(1 - rng.random()) / math.log(1 - share))) <= num:
+        lost += 1
+    return lost
 
 
 @dataclass
@@ -167,11 +178,11 @@ class Fabric:
             fields.update(ok=len(line["shifts"]), errors=[])
 
     def _burst(self, line, said):
-        small, full = line["small"], line["full"]
+        smalls, full = defaultdict(lambda: line["small"], line.get("smalls", ())), line["full"]
         bad = defaultdict(list)
         for src, dst, path in self._hit_pairs(line):
             if dst in said and ("pairs" in line or path in line["paths"]):
-                got = self._one_burst(src, dst, path, small, full)
+                got = self._one_burst(src, dst, path, smalls[path], full)
                 if got:
                     bad[dst].append([src, path, *got, 0])
         for node, fields in said.items():
@@ -185,7 +196,7 @@ class Fabric:
                 members = line["members"]
                 src = members[(members.index(node) - self.rng.choice(line["shifts"])) % len(members)]
                 if not any(b[0] == src for b in bad[node]):
-                    fields["bad"].append([src, self.paths[0], small - 3, full, 5, 0, 0])
+                    fields["bad"].append([src, self.paths[0], smalls[self.paths[0]] - 3, full, 5, 0, 0])
 
     def _one_burst(self, src, dst, path, small, full):
         rng = self.rng
@@ -196,10 +207,11 @@ class Fabric:
         fulls = 0
         for i, effect in enumerate(flows):
             dark = effect.dark and i < effect.dark * NUM_FLOWS
-            num = small // NUM_FLOWS
-            counts.append(0 if dark or effect.loss == 1.0 else sum(rng.random() >= effect.loss for _ in range(num)))
+            num = len(range(i, small, NUM_FLOWS))
+            counts.append(0 if dark or effect.loss == 1.0 else num - _lost(rng, num, effect.loss))
             fulls += not (dark or effect.full_lost or rng.random() < effect.loss)
-        whole, dark = sum(c == small // NUM_FLOWS for c in counts), sum(c == 0 for c in counts)
+        whole = sum(c == len(range(i, small, NUM_FLOWS)) for i, c in enumerate(counts))
+        dark = sum(c == 0 for c in counts)
         return None if whole == NUM_FLOWS and fulls == full else [sum(counts), fulls, whole, dark]
 
     def _hit_pairs(self, line):

@@ -24,6 +24,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from fairlead.preflight.pairs.spread import Spread
+from fairlead.preflight.pairs.spread import least as fewest
+
 NEARLY_ALL = 0.9
 """Share of its pairs that must have failed: among ten pairs or fewer every one, among a thousand a few may differ."""
 
@@ -120,6 +123,8 @@ class Tested:
     """Steered tests; their path is a key of `ways`."""
     ways: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     """Steered path -> the path of its plane, and the T1 it takes; a negative one for none."""
+    spread: Spread | None = None
+    """For a symptom that a port's pairs may show or not, by chance: how much each lost."""
     by_chance: bool = False
     """Whether flows meet some links and not others, so that parts between switches are looked for without steering."""
 
@@ -311,8 +316,10 @@ class _Unexplained:
         )
         """Links between switches, as (group, t1, path), over which a steered test failed."""
         self.counts: Counter[Part] = Counter()
+        self.lost: Counter[Part] = Counter()
+        """Packets that pairs of a port lost in the first pass."""
         for triple in left:
-            self.counts.update(self._parts_of(triple))
+            self._count(triple, self._parts_of(triple), 1)
         self.sizes: dict[Part, int] = {}
         """Tested pairs of a part that nothing found so far explains, where they were counted."""
         self.heap = [self._weight(part, num) for part, num in self.counts.items()]
@@ -323,12 +330,12 @@ class _Unexplained:
         while True:
             _, minus_num, _, part = heapq.heappop(self.heap)
             num, share = -minus_num, FLOW_SHARE if part.kind in _BY_CHANCE else NEARLY_ALL
-            if num != self.counts[part] or (part.kind not in _LINKS and num < share * self._at_least(part)):
+            if num != self.counts[part] or (part.kind not in _LINKS and num < self._enough(part, share)):
                 continue
             needed = [t for t in self.tested.of(part) if self._is_open(t)]
             self.sizes[part] = len(needed)
             bad = [t for t in needed if t in self.left]
-            is_whole = len(bad) >= share * len(needed) and self._all_near(part, needed)
+            is_whole = self._is_hit(part, needed, share) and self._all_near(part, needed)
             if bad and is_whole and _has_witnesses(part, bad, self.tested):
                 if part.kind in _LINKS:  # what met it by chance is explained, too
                     met = {t for t in self.left if t.path not in self.tested.ways and contains(part, t, self.tested)}
@@ -347,24 +354,50 @@ class _Unexplained:
                     self.sizes[part] -= 1
             if triple in self.left:
                 self.left.remove(triple)
-                self.counts.subtract(parts)
+                self._count(triple, parts, -1)
         for part in changed:
             if self.counts[part] > 0:
                 heapq.heappush(self.heap, self._weight(part, self.counts[part]))
 
-    def _all_near(self, part: Part, needed: Iterable[Triple]) -> bool:
+    def _all_near(self, part: Part, needed: Sequence[Triple]) -> bool:
         """Whether also pairs below one switch failed: where they pass, the fault lies above it and with none below."""
         groups, ways = self.tested.groups, self.tested.ways
         if not groups or part.kind not in (Kind.NODE, Kind.SWITCH, Kind.PORT):
             return True
         near = [t for t in needed if t.path not in ways and groups[t.src] == groups[t.dst]]
-        return sum(t in self.left for t in near) >= NEARLY_ALL * len(near)
+        return self._is_hit(part, near, NEARLY_ALL, needed)
+
+    def _is_hit(self, part: Part, needed: Sequence[Triple], share: float, of: Sequence[Triple] = ()) -> bool:
+        """Whether enough of a part's pairs failed; `of`: all of its pairs, where these are some."""
+        spread = self.tested.spread
+        if spread and self._is_port(part):
+            return spread.is_even(needed, self.left, share, of)
+        return sum(t in self.left for t in needed) >= share * len(needed)
+
+    def _enough(self, part: Part, share: float) -> float:
+        """So many of its pairs must have failed, at least: most parts fall at this, before each pair is looked at."""
+        least, spread = self._at_least(part), self.tested.spread
+        if spread and self._is_port(part):
+            return min(share * least, fewest(least, least, self.lost[part]))
+        return share * least
+
+    def _is_port(self, part: Part) -> bool:
+        """Whether a part is one port: a node with a single one is."""
+        return part.kind is Kind.PORT or (part.kind is Kind.NODE and len(self.tested.paths) == 1)
+
+    def _count(self, triple: Triple, parts: Sequence[Part], sign: int) -> None:
+        """A failed pair, of each of its parts."""
+        lost = self.tested.spread.lost.get(triple, 0) if self.tested.spread else 0
+        for part in parts:
+            self.counts[part] += sign
+            if lost:
+                self.lost[part] += sign * lost
 
     def _is_open(self, triple: Triple) -> bool:
         return self.tested.plane(triple.path) not in self.silent and triple not in self.cleared
 
     def _at_least(self, part: Part) -> int:
-        """So many tested pairs the part has for sure: most parts fall at this, without a look at each pair."""
+        """So many tested pairs the part has for sure."""
         if part in self.sizes:
             return self.sizes[part]
         if part.kind not in (Kind.NODE, Kind.PORT) or self.tested.only is not None or self.tested.stopped:

@@ -27,6 +27,8 @@ class Burst(msgspec.Struct, frozen=True, array_like=True):
     dark_flows: int
     lost_here: int = 0
     """Packets the receiving socket had no room for: they did cross the fabric."""
+    sent: int = 0
+    """Small packets that were sent; 0: `small` of the first pass, `again_small` of a repetition."""
 
 
 class Speed(msgspec.Struct, frozen=True, array_like=True):
@@ -89,6 +91,7 @@ class PairFacts(msgspec.Struct, kw_only=True):
     switches: tuple[tuple[str, ...], ...] = ()
     """Node, path -> that switch by name; empty where it is not known."""
     small: int
+    """Small packets in a burst of the first pass, at least."""
     full: int
     full_bytes: dict[int, int] = {}
     """Path -> payload of a full-size packet."""
@@ -134,3 +137,11 @@ class PairFacts(msgspec.Struct, kw_only=True):
     rounds: dict[str, int] = {}
     """How many rounds of each kind were run."""
     took_s: dict[str, float] = {}
+
+    def num_sent(self, burst: Burst, *, again: bool = False) -> int:
+        """Small packets of a burst, as many as were sent."""
+        return burst.sent or (self.again_small if again else self.small)
+
+    def num_lost(self, burst: Burst, *, again: bool = False) -> int:
+        """Packets of a burst that the fabric lost."""
+        return max(0, self.num_sent(burst, again=again) + self.full - burst.small - burst.full - burst.lost_here)

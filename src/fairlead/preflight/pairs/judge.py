@@ -289,11 +289,11 @@ def _middle(values: Iterable[float]) -> float:
 
 def _loss(pairs: set[Triple], facts: PairFacts) -> float:
     """Share of packets lost on the repeated bursts of these pairs, or on the first ones where none was repeated."""
-    for bursts, small in ((facts.again, facts.again_small), (facts.bursts, facts.small)):
+    for bursts, again in ((facts.again, True), (facts.bursts, False)):
         mine = [t for t in bursts if Triple(t.src, t.dst, t.path) in pairs]
         if mine:
-            sent = len(mine) * (small + facts.full)
-            return sum(small + facts.full - t.small - t.full - t.lost_here for t in mine) / sent
+            sent = sum(facts.num_sent(t, again=again) + facts.full for t in mine)
+            return sum(facts.num_lost(t, again=again) for t in mine) / sent
     return 0.0
 
 
@@ -303,7 +303,7 @@ def _evidence(blame: Blame, facts: PairFacts) -> Iterator[Evidence]:
     said: dict[Triple, str] = {}
     if blame.symptom.is_burst:
         for burst, small in chain(
-            ((t, facts.again_small) for t in facts.again), ((t, facts.small) for t in facts.bursts)
+            ((t, facts.num_sent(t, again=True)) for t in facts.again), ((t, facts.num_sent(t)) for t in facts.bursts)
         ):
             triple = Triple(burst.src, burst.dst, burst.path)
             if triple in pairs and triple not in said:

@@ -32,11 +32,15 @@ class Limits:
     """Numbers with units; what each is and who says so stands in limits.toml."""
 
     small: int
+    sample: int
     again_small: int
+    again_sample: int
     link_small: int
     full: int
     batch: int
     gap_us: int
+    window: int
+    first_quiet_ms: int
     quiet_ms: int
     loss: float
     by_chance: float
@@ -48,7 +52,6 @@ class Limits:
     speed_budget_ms: int
     again_bytes: int
     again_budget_ms: int
-    speed_quiet_ms: int
     pings: int
     slow_ratio: float
     floor_ratio: float
@@ -72,6 +75,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     what: str
     source: str
     unit: str = ""
+    lossless: float | None = None
+    """The value where the fabric is declared to lose nothing."""
     judges: Judges | None = None
     """How it judges; None: it only says how much is sent, or how long is waited."""
     code: str = ""
@@ -89,8 +94,14 @@ DEFAULT = msgspec.convert({name: row.value for name, row in table().items()}, Li
 
 def limits_of(spec: Spec) -> Limits:
     """The numbers for a cluster: the table's, with what the cluster file says instead."""
-    said = spec.table(Preflight).limits
-    return msgspec.convert(asdict(DEFAULT) | said, Limits, strict=False)
+    lossless = {name: row.lossless for name, row in table().items() if row.lossless is not None}
+    ours = asdict(DEFAULT) | (lossless if is_lossless(spec) else {}) | spec.table(Preflight).limits
+    return msgspec.convert(ours, Limits, strict=False)
+
+
+def is_lossless(spec: Spec) -> bool:
+    """Whether the fabric is declared one that holds packets back and drops none: InfiniBand, RoCE with PFC."""
+    return spec.fabric.link == "infiniband" or spec.fabric.rdma in ("ib", "roce")
 
 
 def limits(spec: Spec) -> Iterator[Limit]:

@@ -32,7 +32,7 @@ from fairlead.preflight.pairs.limits import DEFAULT, Limits
 from fairlead.preflight.pairs.schedule import Test, all_pairs, fit, log_degree, max_adaptive_rounds
 from fairlead.preflight.pairs.steered import Steering
 from fairlead.preflight.pairs.steered import rounds as steered_rounds
-from fairlead.preflight.pairs.symptoms import blames, wanted
+from fairlead.preflight.pairs.symptoms import Means, blames, wanted
 
 SLOW_SUSPECT = 1.5
 """A node that takes this many times the median while all work is asked again, alone."""
@@ -181,16 +181,15 @@ class _Run:
         fields: Mapping[str, Any],
         *,
         of: Iterable[int] | None = None,
-        collect: bool = False,
+        quiet_ms: int = 0,
         limit_s: float = 10.0,
     ) -> Generator[Step, Answers, Answers]:
-        """One step; nodes that did not answer are members no more."""
+        """One step; nodes that did not answer are members no more. `quiet_ms`: how long late packets are awaited."""
         self.step += 1
         line = {"do": do, "step": self.step, **fields}
         if of is not None:
             line["only"] = list(of)
-        quiet_ms = self.limits.speed_quiet_ms if do == "speed" else self.limits.quiet_ms
-        late = {"do": "collect", "step": self.step, "quiet_ms": quiet_ms} if collect else None
+        late = {"do": "collect", "step": self.step, "quiet_ms": quiet_ms} if quiet_ms else None
         expect = frozenset(self.members if of is None else of)
         answers = yield Step(line=line, expect=expect, collect=late, limit_s=limit_s)
         for node, why in answers.lost.items():
@@ -261,10 +260,16 @@ class _Run:
         members = list(self.members)
         self.facts.members = tuple(members)
         paths = list(range(len(self.plan.paths)))
+        # each port is to send and hear a sample in all, however few partners it has
+        small = max(self.limits.small, -(-self.limits.sample // max(1, len(members) - 1)))
+        smalls = dict.fromkeys(self.planes, small)
         for shifts in all_pairs(len(members)):
-            fields = {"shifts": list(shifts), "members": members, "paths": paths, **self._burst(self.limits.small)}
-            answers = yield from self.ask("burst", fields, collect=True, limit_s=10.0 + 0.2 * len(shifts))
-            self._keep_bursts(answers, self.facts.bursts)
+            burst = self._burst(self.limits.small, len(shifts)) | {"smalls": list(smalls.items())}
+            fields = {"shifts": list(shifts), "members": members, "paths": paths, **burst}
+            answers = yield from self.ask(
+                "burst", fields, quiet_ms=self.limits.first_quiet_ms, limit_s=10.0 + 0.2 * len(shifts)
+            )
+            self._keep_bursts(answers, self.facts.bursts, smalls)
             self._count("burst", len(shifts))
             if shifts[-1] >= MIN_PARTNERS:
                 paths = self._still_useful(paths, len(members), shifts[-1])
@@ -284,7 +289,7 @@ class _Run:
         paths = [p for p in self.planes if p not in self.facts.stopped]
         for shift in log_degree(len(members)) if paths else ():
             fields = {"shifts": [shift], "members": members, "paths": paths, **self._speed()}
-            answers = yield from self.ask("speed", fields, collect=True, limit_s=20.0)
+            answers = yield from self.ask("speed", fields, quiet_ms=self.limits.first_quiet_ms, limit_s=20.0)
             self._keep_speeds(answers, self.facts.speeds)
             self._count("speed")
 
@@ -294,10 +299,10 @@ class _Run:
         paths = [p for p in self.planes if p not in self.facts.stopped or p in alive]
         for tests in steered_rounds(self.plan.steering, self.members, paths):
             fields = {"pairs": tests, "to": self._addresses(tests), **self._burst(self.limits.link_small)}
-            answers = yield from self.ask("burst", fields, collect=True)
-            self._keep_bursts(answers, self.facts.bursts)
+            answers = yield from self.ask("burst", fields, quiet_ms=self.limits.first_quiet_ms)
+            self._keep_bursts(answers, self.facts.bursts, dict.fromkeys(self.facts.ways, self.limits.link_small))
             fields = {"pairs": tests, "to": self._addresses(tests), **self._speed(), "pings": 0}
-            answers = yield from self.ask("speed", fields, collect=True, limit_s=20.0)
+            answers = yield from self.ask("speed", fields, quiet_ms=self.limits.first_quiet_ms, limit_s=20.0)
             self._keep_speeds(answers, self.facts.speeds)
             self.facts.steered += [(t.src, t.dst, p) for t in tests for p in t.paths]
             self._count("steered")
@@ -311,17 +316,23 @@ class _Run:
         """Repeat what looked wrong, until every suspicion has its witnesses or is gone."""
         for _ in range(max_adaptive_rounds(len(self.members))):
             tests = wanted(blames(self.facts, self.limits), self.facts)
-            if not tests[True] and not tests[False]:
+            if not any(tests.values()):
                 return
-            if bursts := fit(tests[True]):
-                fields = {"pairs": bursts, "to": self._addresses(bursts), **self._burst(self.limits.again_small)}
-                answers = yield from self.ask("burst", fields, collect=True)
-                self._keep_again(answers, bursts)
-            if streams := fit(tests[False]):
+            if bursts := fit(tests[Means.BURST]):
+                yield from self.repeat(bursts, self.limits.again_small)
+            if samples := fit(tests[Means.SAMPLE], both_ways=True):
+                yield from self.repeat(samples, self.limits.again_sample)
+            if streams := fit(tests[Means.STREAM]):
                 fields = {"pairs": streams, "to": self._addresses(streams), **self._speed(again=True)}
-                answers = yield from self.ask("speed", fields, collect=True, limit_s=20.0)
+                answers = yield from self.ask("speed", fields, quiet_ms=self.limits.first_quiet_ms, limit_s=20.0)
                 self._keep_speeds(answers, self.facts.speeds_again)
             self._count("adaptive")
+
+    def repeat(self, tests: Sequence[Test], small: int) -> Generator[Step, Answers, None]:
+        """Bursts once more, of so many small packets."""
+        fields = {"pairs": tests, "to": self._addresses(tests), **self._burst(small)}
+        answers = yield from self.ask("burst", fields, quiet_ms=self.limits.quiet_ms)
+        self._keep_again(answers, tests, small)
 
     def connections(self) -> Generator[Step, Answers, None]:
         """A message over TCP on every directed pair; skipped where what is already known would make it wait in vain.
@@ -359,9 +370,15 @@ class _Run:
 
     # ---- what came back ----------------------------------------------------------------------------------------------
 
-    def _burst(self, small: int) -> dict[str, int]:
+    def _burst(self, small: int, num_shifts: int = 1) -> dict[str, int]:
         limits = self.limits
-        return {"small": small, "full": limits.full, "batch": limits.batch, "gap_us": limits.gap_us}
+        return {
+            "small": small,
+            "full": limits.full,
+            "batch": limits.batch,
+            "gap_us": limits.gap_us,
+            "window": max(limits.batch, limits.window // num_shifts),
+        }
 
     def _speed(self, *, again: bool = False) -> dict[str, int]:
         limits = self.limits
@@ -373,20 +390,21 @@ class _Run:
             "pings": limits.pings,
         }
 
-    def _keep_bursts(self, answers: Answers, into: list[Burst]) -> None:
+    def _keep_bursts(self, answers: Answers, into: list[Burst], smalls: Mapping[int, int]) -> None:
         for node, report in answers.reports.items():
-            into += [Burst(src, node, *rest) for src, *rest in report.bad]
+            for src, path, small, full, whole, dark, here in report.bad:
+                into.append(Burst(src, node, path, small, full, whole, dark, here, smalls.get(path, 0)))
             for path, num_bytes in report.full:
                 self.facts.full_bytes[path] = max(num_bytes, self.facts.full_bytes.get(path, 0))
             self._keep_faults(node, report)
 
-    def _keep_again(self, answers: Answers, tests: Sequence[Test]) -> None:
+    def _keep_again(self, answers: Answers, tests: Sequence[Test], small: int) -> None:
         """A repeated burst is kept also when it was whole: it clears its pair."""
         broken: list[Burst] = []
-        self._keep_bursts(answers, broken)
+        self._keep_bursts(answers, broken, {p: small for test in tests for p in test.paths})
         seen = {(t.src, t.dst, t.path) for t in broken}
         self.facts.again += broken
-        whole = (self.limits.again_small, self.limits.full, self.facts.num_flows, 0)
+        whole = (small, self.limits.full, self.facts.num_flows, 0, 0, small)
         for test in tests:
             if test.dst in answers.reports:
                 missing = [p for p in test.paths if (test.src, test.dst, p) not in seen]

@@ -63,20 +63,21 @@ def max_rounds(num_nodes: int) -> int:
     return len(log_degree(num_nodes)) + max_adaptive_rounds(num_nodes)
 
 
-def fit(wanted: Iterable[Test]) -> list[Test]:
+def fit(wanted: Iterable[Test], *, both_ways: bool = False) -> list[Test]:
     """The tests of one adaptive round: in the order of urgency, each node in one pair at most.
 
-    Tests of the same directed pair on several paths become one test.
+    Tests of the same directed pair on several paths become one test. `both_ways`: a node may send to one and hear from
+    another, as in the first pass.
     """
     chosen: dict[tuple[int, int], list[int]] = {}
-    busy: set[int] = set()
+    busy: set[tuple[int, bool]] = set()
     for test in wanted:
         pair = (test.src, test.dst)
         if pair in chosen:
             chosen[pair] += [p for p in test.paths if p not in chosen[pair]]
-        elif test.src not in busy and test.dst not in busy:
+        elif busy.isdisjoint(((test.src, True), (test.dst, both_ways is False))):
             chosen[pair] = list(test.paths)
-            busy.update(pair)
+            busy.update(((test.src, True), (test.dst, both_ways is False)))
     return [Test(src, dst, tuple(sorted(paths))) for (src, dst), paths in chosen.items()]
 
 

@@ -14,11 +14,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from fairlead.preflight.pairs.blame import Culprit, Kind, Tested, Triple, contains, explain, touches
+from fairlead.preflight.pairs.blame import MIN_PARTNERS, Culprit, Kind, Tested, Triple, contains, explain, touches
 from fairlead.preflight.pairs.counters import is_flap
 from fairlead.preflight.pairs.facts import Burst, PairFacts, Speed
 from fairlead.preflight.pairs.limits import Limits
 from fairlead.preflight.pairs.schedule import Test
+from fairlead.preflight.pairs.spread import Spread
+
+
+class Means(enum.StrEnum):
+    """How a suspicion is settled."""
+
+    BURST = "burst"
+    SAMPLE = "sample"
+    """A burst of so many packets that a small loss shows."""
+    STREAM = "stream"
 
 
 class Symptom(enum.StrEnum):
@@ -36,6 +46,11 @@ class Symptom(enum.StrEnum):
     def is_burst(self) -> bool:
         """Whether a burst shows it; the others take a stream."""
         return self not in (Symptom.SLOW, Symptom.LATE)
+
+    @property
+    def means(self) -> Means:
+        """How it is tested again."""
+        return Means.SAMPLE if self is Symptom.LOSSY else Means.BURST if self.is_burst else Means.STREAM
 
     @property
     def is_by_chance(self) -> bool:
@@ -74,7 +89,17 @@ def blames(facts: PairFacts, limits: Limits) -> list[Blame]:
                 symptom.is_by_chance and not facts.ways and len({facts.groups[n] for n in nodes if facts.groups}) > 1
             )
             tested = Tested(
-                nodes, paths, only, mute, facts.groups, stopped, facts.members, of_planes, facts.ways, by_chance
+                nodes,
+                paths,
+                only,
+                mute,
+                facts.groups,
+                stopped,
+                facts.members,
+                of_planes,
+                facts.ways,
+                spread=_spread(facts, repeats[True]) if symptom is Symptom.LOSSY else None,
+                by_chance=by_chance,
             )
             on = {*paths, *(facts.ways if of_planes else ())}
             bad = {t for t in shown.get(symptom, ()) if t.path in on and t not in seen}
@@ -92,6 +117,11 @@ def blames(facts: PairFacts, limits: Limits) -> list[Blame]:
                 out = [b for b in out if not _is_bad_luck(b, found, tested)]
             seen |= bad
     return out
+
+
+def _spread(facts: PairFacts, again: Mapping[Triple, int]) -> Spread:
+    """How much each pair lost in the first pass."""
+    return Spread({Triple(t.src, t.dst, t.path): facts.num_lost(t) for t in facts.bursts}, again.keys())
 
 
 def _meets_flap(triple: Triple, facts: PairFacts) -> bool:
@@ -123,10 +153,10 @@ def burst_symptoms(facts: PairFacts, limits: Limits) -> dict[Symptom, set[Triple
     out: defaultdict[Symptom, set[Triple]] = defaultdict(set)
     for burst in facts.bursts:
         triple = Triple(burst.src, burst.dst, burst.path)
-        if triple not in again and (found := of_burst(burst, facts.small, facts, 0.0)):
+        if triple not in again and (found := of_burst(burst, facts.num_sent(burst), facts, 0.0)):
             out[found].add(triple)
     for triple, bursts in again.items():
-        each = [of_burst(t, facts.again_small, facts, limits.loss) for t in bursts]
+        each = [of_burst(t, facts.num_sent(t, again=True), facts, limits.loss) for t in bursts]
         if all(each):
             # where they differ in kind, all of them at least lost packets
             out[each[0] if len(set(each)) == 1 and each[0] else Symptom.LOSSY].add(triple)
@@ -188,15 +218,43 @@ def late_from(facts: PairFacts, limits: Limits) -> float:
     return max(limits.late_ratio * middle, middle + limits.late_mads * mad)
 
 
-def wanted(found: Iterable[Blame], facts: PairFacts) -> dict[bool, list[Test]]:
-    """The repetitions that unsettled blames still need, the most urgent first: {True: bursts, False: streams}."""
-    out: dict[bool, list[Test]] = {True: [], False: []}
-    repeats = {is_burst: _repeats(facts, is_burst=is_burst) for is_burst in out}
+def wanted(found: Iterable[Blame], facts: PairFacts) -> dict[Means, list[Test]]:
+    """The repetitions that unsettled blames still need, by means, the most urgent first."""
+    out: dict[Means, list[Test]] = {means: [] for means in Means}
+    repeats = {is_burst: _repeats(facts, is_burst=is_burst) for is_burst in (True, False)}
     for blame in found:
         if not blame.is_confirmed:
-            is_burst = blame.symptom.is_burst
-            out[is_burst] += _witness_tests(blame, repeats[is_burst])
+            done = repeats[blame.symptom.is_burst]
+            if blame.symptom is Symptom.LOSSY:
+                out[Means.SAMPLE] += _beside(blame.culprit, facts, done)
+            out[blame.symptom.means] += _witness_tests(blame, done)
     return out
+
+
+def _beside(culprit: Culprit, facts: PairFacts, done: Mapping[Triple, int]) -> list[Test]:
+    """Where a pair does lose packets: pairs that share a port with it, to tell a port from a pair.
+
+    A port whose loss is small is met by some pairs in the first pass and not by others. One partner below the same
+    switch and one more are asked, for each of the two ports.
+    """
+    part = culprit.part
+    if part.kind is not Kind.LINK or part.key[2] in facts.ways or not any(done.get(t) for t in culprit.pairs):
+        return []
+    tests, path = [], part.key[2]
+    for src, dst, _ in culprit.pairs:
+        outward = [Triple(src, n, path) for n in _partners(src, dst, facts)]
+        inward = [Triple(n, dst, path) for n in _partners(dst, src, facts)]
+        for each in (outward, inward):
+            left = MIN_PARTNERS - sum(t in done for t in each)
+            tests += [Test(t.src, t.dst, (path,)) for t in each if t not in done][: max(0, left)]
+    return tests
+
+
+def _partners(node: int, other: int, facts: PairFacts) -> list[int]:
+    """Third nodes, those below the same switch first."""
+    group = facts.groups.get(node)
+    left = [n for n in facts.members if n not in (node, other) and n not in facts.lost]
+    return sorted(left, key=lambda n: facts.groups.get(n) != group)
 
 
 def _witness_tests(blame: Blame, done: Mapping[Triple, int]) -> list[Test]:

@@ -35,6 +35,7 @@ import time
 
 from fairlead.preflight.pairs.onnode.counting import read_counters
 from fairlead.preflight.pairs.onnode.wire import (
+    ACK,
     FULL,
     HEAD,
     NUM_FLOWS,
@@ -66,6 +67,10 @@ SPEED_BATCH = 32
 HOLD_NS = 10_000_000
 """From the order to the stream: by then others have had our answers to their pings, for which we now have no time."""
 TICK_S = 0.005
+ACK_EVERY = 16
+"""Small packets, by number, of which one is acknowledged: a quarter of the smallest window that is asked for."""
+AT_ONCE = 256
+"""Packets taken from a socket before anything else is done."""
 
 
 class Pings:
@@ -73,6 +78,16 @@ class Pings:
 
     def __init__(self, left: int) -> None:
         self.left, self.best_ns, self.asked_at = left, 0, 0
+
+
+class Heard:
+    """What came from one sender on one path in one step."""
+
+    def __init__(self) -> None:
+        self.numbers: set[int] = set()
+        """Of a burst: twice the number, and one more for a full-size packet; each once, however often it came."""
+        self.stream: list[tuple[int, int]] = []
+        """Of a stream: arrival by the kernel's clock, ns, and size."""
 
 
 class Agent:
@@ -92,8 +107,9 @@ class Agent:
         self.ports: list[list[Any]] = []
         self.counters: list[list[str]] = []
         self.is_over = False
-        # step -> (sender, path) -> (kind, number, flow, arrival, size): a quick sender may be heard before its order
-        self.arrived: dict[int, dict[tuple[int, int], list[tuple[int, int, int, int, int]]]] = {}
+        # step -> (sender, path) -> what came: a quick sender may be heard before its order
+        self.arrived: dict[int, dict[tuple[int, int], Heard]] = {}
+        self.space = bytearray(1 << 16)
         self.begin({"step": 0})
 
     def begin(self, order: dict[str, Any]) -> None:
@@ -109,7 +125,7 @@ class Agent:
         self.begun_at = now_ns()
         self.arrived = {step: heard for step, heard in self.arrived.items() if step >= self.step}
         self.heard = self.arrived.setdefault(self.step, {})
-        self.drops_before = [r.dropped if r else 0 for r in self.routes]
+        self.drops_before = [r.dropped() if r else 0 for r in self.routes]
         self.to = {(src, dst, path): address for src, dst, path, address in order.get("to", ())}
         for route in self.routes:
             if route:
@@ -160,20 +176,45 @@ class Agent:
         """What has arrived on one socket."""
         route = self.routes[path]
         assert route is not None
+        if self.task == self.burst_task:
+            self.read_burst(route, sock)
+            return
         for data, stamp, sender in route.arrivals(sock):
-            if len(data) < HEAD.size:
-                continue
-            run, step, src, number, on, flow, kind = HEAD.unpack_from(data)
-            if run != self.run:
-                continue
-            if kind == PING:
-                route.answer(HEAD.pack(run, step, self.me, number, on, flow, PONG), sender)
-            elif kind == PONG:
-                self.on_pong(src, on, number)
+            if len(data) >= HEAD.size:
+                self.take(route, HEAD.unpack_from(data), stamp, len(data), sender)
+
+    def read_burst(self, route: Route, sock: socket.socket) -> None:
+        """The same where packets are many and their times do not count."""
+        space, unpack, take = self.space, HEAD.unpack_from, self.take
+        with contextlib.suppress(OSError):
+            for _ in range(AT_ONCE):
+                size, sender = sock.recvfrom_into(space)
+                if size >= HEAD.size:
+                    take(route, unpack(space), 0, size, sender)
+
+    def take(self, route: Route, head: tuple[int, ...], stamp: int, size: int, sender: Any) -> None:
+        """One packet."""
+        run, step, src, number, on, flow, kind = head
+        if run != self.run:
+            return
+        if kind == PING:
+            route.answer(HEAD.pack(run, step, self.me, number, on, flow, PONG), sender)
+        elif kind == PONG:
+            self.on_pong(src, on, number)
+        elif kind == ACK:
+            if step == self.step and (out := self.outgoing.get((src, on))):
+                out.on_ack(number)
+        else:
+            self.last_heard = now_ns()
+            heard = self.arrived.setdefault(step, {}).get((src, on))
+            if heard is None:
+                heard = self.arrived[step][src, on] = Heard()
+            if kind == SPEED:
+                heard.stream.append((stamp, size))
             else:
-                self.last_heard = now_ns()
-                heard = self.arrived.setdefault(step, {}).setdefault((src, on), [])
-                heard.append((kind, number, flow, stamp, len(data)))
+                heard.numbers.add(2 * number + kind)
+                if kind == SMALL and number % ACK_EVERY == ACK_EVERY - 1:
+                    route.answer(HEAD.pack(run, step, self.me, number, on, 0, ACK), sender)
 
     # ---- orders ------------------------------------------------------------------------------------------------------
 
@@ -235,16 +276,14 @@ class Agent:
     def do_burst(self, order: dict[str, Any]) -> None:
         """Send numbered packets, and count those that come."""
         self.begin(order)
-        small, full = order["small"], order["full"]
-        every = max(1, small // max(1, full))
-        packets = []
-        for i in range(small):
-            packets.append((SMALL, i))
-            if i % every == every - 1 and i // every < full:
-                packets.append((FULL, i // every))
+        smalls = dict(order.get("smalls", ()))
+        made: dict[int, list[tuple[int, int]]] = {}
         for src, dst, path in self.pairs():
+            small = smalls.get(path, order["small"])
+            packets = made.get(small) or made.setdefault(small, burst_of(small, order["full"]))
             if src == self.me and self.route(path):
-                self.send(dst, path, order["batch"], order["gap_us"] * 1000).packets = packets
+                out = self.send(dst, path, order["batch"], order["gap_us"] * 1000, order["window"])
+                out.packets = packets
             if dst == self.me:
                 self.expected[src, path] = len(packets)
         self.task = self.burst_task
@@ -298,11 +337,11 @@ class Agent:
         own = self.steered.get(path, path)
         return self.to.get((self.me, dst, path)) or self.addresses[dst][own] or "::", self.peers[dst][own]
 
-    def send(self, dst: int, path: int, batch: int, gap_ns: int) -> Outgoing:
+    def send(self, dst: int, path: int, batch: int, gap_ns: int, window: int = 0) -> Outgoing:
         """Begin to send to a peer."""
-        route = self.route(path)
+        route, head = self.route(path), (self.run, self.step, self.me)
         assert route is not None
-        out = Outgoing(route, self.target(dst, path), (self.run, self.step, self.me), path, batch=batch, gap_ns=gap_ns)
+        out = Outgoing(route, self.target(dst, path), head, path, batch=batch, gap_ns=gap_ns, window=window)
         self.outgoing[dst, path] = out
         return out
 
@@ -314,7 +353,7 @@ class Agent:
             return
         now = now_ns()
         self.sent_at = self.sent_at or now
-        whole = all(len(self.heard.get(key, ())) >= num for key, num in self.expected.items())
+        whole = all((got := self.heard.get(key)) and len(got.numbers) >= num for key, num in self.expected.items())
         sizes = sorted({(path, o.full) for (_, path), o in self.outgoing.items()})
         if whole and not any(o.error for o in self.outgoing.values()):
             self.say(ok=len(self.expected), full=sizes)
@@ -329,20 +368,22 @@ class Agent:
 
     def damage(self) -> list[list[int]]:
         """Bursts that came in pieces: from, path, small, full, flows that came whole, flows not at all, lost here."""
-        small = self.order["small"]
-        per_flow = [len(range(f, small, NUM_FLOWS)) for f in range(NUM_FLOWS)]
+        smalls = dict(self.order.get("smalls", ()))
         out = []
         for (src, path), num in sorted(self.expected.items()):
-            heard = {(kind, number, flow) for kind, number, flow, _, _ in self.heard.get((src, path), ())}
-            if len(heard) >= num:
+            got = self.heard.get((src, path))
+            numbers = got.numbers if got else set()
+            if len(numbers) >= num:
                 continue
-            smalls = [flow for kind, _, flow in heard if kind == SMALL]
-            counts = [smalls.count(f) for f in range(NUM_FLOWS)]
+            flows = [number // 2 % NUM_FLOWS for number in numbers if number % 2 == SMALL]
+            counts = [flows.count(f) for f in range(NUM_FLOWS)]
+            small = smalls.get(path, self.order["small"])
+            per_flow = [len(range(f, small, NUM_FLOWS)) for f in range(NUM_FLOWS)]
             whole = sum(count == want for count, want in zip(counts, per_flow))  # noqa: B905 - Python 3.9
             own = self.steered.get(path, path)
             route = self.routes[own]
-            lost_here = route.dropped - self.drops_before[own] if route else 0
-            out.append([src, path, len(smalls), len(heard) - len(smalls), whole, counts.count(0), lost_here])
+            lost_here = route.dropped() - self.drops_before[own] if route else 0
+            out.append([src, path, len(flows), len(numbers) - len(flows), whole, counts.count(0), lost_here])
         return out
 
     def send_errors(self) -> list[list[Any]]:
@@ -389,7 +430,9 @@ class Agent:
                 out.cut()
         if any(p.left for p in self.pings.values()) or not all(o.is_done for o in self.outgoing.values()):
             return
-        got = {key: sum(entry[4] for entry in self.heard.get(key, ())) for key in self.expected}
+        got = {
+            key: sum(size for _, size in self.heard[key].stream) if key in self.heard else 0 for key in self.expected
+        }
         if all(got[key] >= num for key, num in self.expected.items()) or (
             self.is_collecting and now - self.last_heard > self.quiet_ns
         ):
@@ -402,7 +445,7 @@ class Agent:
 
     def rate(self, key: tuple[int, int]) -> tuple[int, int]:
         """How fast a stream came in, and how much of it."""
-        arrivals = [(stamp, size) for _, _, _, stamp, size in self.heard.get(key, ())]
+        arrivals = self.heard[key].stream if key in self.heard else ()
         return rate_of(arrivals, self.order["skip"], self.order["window"])
 
     def sent_to(self) -> list[list[int]]:
@@ -437,6 +480,17 @@ class Agent:
             for thread in threads:
                 thread.join()
         self.say(errors=sorted(errors), ok=len(targets) - len(errors))
+
+
+def burst_of(small: int, full: int) -> list[tuple[int, int]]:
+    """(kind, number) of each packet of a burst: full-size packets evenly among the small ones."""
+    every = max(1, small // max(1, full))
+    packets = []
+    for i in range(small):
+        packets.append((SMALL, i))
+        if i % every == every - 1 and i // every < full:
+            packets.append((FULL, i // every))
+    return packets
 
 
 def serve_tcp(server: socket.socket) -> None:

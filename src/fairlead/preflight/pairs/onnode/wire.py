@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 HEAD = struct.Struct("!QIHHHBB")
 """Run, step, sender, number, path, flow, kind."""
-SMALL, FULL, SPEED, PING, PONG = range(5)
-SO_TIMESTAMPNS, SO_RXQ_OVFL = 35, 40
+SMALL, FULL, SPEED, PING, PONG, ACK = range(6)
+SO_TIMESTAMPNS, SO_MEMINFO = 35, 55
+MEMINFO_DROPS = struct.Struct("32xI")
+"""The ninth number of a socket's memory: what it had no room for (linux include/uapi/linux/sock_diag.h)."""
 SO_SNDBUFFORCE, SO_RCVBUFFORCE = 32, 33
 IP_MTU_DISCOVER, IP_MTU = 10, 14
 IPV6_MTU_DISCOVER, IPV6_MTU = 23, 24
@@ -58,14 +60,11 @@ class Route:
         self.address = address
         self.listener = self.bound(receive=RECEIVE_BUFFER)
         self.listener.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
-        self.listener.setsockopt(socket.SOL_SOCKET, SO_RXQ_OVFL, 1)
         self.port = int(self.listener.getsockname()[1])
         if self.family == socket.AF_INET6:
             self.listener.setsockopt(socket.IPPROTO_UDP, UDP_NO_CHECK6_RX, 1)
         self.flows = [self.bound(send=SEND_BUFFER) for _ in range(NUM_FLOWS)]
         self.is_steered = False
-        self.dropped = 0
-        """Packets the listener had no room for, as the kernel counts them."""
         self.full: dict[str, int] = {}
 
     def bound(self, receive: int = 0, send: int = 0) -> socket.socket:
@@ -109,6 +108,15 @@ class Route:
             self.full[peer] = min(mtu, MAX_BYTES)
         return self.full[peer]
 
+    def dropped(self) -> int:
+        """Packets the listener had no room for up to now, as the kernel counts them."""
+        try:
+            return int(
+                MEMINFO_DROPS.unpack(self.listener.getsockopt(socket.SOL_SOCKET, SO_MEMINFO, MEMINFO_DROPS.size))[0]
+            )
+        except (OSError, struct.error):  # Linux before 4.12
+            return 0
+
     def arrivals(self, sock: socket.socket, limit: int = 64) -> Iterable[tuple[bytes, int, Any]]:
         """Up to so many packets that are there: (data, arrival by the kernel's clock, sender)."""
         for _ in range(limit):
@@ -121,8 +129,6 @@ class Route:
                 if level == socket.SOL_SOCKET and what == SO_TIMESTAMPNS:
                     seconds, ns = struct.unpack("qq", value[:16])
                     stamp = seconds * 1_000_000_000 + ns
-                elif level == socket.SOL_SOCKET and what == SO_RXQ_OVFL:
-                    self.dropped = struct.unpack("I", value[:4])[0]
             yield data, stamp, sender
 
     def answer(self, data: bytes, sender: Any) -> None:
@@ -132,13 +138,27 @@ class Route:
 
 
 class Outgoing:
-    """Packets on their way to one peer on one path: `batch` at once, then a pause, and whatever the socket takes."""
+    """Packets on their way to one peer on one path: `batch` at once, then a pause, and whatever the socket takes.
+
+    There is no pause while the peer has acknowledged all but `window` of the small packets: so a burst is as quick as
+    the way allows, and its own packets never fill a queue there.
+    """
 
     def __init__(
-        self, route: Route, target: tuple[str, int], head: tuple[int, int, int], path: int, *, batch: int, gap_ns: int
+        self,
+        route: Route,
+        target: tuple[str, int],
+        head: tuple[int, int, int],
+        path: int,
+        *,
+        batch: int,
+        gap_ns: int,
+        window: int = 0,
     ) -> None:
         self.route, self.target, self.head, self.path = route, target, head, path
-        self.batch, self.gap_ns = batch, gap_ns
+        self.batch, self.gap_ns, self.window = batch, gap_ns, window
+        self.sent = self.acked = 0
+        """Small packets, by number: the next one, and the one behind the last that the peer is known to have."""
         self.packets: Sequence[tuple[int, int]] = ()
         """(kind, number) of each."""
         self.next = 0
@@ -182,7 +202,15 @@ class Outgoing:
                 self.error = name_of(error)
                 return
             self.next += 1
-        self.due = now + self.gap_ns
+            if kind == SMALL:
+                self.sent = number + 1
+        self.due = now + self.gap_ns if self.sent - self.acked >= self.window else now
+
+    def on_ack(self, number: int) -> None:
+        """The peer has a small packet, and so those before it that are not lost."""
+        self.acked = max(self.acked, number + 1)
+        if self.sent - self.acked < self.window:
+            self.due = 0
 
 
 def ping(route: Route, target: tuple[str, int], head: tuple[int, int, int], number: int, path: int) -> None:
