@@ -1,15 +1,16 @@
 """The numbers of the pair phase, from limits.toml, and what follows from them. None depends on how fast a link is.
 
-How long a burst must be. A link that loses one packet in twenty, one way, lets a whole burst of k packets pass with
-probability 0.95^k: for the 208 of the first pass 2.3e-5 a pair, and a faulty port is met by at least one pair more.
+How much is sent. Each port sends and hears a `sample` in the first pass, however many partners it has: enough that a
+port which loses one packet in 500 loses at least one. Any damage is a suspicion; the arithmetic stands beside each
+number.
 
-What it takes to accuse. Any damage in the first pass is only a suspicion: two repetitions of 408 packets, in quiet,
-must each lose 1 % or more, which is 5 packets. At 5 % loss one misses that with probability 1.4e-5; a link that loses
-one packet in ten thousand reaches it with 7.4e-10. Packets that arrived and found no room in the receiver's socket are
-not counted as lost.
+What it takes to accuse. Two repetitions, in quiet, that agree: of loss with 8,000 packets each, enough that a pair
+which loses 0.2 % reaches the limit. Packets that arrived and found no room in the receiver's socket are not counted
+as lost.
 
-What a burst may weigh. Its 208 packets are under 100 KB at an MTU of 9000, less than the buffer of any port that one
-would use for this, so that even a link a hundred times slower than its neighbours delivers it whole, only later.
+What a burst may weigh. No more than a `window` of small packets is under way unless acknowledged or slower than any
+port: 11 KB, and 72 KB in full-size packets at an MTU of 9000, less than the buffer of any port that one would use for
+this. So even a link a hundred times slower than its neighbours delivers a burst whole, only later.
 """
 
 from __future__ import annotations

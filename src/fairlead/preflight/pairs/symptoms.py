@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from fairlead.preflight.pairs.blame import MIN_PARTNERS, Culprit, Kind, Tested, Triple, contains, explain, touches
+from fairlead.preflight.pairs.blame import MIN_PARTNERS, Culprit, Kind, Tested, Triple, Way, contains, explain, touches
 from fairlead.preflight.pairs.counters import is_flap
 from fairlead.preflight.pairs.facts import Burst, PairFacts, Speed
 from fairlead.preflight.pairs.limits import Limits
@@ -112,7 +112,8 @@ def blames(facts: PairFacts, limits: Limits) -> list[Blame]:
                 continue
             found = explain(bad, tested)
             done = repeats[symptom.is_burst]
-            out += [Blame(symptom, c, _is_confirmed(symptom, c, done, limits)) for c in found]
+            settled = [_is_confirmed(symptom, c, done, limits) and not _beside(symptom, c, facts, done) for c in found]
+            out += [Blame(symptom, c, is_settled) for c, is_settled in zip(found, settled, strict=True)]
             if by_chance:
                 out = [b for b in out if not _is_bad_luck(b, found, tested)]
             seen |= bad
@@ -225,28 +226,37 @@ def wanted(found: Iterable[Blame], facts: PairFacts) -> dict[Means, list[Test]]:
     for blame in found:
         if not blame.is_confirmed:
             done = repeats[blame.symptom.is_burst]
-            if blame.symptom is Symptom.LOSSY:
-                out[Means.SAMPLE] += _beside(blame.culprit, facts, done)
-            out[blame.symptom.means] += _witness_tests(blame, done)
+            beside = [Test(t.src, t.dst, (t.path,)) for t in _beside(blame.symptom, blame.culprit, facts, done)]
+            out[blame.symptom.means] += [*beside, *_witness_tests(blame, done)]
     return out
 
 
-def _beside(culprit: Culprit, facts: PairFacts, done: Mapping[Triple, int]) -> list[Test]:
-    """Where a pair does lose packets: pairs that share a port with it, to tell a port from a pair.
+def _beside(symptom: Symptom, culprit: Culprit, facts: PairFacts, done: Mapping[Triple, int]) -> list[Triple]:
+    """Pairs beside lossy ones that must be tested, too: those that share a port with them.
 
-    A port whose loss is small is met by some pairs in the first pass and not by others. One partner below the same
-    switch and one more are asked, for each of the two ports.
+    A port whose loss is small is met by some pairs in the first pass and not by others. So where one pair does lose
+    packets, two more partners of each of its ports are asked. And where a port seems to, a partner below the same
+    switch is: if that one hears all, the loss lies above the switch.
     """
     part = culprit.part
-    if part.kind is not Kind.LINK or part.key[2] in facts.ways or not any(done.get(t) for t in culprit.pairs):
+    if symptom is not Symptom.LOSSY or any(t.path in facts.ways for t in culprit.pairs):
         return []
-    tests, path = [], part.key[2]
-    for src, dst, _ in culprit.pairs:
-        outward = [Triple(src, n, path) for n in _partners(src, dst, facts)]
-        inward = [Triple(n, dst, path) for n in _partners(dst, src, facts)]
-        for each in (outward, inward):
-            left = MIN_PARTNERS - sum(t in done for t in each)
-            tests += [Test(t.src, t.dst, (path,)) for t in each if t not in done][: max(0, left)]
+    if part.kind is Kind.LINK:
+        if not any(done.get(t) for t in culprit.pairs):
+            return []
+        ports = [[Triple(t.src, n, t.path) for n in _partners(t.src, t.dst, facts)] for t in culprit.pairs]
+        ports += [[Triple(n, t.dst, t.path) for n in _partners(t.dst, t.src, facts)] for t in culprit.pairs]
+    elif part.kind in (Kind.PORT, Kind.NODE) and facts.groups:
+        node, path = part.key[0], culprit.pairs[0].path
+        near = [n for n in _partners(node, node, facts) if facts.groups[n] == facts.groups[node]]
+        ports = [[Triple(node, n, path) for n in near]] if part.way is not Way.IN else []
+        ports += [[Triple(n, node, path) for n in near]] if part.way is not Way.OUT else []
+    else:
+        return []
+    num, tests = MIN_PARTNERS if part.kind is Kind.LINK else 1, []
+    for each in ports:
+        fresh = [t for t in each if t not in done]
+        tests += fresh[: max(0, num - (len(each) - len(fresh)))]
     return tests
 
 
