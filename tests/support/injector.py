@@ -341,7 +341,21 @@ def _wrong_count(world: World, rng: random.Random) -> Drawn:
 
 
 _ON_ONE = '[ "$(hostname)" = "$VICTIM" ]'
-_SLEEPS = 'case "$*" in *fairlead-rank*) sleep 60 ;; esac'
+_SLEEPS = """
+mkdir -p /tmp/late && cat >/tmp/late/sitecustomize.py <<'SITE'
+import builtins, sys, time
+usual = builtins.__import__
+def slow(*args, **more):
+    found, dist = usual(*args, **more), sys.modules.get("torch.distributed")
+    if not hasattr(dist, "late") and hasattr(dist, "init_process_group"):
+        dist.late = dist.init_process_group
+        dist.init_process_group = lambda *a, **m: (time.sleep(60), dist.late(*a, **m))[1]
+    return found
+builtins.__import__ = slow
+SITE
+export PYTHONPATH=/tmp/late\
+"""
+"""As NCCL does with many GPUs, the group takes its time to form."""
 _ENVIRONMENT = ("ib/count", "skew/environment", "preflight/env-drift")
 _TASK_KILLED = ("preflight/rank-died", "preflight/rank-missing")
 KINDS = {

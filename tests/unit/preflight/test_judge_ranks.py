@@ -97,6 +97,18 @@ def test_where_no_rank_came_up_the_commonest_reason_is_said():
     assert "No such file or directory" in found.message
 
 
+def test_where_no_rank_spoke_in_time_nobody_is_accused():
+    facts = ranks()
+    facts.lines.clear()
+    facts.broken = "8 ranks did not start within 1 m 00 s"
+    for rank in range(8):
+        replace_end(facts, rank, rc=75, state="stopped", error="stopped" if rank % 3 else "exit status 75")
+    found = only(facts)
+    assert (found.code, found.verdict, found.subject.kind) == ("preflight/no-ranks", Verdict.UNKNOWN, "job")
+    assert "did not start within 1 m 00 s" in found.message
+    assert "start_s" in found.remedy
+
+
 def test_a_rank_that_fell_silent():
     facts = failing(but=5, phase="reduce", text="timed out")
     stop_at(facts, 5, "reduce", state="stopped")

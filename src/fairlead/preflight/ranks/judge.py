@@ -124,8 +124,8 @@ def _causes(said: Heard, addresses: Mapping[str, str], wanted: Wanted) -> Iterat
     finished = {r for r, phases in said.phases.items() if phases[-1].phase == "done"}
     if len(finished) >= facts.wanted and not failed:
         return
-    if not started and failed:
-        yield _launch_failed(failed)
+    if not started:
+        yield _launch_failed(failed) if failed else _no_word(facts)
         return
     missing = [r for r in range(facts.wanted) if r not in started]
     # torch aborts a rank whose RDMA requests failed: that is no death of its own
@@ -195,6 +195,17 @@ def _launch_failed(failed: list[RankEnd]) -> Finding:
         message=f"no rank came up: {why.most_common(1)[0][0]}",
         evidence=tuple(Evidence(f"rank {e.rank}", e.stderr.splitlines()[-1]) for e in failed if e.stderr)[:3],
         remedy="is torch in the Python that the [[pool]] names? try: fairlead exec -- PYTHON -c 'import torch'",
+    )
+
+
+def _no_word(facts: RankFacts) -> Finding:
+    """Every process was there, and none of them spoke in time: no node is the odd one."""
+    return Finding(
+        code="preflight/no-ranks",
+        verdict=Verdict.UNKNOWN,
+        subject=Subject(kind="job", nodes=facts.nodes),
+        message=f"no rank said a word on any node: {facts.broken or 'they were ended before'}",
+        remedy="what do they wait for, an image or a file system? If they are only slow, raise start_s in [launch]",
     )
 
 
