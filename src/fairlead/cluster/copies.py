@@ -13,6 +13,7 @@ from fairlead.cluster.outputs import Gathered
 from fairlead.cluster.protocol import Result, State
 from fairlead.cluster.talk import Talk
 from fairlead.errors import UsageError
+from fairlead.records.border import Breach
 
 _CHUNK = 1 << 18
 
@@ -43,7 +44,7 @@ async def fetch_one(talk: Talk, source: str, path: Path, max_bytes: int) -> Resu
             return
         num_bytes += len(payload)
         if num_bytes > max_bytes:  # the node should have seen to that; here it counts
-            return
+            raise Breach(f"more of {source} than the {max_bytes} bytes allowed")
         digest.update(payload)
         with disk_errors(path):
             file.write(payload)
@@ -54,10 +55,7 @@ async def fetch_one(talk: Talk, source: str, path: Path, max_bytes: int) -> Resu
             result = gathered.result(await talk.hold(job, None, on_frame))
             if not result.ok:
                 return result
-            if num_bytes > max_bytes:
-                error = f"{source}: Larger than the {max_bytes} bytes allowed"
-                return Result(node=talk.node, state=State.FAILED, error=error)
-            if gathered.exit is None or gathered.exit["sha256"] != digest.hexdigest():
+            if gathered.exit is None or gathered.exit.sha256 != digest.hexdigest():
                 return Result(node=talk.node, state=State.FAILED, error=f"{source}: It did not arrive whole")
             with disk_errors(path):
                 file.flush()

@@ -418,7 +418,9 @@ def _rank_env(group: int, local: int, per_node: int, num_nodes: int) -> dict[str
 
 def _blank(node: str, why: Refusal, rank: int | None = None, local_rank: int | None = None) -> Result:
     """The result of something that was never started."""
-    return Result(node=node, state=why.state, error=why.error, hint=why.hint, rank=rank, local_rank=local_rank)
+    return Result(
+        node=node, state=why.state, error=why.error, hint=why.hint, code=why.code, rank=rank, local_rank=local_rank
+    )
 
 
 def _one_blank(node: str, why: Refusal) -> list[Result]:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import abc
 import asyncio
-import json
 import time
 from collections import deque
 from collections.abc import AsyncIterable, Callable, Mapping, Sequence
@@ -34,9 +33,11 @@ from fairlead.cluster.onnode import STUCK_S
 from fairlead.cluster.outputs import Gathered
 from fairlead.cluster.protocol import Command, Interrupted, Line, Message, Refusal, Result, State, interrupt_text
 from fairlead.cluster.talk import UNBOUNDED, Talk, pieces, run_job
+from fairlead.records.border import Border, Breach, Index, Text
 
 _KEEP_BYTES = 8 << 10
 """Of each stream of each process, for its result; every line was handed out as it came."""
+_beats = Border(dict[Index, Text], "signs of life")
 MAX_UNSENT_BYTES = 4 << 20
 """What may wait for one way to take it; then `send` waits, and a way that takes nothing for STUCK_S is stopped."""
 
@@ -254,7 +255,9 @@ class LiveGroup(Group):
 
     def _blank(self, node: str, why: Refusal) -> None:
         for (_, rank), local in self._members(node):
-            result = Result(node=node, state=why.state, error=why.error, hint=why.hint, rank=rank, local_rank=local)
+            result = Result(
+                node=node, state=why.state, error=why.error, hint=why.hint, code=why.code, rank=rank, local_rank=local
+            )
             self.heard.end((node, rank), result)
 
     async def _talk(self, node: str, slots: Slots) -> None:
@@ -271,7 +274,10 @@ class LiveGroup(Group):
         def on_frame(kind: bytes, local: int, payload: bytes) -> None:
             if kind == b"b":
                 now = time.monotonic()
-                self.heard.beats |= {keys[int(i)]: Beat(now, text) for i, text in json.loads(payload).items()}
+                for number, text in _beats(payload).items():
+                    if number >= len(keys):
+                        raise Breach(f"a sign of life of rank {number}, where there are {len(keys)}", payload)
+                    self.heard.beats[keys[number]] = Beat(now, text)
                 return
             ranks[local].on_frame(kind, 0, payload)
             if kind == b"x":

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
 
 from fairlead.base.nodeset import NodeSet
 from fairlead.base.units import duration
@@ -14,8 +16,25 @@ from fairlead.cluster.channel import A_FRAME, A_LINE, Incoming
 from fairlead.cluster.onnode import Kept
 from fairlead.cluster.protocol import CommandRecord, Line, OnLine, Output, Refusal, Result, State
 from fairlead.cluster.talk import Ending
+from fairlead.records.border import Border, Breach, Count, Word
 
 _MAX_LINE = 1 << 20
+BAD_ANSWER = "cluster/bad-answer"
+BAD_ANSWER_HINT = "look at what that node runs, as this is not what was sent there: fairlead explain cluster/bad-answer"
+
+
+class Exit(msgspec.Struct, frozen=True, kw_only=True):
+    """How a node says that one rank or copy has ended, in a frame `x` (onnode.py)."""
+
+    rc: Annotated[int, Meta(ge=-255, le=255)]
+    stopped: Word = ""
+    error: Annotated[str, Meta(max_length=1 << 14)] = ""
+    out: Count = 0
+    err: Count = 0
+    sha256: Word = ""
+
+
+_exit = Border(Exit, "the end of a command", max_bytes=1 << 17)
 
 
 class Stream:
@@ -89,7 +108,7 @@ class Gathered:
     ) -> None:
         """With `on_beat` it is a program with a channel, and frames come as lines do."""
         self.node, self.rank, self.local_rank = node, rank, local_rank
-        self.exit: dict[str, Any] | None = None
+        self.exit: Exit | None = None
 
         def liner(stream: str) -> Callable[[str], None] | None:
             return (lambda text: on_line(Line(node, rank, stream, text))) if on_line else None
@@ -108,11 +127,17 @@ class Gathered:
         self._streams = {b"o": out, b"e": Stream(keep_bytes, liner("stderr"))}
 
     def on_frame(self, kind: bytes, _: int, payload: bytes) -> None:
-        """One frame of this rank's."""
+        """One frame of this rank's. Raises Breach."""
+        if self.exit is not None:
+            if kind == b"x":
+                raise Breach("a second end of one command", payload)
+            return  # what something out of its reach still wrote into its pipes
         if kind == b"x":
+            self.exit = _exit(payload)
             for stream in self._streams.values():
                 stream.flush()
-            self.exit = json.loads(payload)
+        elif kind.lower() not in self._streams:
+            raise Breach("a frame of a kind that does not belong here", kind + payload)
         elif kind.islower():
             self._streams[kind].feed(payload)
         else:
@@ -121,31 +146,34 @@ class Gathered:
     @property
     def has_failed(self) -> bool:
         """Whether it ended by itself, and not well."""
-        return self.exit is not None and not self.exit.get("stopped") and self.exit["rc"] != 0
+        return self.exit is not None and not self.exit.stopped and self.exit.rc != 0
 
     def result(self, ending: Ending) -> Result:
         """What to tell."""
-        told = self.exit or {}
-        state, error, hint = judge(self.exit, ending)
+        told = self.exit
+        state, error, hint, code = judge(told, ending)
         return Result(
             node=self.node,
             state=state,
-            rc=told.get("rc"),
-            stdout=self._streams[b"o"].output(told.get("out", 0)),
-            stderr=self._streams[b"e"].output(told.get("err", 0)),
+            rc=told.rc if told else None,
+            stdout=self._streams[b"o"].output(told.out if told else 0),
+            stderr=self._streams[b"e"].output(told.err if told else 0),
             duration_s=ending.duration_s,
             error=error,
             hint=hint,
+            code=code,
             rank=self.rank,
             local_rank=self.local_rank,
         )
 
 
-def judge(told: dict[str, Any] | None, ending: Ending) -> Refusal:
+def judge(told: Exit | None, ending: Ending) -> Refusal:
     """State and sentence, from what the node told and how the conversation ended."""
     limit = f"ran into the limit of {duration(ending.limit_s)}"
     if told is not None:
         return _judge_told(told, ending, limit)
+    if ending.breach is not None:
+        return Refusal(State.FAILED, f"it sent {ending.breach}", BAD_ANSWER_HINT, BAD_ANSWER)
     if ending.cut == "cancelled":
         doubt = " without an answer; its own limit ends it there" if ending.here and not ending.whole else ""
         return Refusal(State.CANCELLED, f"stopped{doubt}")
@@ -157,16 +185,16 @@ def judge(told: dict[str, Any] | None, ending: Ending) -> Refusal:
     return Refusal(State.UNREACHABLE, "the connection was lost" + (f": {why}" if why else ""))
 
 
-def _judge_told(told: dict[str, Any], ending: Ending, limit: str) -> Refusal:
-    if stopped := told.get("stopped"):
-        if stopped == "limit" or ending.cut == "limit":
+def _judge_told(told: Exit, ending: Ending, limit: str) -> Refusal:
+    if told.stopped:
+        if told.stopped == "limit" or ending.cut == "limit":
             return Refusal(State.TIMEOUT, limit)
         if ending.cut == "cancelled":
             return Refusal(State.CANCELLED, "stopped")
         return Refusal(State.FAILED, "stopped by a signal from outside", "look for a cancelled job or an admin's kill")
-    if error := told.get("error"):
-        return Refusal(State.FAILED, error)
-    return Refusal(State.FAILED, exit_text(told["rc"])) if told["rc"] else Refusal(State.DONE, "")
+    if told.error:
+        return Refusal(State.FAILED, told.error)
+    return Refusal(State.FAILED, exit_text(told.rc)) if told.rc else Refusal(State.DONE, "")
 
 
 def exit_text(rc: int) -> str:

@@ -110,6 +110,8 @@ class Result:
     """One sentence, without the node's name so that equal ones fold; empty when done."""
     hint: str = ""
     """What to type next, where there is something."""
+    code: str = ""
+    """What is explained of it under `fairlead explain`, where something is: `cluster/bad-answer`."""
     rank: int | None = None
     local_rank: int | None = None
 
@@ -255,11 +257,12 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Refusal(NamedTuple):
-    """Why nothing ran on a node: the state, one sentence without the node's name, and what to type next."""
+    """Why nothing ran on a node: the state, one sentence without the node's name, what to type next, and a code."""
 
     state: State
     error: str
     hint: str = ""
+    code: str = ""
 
 
 def nodes_in(results: Iterable[Result], *states: State) -> NodeSet:

@@ -20,6 +20,7 @@ from fairlead.cluster.child import Child
 from fairlead.cluster.onnode import CHUNK, END, FRAME, GRACE_S, MAGIC, WINDOW_BYTES
 from fairlead.cluster.protocol import Command, Refusal, State
 from fairlead.errors import ClusterError, MissingTool
+from fairlead.records.border import Breach
 
 STOP_S = GRACE_S + 0.4
 """From asking a node at its limit to stop until the connection itself is cut."""
@@ -92,6 +93,8 @@ class Ending:
     """What the way itself printed: ssh's complaints, a login script's noise."""
     refusal: Refusal | None = None
     """Why the program never spoke, where it did not."""
+    breach: Breach | None = None
+    """What it sent that no program of ours sends; then it was heard no more."""
     duration_s: float = 0.0
 
 
@@ -121,7 +124,8 @@ class Talk:
 
         No more is read from the node before `when_wanted` returns, if it is given.
 
-        Raises MissingTool or ClusterError where the way itself cannot be started, and what `body` or `on_frame` raise.
+        Raises MissingTool or ClusterError where the way itself cannot be started, and what `body` or `on_frame` raise,
+        but for a Breach: it ends the conversation, and the ending holds it.
         """
         loop = asyncio.get_running_loop()
         ending = self.ending = Ending(self.limit_s)
@@ -131,7 +135,7 @@ class Talk:
         window = _Window() if job.get("live") else None
         sending = asyncio.create_task(_send(child, {**job, "limit_s": self.limit_s + STOP_S}, body, window))
         hearing = asyncio.create_task(_hear(child, said))
-        listener = _Listener(child, ending, on_frame, on_here, when_wanted, window)
+        listener = _Listener(child, ending, on_frame, on_here, when_wanted, window, len(job.get("env", (None,))))
         try:
             try:
                 async with asyncio.timeout_at(self.since_s + self.limit_s):
@@ -139,6 +143,8 @@ class Talk:
                     if not ending.here:
                         await asyncio.wait([hearing], timeout=_LAST_WORDS_S)
                     ending.rc = await child.wait(_LAST_WORDS_S)
+            except Breach as breach:
+                ending.breach = breach
             except Garbled:
                 said += b"\nsomething on the way changes the bytes that pass"
             except TimeoutError:
@@ -195,10 +201,11 @@ class _Listener:
     on_here: Callable[[], None]
     when_wanted: Callable[[], Awaitable[object]] | None
     window: _Window | None
+    num_ranks: int = 1
     frames: Frames = field(default_factory=Frames)
 
     async def listen(self) -> None:
-        """Until the program says that all has ended, or nothing comes any more. Raises Garbled."""
+        """Until the program says that all has ended, or nothing comes any more. Raises Garbled or Breach."""
         while not self.ending.whole:
             if self.when_wanted:
                 await self.when_wanted()
@@ -206,6 +213,8 @@ class _Listener:
             if not data:
                 return
             for kind, rank, payload in self.frames.feed(data):
+                if rank >= self.num_ranks:
+                    raise Breach(f"a frame of rank {rank}, where there are {self.num_ranks}", kind + payload)
                 if kind == b"H":
                     self.ending.here = True
                     self.on_here()
@@ -221,7 +230,7 @@ class _Listener:
         self.child.end_input()
         self.when_wanted = None
         if self.ending.here:
-            with contextlib.suppress(TimeoutError, Garbled):
+            with contextlib.suppress(TimeoutError, Garbled, Breach):
                 async with asyncio.timeout(within_s):
                     await self.listen()
 

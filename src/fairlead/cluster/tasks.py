@@ -18,7 +18,7 @@ from fairlead.cluster.channel import A_BEAT, A_FRAME, PIECE, Incoming, encoded
 from fairlead.cluster.heard import Beat, Heard
 from fairlead.cluster.live import Group, Outbox
 from fairlead.cluster.local import LocalBackend
-from fairlead.cluster.outputs import Gathered, exit_text, judge
+from fairlead.cluster.outputs import Exit, Gathered, exit_text, judge
 from fairlead.cluster.protocol import Command, Line, Message, Refusal, Result, State
 from fairlead.cluster.slurm import NO_BINDING
 from fairlead.cluster.talk import UNBOUNDED, Ending, Talk, pieces, run_job
@@ -173,7 +173,7 @@ class TaskGroup(Group):
         for tasks, how, rc in task_ends(text):
             for task_number in tasks:
                 if task_number < len(self._node_of) * self._per_node:
-                    told = {"rc": rc, "error": how, "stopped": ending.cut}
+                    told = Exit(rc=rc, error=how, stopped=ending.cut)
                     node = self._node_of[task_number // self._per_node]
                     self._finish(node, self._first + task_number, judge(told, ending), rc)
 

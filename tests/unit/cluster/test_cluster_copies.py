@@ -8,6 +8,7 @@ import json
 from fairlead.cluster.copies import fetch_one
 from fairlead.cluster.protocol import State
 from fairlead.cluster.talk import Ending
+from fairlead.records.border import Breach
 
 
 class Sender:
@@ -17,10 +18,15 @@ class Sender:
 
     def __init__(self, num_bytes: int) -> None:
         self.data = b"x" * num_bytes
+        self.num_taken = 0
 
     async def hold(self, job, body, on_frame):
-        for start in range(0, len(self.data), 1000):
-            on_frame(b"d", 0, self.data[start : start + 1000])
+        try:
+            for start in range(0, len(self.data), 1000):
+                on_frame(b"d", 0, self.data[start : start + 1000])
+                self.num_taken += 1000
+        except Breach as breach:  # as Talk does: it is heard no more
+            return Ending(here=True, breach=breach)
         on_frame(b"x", 0, json.dumps({"rc": 0, "sha256": hashlib.sha256(self.data).hexdigest()}).encode())
         return Ending(here=True, whole=True)
 
@@ -32,6 +38,9 @@ async def test_a_file_within_the_bound_is_kept(tmp_path):
 
 
 async def test_a_node_that_sends_more_than_was_asked_for_fills_no_disk(tmp_path):
-    result = await fetch_one(Sender(50_000), "/a/file", tmp_path / "n1/file", 5000)
-    assert (result.state, result.error) == (State.FAILED, "/a/file: Larger than the 5000 bytes allowed")
+    node = Sender(50_000)
+    result = await fetch_one(node, "/a/file", tmp_path / "n1/file", 5000)
+    assert (result.state, result.code) == (State.FAILED, "cluster/bad-answer")
+    assert result.error == "it sent more of /a/file than the 5000 bytes allowed"
+    assert node.num_taken == 5000
     assert list(tmp_path.iterdir()) == []

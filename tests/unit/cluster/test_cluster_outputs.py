@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 
+import msgspec
 import pytest
 
 from fairlead.base.nodeset import NodeSet
-from fairlead.cluster.outputs import Gathered, Stream, exit_text, judge, record
+from fairlead.cluster.outputs import Exit, Gathered, Stream, exit_text, judge, record
 from fairlead.cluster.protocol import Output, Refusal, Result, State, interrupt_text, nodes_in
 from fairlead.cluster.talk import Ending
 
 
 def told(**how):
-    return {"rc": 0, "stopped": "", **how}
+    return Exit(**{"rc": 0, **how})
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_output_says_what_it_left_out():
     gathered = Gathered("n1", keep_bytes=10)
     gathered.on_frame(b"o", 0, b"abcde")
     gathered.on_frame(b"O", 0, b"vwxyz")
-    gathered.on_frame(b"x", 0, json.dumps(told(out=1000, err=0)).encode())
+    gathered.on_frame(b"x", 0, msgspec.json.encode(told(out=1000, err=0)))
     output = gathered.result(Ending(here=True, whole=True)).stdout
     assert output.is_truncated
     assert output.num_left_out == 990
@@ -84,7 +84,7 @@ def test_output_that_fits_is_whole():
     gathered = Gathered("n1", keep_bytes=10)
     gathered.on_frame(b"o", 0, b"abcde")
     gathered.on_frame(b"O", 0, b"fgh")
-    gathered.on_frame(b"x", 0, json.dumps(told(out=8, err=0)).encode())
+    gathered.on_frame(b"x", 0, msgspec.json.encode(told(out=8, err=0)))
     output = gathered.result(Ending(here=True, whole=True)).stdout
     assert output == Output(b"abcde", b"fgh", 8)
     assert not output.is_truncated
@@ -136,5 +136,5 @@ def test_an_interrupt_says_how_many_and_where():
 def test_a_rank_that_was_stopped_did_not_fail_by_itself(frame, has_failed):
     rank = Gathered("n1")
     assert not rank.has_failed
-    rank.on_frame(b"x", 0, json.dumps(frame).encode())
+    rank.on_frame(b"x", 0, msgspec.json.encode(frame))
     assert rank.has_failed is has_failed
