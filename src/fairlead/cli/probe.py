@@ -123,7 +123,7 @@ def _from_nodes(
         note=here.note,
     ) as cluster:
         results = cluster.run_each(commands, limit_s=spec.access.timeout_s, keep_bytes=KEEP_BYTES)
-    answers = [NodeAnswer(r.node, r.stdout.data if r.ok else None, r.error, r.hint) for r in results]
+    answers = [NodeAnswer(r.node, r.stdout.data if r.ok else None, r.error, r.hint, r.code) for r in results]
     if capture is not None:
         answers = [_kept(answer, capture / answer.node) for answer in answers]
         here.note(f"kept what was read below {capture}")

@@ -15,8 +15,8 @@ from fairlead.base.trust import PRIVATE_DIR
 from fairlead.errors import ClusterError, UsageError
 from fairlead.probe.join import program
 from fairlead.probe.readers.tree import Tree
-from fairlead.records.codec import from_json
-from fairlead.records.facts import SCHEMA, NodeFacts
+from fairlead.records.border import Breach, shown
+from fairlead.records.facts import DOCUMENT, SCHEMA, NodeFacts
 
 LIMIT_S = 20.0
 """Time the probe gives itself; what has not been read by then is a hole."""
@@ -42,21 +42,18 @@ def arguments(
 def parse(text: str | bytes, node: str) -> NodeFacts:
     """The probe's answer as a record. Raises ClusterError where it is not one whole document of the schema we know."""
     try:
-        found = from_json(text, NodeFacts)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        found = DOCUMENT(text)
+    except Breach as breach:
         raise ClusterError(
             "probe/bad-answer",
-            f"the answer is not a document of facts: {_first_line(error)}",
+            f"it answered with {breach.what}",
             nodes=node,
             hint=f"fairlead exec -w {node} -- python3 -c 'import json, sys; print(sys.version)'",
         ) from None
     if found.schema != SCHEMA:
-        raise ClusterError("probe/bad-answer", f"the facts have the schema {found.schema}, not {SCHEMA}", nodes=node)
+        theirs = shown(found.schema)
+        raise ClusterError("probe/bad-answer", f"the facts have the schema {theirs}, not {SCHEMA}", nodes=node)
     return msgspec.structs.replace(found, node=node)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).split("\n")[0][:200]
 
 
 def local(root: Path | None = None, *, node: str = "", capture: bool = False, imds: bool = False) -> bytes:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from fairlead.errors import ClusterError
 from fairlead.probe.answer import parse
+from fairlead.records.border import shown
 from fairlead.records.facts import NodeFacts
 from fairlead.records.finding import Evidence, Finding, Subject
 from fairlead.records.verdict import Verdict
@@ -20,6 +21,8 @@ class Answer(NamedTuple):
     error: str = ""
     """One sentence without the node's name."""
     hint: str = ""
+    code: str = ""
+    """Of what it did wrong, where that is more than silence: `cluster/bad-answer`."""
 
 
 def sort_answers(
@@ -29,7 +32,9 @@ def sort_answers(
     facts, findings = [], []
     for answer in answers:
         if answer.document is None:
-            findings.append(_about(answer, "probe/no-answer", silent, answer.error or "no answer", answer.hint))
+            findings.append(
+                _about(answer, answer.code or "probe/no-answer", silent, answer.error or "no answer", answer.hint)
+            )
             continue
         try:
             facts.append(parse(answer.document, answer.node))
@@ -39,7 +44,7 @@ def sort_answers(
 
 
 def _about(answer: Answer, code: str, verdict: Verdict, message: str, hint: str) -> Finding:
-    end = (answer.document or b"")[-200:].decode("utf-8", "backslashreplace")
+    end = shown((answer.document or b"")[-200:], 200)
     return Finding(
         code=code,
         verdict=verdict,

@@ -24,7 +24,10 @@ def to_json(value: Any, *, indent: int = 2) -> str:
 
 def from_json(text: str | bytes, kind: type[T]) -> T:
     """Decode strictly. Raises msgspec.ValidationError (a ValueError) where the text is not such a record."""
-    return msgspec.json.decode(text, type=kind)
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except RecursionError:
+        raise msgspec.ValidationError("too deep") from None
 
 
 def builtins(value: Any) -> Any:

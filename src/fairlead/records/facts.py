@@ -18,7 +18,13 @@ from typing import Any
 
 import msgspec
 
+from fairlead.records.border import MAX_BYTES, Border
+
 SCHEMA = "fairlead.facts/1"
+MAX_DEPTH = 24
+"""Of the tree; a node with eight GPUs fills ten."""
+FACTS_BYTES = 8 * MAX_BYTES
+"""Of a document without a captured tree; a node with eight GPUs fills a twentieth of one."""
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +43,20 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Fact path -> the file or command it was read from. A directory ends in `/`: the names below are files in it."""
     took_ms: dict[str, float] = {}
     """Reader name -> time it took."""
+
+    def __post_init__(self) -> None:
+        """Whoever walks the tree shall not run out of stack. Raises ValueError."""
+        level: list[Any] = [self.facts]
+        for _ in range(MAX_DEPTH):
+            level = [
+                v for own in level for v in (own.values() if type(own) is dict else own) if type(v) in (dict, list)
+            ]
+            if not level:
+                return
+        raise ValueError(f"facts more than {MAX_DEPTH} levels deep")
+
+
+DOCUMENT = Border(NodeFacts, "a document of facts", max_bytes=FACTS_BYTES)
 
 
 class Unread(Exception):

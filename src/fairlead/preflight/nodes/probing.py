@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from fairlead.base.units import duration
 from fairlead.cluster import Cluster, NodeSet, Result, State
 from fairlead.probe import KEEP_BYTES, NodeAnswer, arguments, program
+from fairlead.records.border import shown
 from fairlead.records.log import tell
 
 PATIENCE = 3.0
@@ -106,5 +107,5 @@ def _answer(result: Result, text: str, waited_s: float, took_s: dict[str, float]
     why = result.error or "the probe ended without a word"
     words = result.stderr.text.strip().splitlines()
     if result.state is State.FAILED and words:
-        why = f"{why}: {words[-1][:200]}"
-    return NodeAnswer(result.node, None, why, result.hint)
+        why = f"{why}: {shown(words[-1])}"
+    return NodeAnswer(result.node, None, why, result.hint, result.code)

@@ -53,7 +53,7 @@ def _was_tested(node: str, code: str, findings: Sequence[Finding]) -> bool:
     if room == "preflight" and code not in _OF_SLURM:
         return any(f.code == "preflight/collective" and f.verdict is Verdict.PASS and _names(f, node) for f in findings)
     own = {f.code for f in findings if f.verdict is Verdict.PASS and f.subject.nodes == (node,)}
-    if room == "probe" or code in _OF_SLURM:
+    if room in ("probe", "cluster") or code in _OF_SLURM:
         return bool(own)
     if room == "skew" or code in _COMPARED:
         return bool(own) and any(f.code == code and f.verdict in _JUDGED for f in findings)
