@@ -143,26 +143,28 @@ def judge_xids(n: Node) -> Outcome:
     if _is_inside(n):
         return skip(SHARED)
     counts: Counter[tuple[int, str]] = Counter()
+    means: dict[tuple[int, str], Xid] = {}
     last = ""
     for _, _, text in n.get("kernel_log.lines"):
         match = XID.match(text)
         if not match:
             continue
-        number, place = int(match[2]), match[1]
-        if _xid(number, text).verdict is not Verdict.PASS:
-            counts[number, place] += 1
+        key, found = (int(match[2]), match[1]), _xid(int(match[2]), text)
+        if found.verdict is not Verdict.PASS:
+            counts[key] += 1
+            if key not in means or found.verdict is Verdict.FAIL:
+                means[key] = found
             last = text
-        elif number == RECOVERY:
-            del counts[number, place]
+        elif key[0] == RECOVERY:
+            del counts[key]
     told = _told(n, "gpu/xid")
     if not counts and not told.said:
         return _none(n, told.few)
-    ordered = sorted(counts.items(), key=lambda item: (_xid(item[0][0]).verdict is not Verdict.FAIL, item[0]))
+    ordered = sorted(counts.items(), key=lambda item: (means[item[0]].verdict is not Verdict.FAIL, item[0]))
     texts = [
-        f"Xid {number} ({_xid(number).means}) on {place}" + (f", {num} x" if num > 1 else "")
-        for (number, place), num in ordered
+        f"Xid {key[0]} ({means[key].means}) on {key[1]}" + (f", {num} x" if num > 1 else "") for key, num in ordered
     ]
-    is_fatal = told.worst is Verdict.FAIL or any(_xid(number).verdict is Verdict.FAIL for number, _ in counts)
+    is_fatal = told.worst is Verdict.FAIL or any(means[key].verdict is Verdict.FAIL for key in counts)
     said = [*texts[:4], *told.said]
     return (bad if is_fatal else warn)("; ".join(said), line=last or told.last, xids=sorted({x for x, _ in counts}))
 
@@ -180,7 +182,14 @@ def _none(n: Node, few: list[str]) -> Outcome:
     return ok("; ".join(["none that counts", *few]) if few else "none")
 
 
-def _xid(number: int, text: str = "") -> Xid:
+NVLINK_5 = range(144, 151)
+"""The driver calls each of these fatal or not: `149, NETIR_LINK_EVT Fatal XC0 i0 Link 08 (...)`. A fatal one takes the
+GPU out of its fabric until a reset."""
+
+
+def _xid(number: int, text: str) -> Xid:
     if number == RECOVERY and re.search(r" to 0x0\b", text):
         return Xid("nothing is asked for any more", Verdict.PASS)
+    if number in NVLINK_5 and re.search(rf": {number}, .*\bFatal\b", text):
+        return Xid("fatal NVLink error", Verdict.FAIL)
     return xids().get(number, Xid("not in the table", Verdict.WARN))

@@ -68,7 +68,7 @@ HEALTHY: dict[str, Edit] = {
 FAULTS: dict[str, tuple[Edit, Found]] = {
     "a root turned read-only": (root("ro,relatime,discard,errors=remount-ro"), {("host/read-only", "/", FAIL)}),
     "a root turned read-only, in newer words": (root("ro,relatime,discard,errors=remount-ro,emergency_ro"), {("host/read-only", "/", FAIL)}),
-    "a full scratch disk": (lambda m: mounts(m, (NVME[:5] + (0.97,),)), {("host/disk-space", "/mnt/resource_nvme", FAIL)}),
+    "a full scratch disk": (lambda m: mounts(m, ((*NVME[:5], 0.97),)), {("host/disk-space", "/mnt/resource_nvme", FAIL)}),
     "no source of time": (chrony(leap="Not synchronised", ref="7F7F0101"), {("host/clock", "", WARN)}),
     "a clock far behind": (chrony(offset="-12.300000000"), {("host/clock", "", WARN)}),
     "a unit that failed": (lambda m: m.cmd(SYSTEMCTL_FAILED, "nvidia-fabricmanager-check.service loaded failed failed Check the fabric\n"), {("host/failed-services", "", WARN)}),

@@ -107,6 +107,15 @@ FAULTS: dict[str, tuple[list[Message], Found]] = {
     "xid 119 and what it prints behind": ([(3, "NVRM: Xid (PCI:0001:00:00): 119, pid=2024380, name=nvidia-smi, Timeout after 6s of waiting for RPC response from GPU0 GSP! Expected function 76 (GSP_RM_CONTROL) (0x2080014b 0x5)."), (3, "NVRM: GPU0 GSP RPC buffer contains function 4099 (POST_EVENT) and data 0x0000000000000000 0x0000000000000000.")], XID_FAIL),
     "xid 74": ([(3, "NVRM: Xid (PCI:0002:00:00): 74, pid='<unknown>', name=<unknown>, NVLink: fatal error detected on link 14(0x0, 0x0, 0x10000, 0x0, 0x0, 0x0, 0x0)")], XID_FAIL),
     "xid 145": ([(3, "NVRM: Xid (PCI:0001:00:00): 145, RLW_SRC_TRACK Nonfatal XC1 i0 Link -1 (0x00000006 0x00000000 0x00000000 0x00000000 0x00000000 0x00000000)")], XID_WARN),
+    # leptonai/gpud, tests of its Xid matcher; a fatal one takes the GPU out of the fabric, and 154 follows
+    "xid 149, fatal": ([(3, "NVRM: Xid (PCI:0001:00:00): 149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 01 (0x021425c6 0x00000000 0x00000000 0x00000000 0x00000000 0x00000000)")], XID_FAIL),
+    "xid 149, fatal, before 575": ([(3, "NVRM: Xid (PCI:0001:00:00): 149, pid=4711, name=python3, NETIR_LINK_EVT Fatal XC 1 i 2 Link 01 [0x0000000a]")], XID_FAIL),
+    "xid 149, fatal once and then not": ([(3, f"NVRM: Xid (PCI:0001:00:00): 149, NETIR_LINK_EVT {word} XC0 i0 Link 01 (0x021425c6 0x00000000)") for word in ("Fatal", "Nonfatal")], XID_FAIL),
+    "xid 146, not fatal": ([(3, "NVRM: Xid (PCI:0001:00:00): 146, TLW_RX_PIPE1 Nonfatal XC1 i0 Link 03 (0x00000006 0x00000000)")], XID_WARN),
+    # where NVIDIA's catalogue asks for a reset
+    "xid 109": ([(3, "NVRM: Xid (PCI:0001:00:00): 109, pid=1797828, name=pt_main_thread, Ch 00000008, errorString CTX SWITCH TIMEOUT, Info 0x58005")], XID_FAIL),
+    "xid 155": ([(3, "NVRM: Xid (PCI:0001:00:00): 155, NVLINK: SW Defined Error")], XID_FAIL),
+    "xid 121, which nobody knows": ([(3, "NVRM: Xid (PCI:0001:00:00): 121, C2C Link corrected error threshold exceeded")], XID_WARN),
     "xid 154, reboot": ([(4, "NVRM: Xid (PCI:0001:00:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)")], XID_FAIL),
     "xid 154 in newer words": ([(4, "NVRM: Xid (PCI:0001:00:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (OS Reboot)")], XID_FAIL),
     "xid 154, asked for again after a reset": ([(4, f"NVRM: Xid (PCI:0001:00:00): 154, GPU recovery action changed from {old} to {new}") for old, new in (("0x0 (None)", "0x1 (PF FLR)"), ("0x1 (PF FLR)", "0x0 (None)"), ("0x0 (None)", "0x4 (Drain and Reset)"))], XID_FAIL),
