@@ -7,11 +7,14 @@
     after   the verb whose run it looks at, called before it
     slow    takes more than about 20 s
 
-The folder it is called in holds here.toml (this machine), lab.toml (a lab) and sleeper.py (a program that waits).
+The folder it is called in holds here.toml (this machine), lab.toml (a lab), sleeper.py (a program that waits) and
+train.toml (a model of a few thousand parameters).
 """
 
 from __future__ import annotations
 
+import array
+import json
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +36,27 @@ rdma = "none"
 [access]
 via = "local"
 """
+
+
+TRAIN = """
+[model]
+path = "model"
+init = "random"
+[data]
+tokens = "tokens.npy"
+[run]
+steps = 2
+"""
+MODEL = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 64,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,3 +100,9 @@ def fill(folder: Path, lab: str) -> None:
     (folder / "here.toml").write_text(HERE)
     (folder / "lab.toml").write_text(there)
     (folder / "sleeper.py").write_text("import time\n\ntime.sleep(600)\n")
+    (folder / "train.toml").write_text(TRAIN)
+    (folder / "model").mkdir()
+    (folder / "model" / "config.json").write_text(json.dumps(MODEL))
+    head = b"{'descr': '<i8', 'fortran_order': False, 'shape': (4, 8), }".ljust(117) + b"\n"
+    tokens = array.array("q", (n * n % 61 for n in range(32))).tobytes()
+    (folder / "tokens.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head + tokens)

@@ -26,11 +26,15 @@ def micro_batches(vocab, *, steps, accumulation, rows=2, seq=16):
     return [[{"input_ids": ids, "labels": ids} for ids in step] for step in drawn]
 
 
-def train_plainly(config, first, data, rates, *, dtype, clip, seed, groups=GROUPS, frozen=()):
+def train_plainly(
+    config, first, data, rates, *, dtype, clip, seed, groups=GROUPS, frozen=(), betas=(0.9, 0.999), buffers=None
+):
     """Losses, norms, and {name: (p, m, v)}; m and v are None where a parameter never had a gradient."""
     net = AutoModelForCausalLM.from_config(config, dtype=dtype).train()
     masters = {name: torch.nn.Parameter(first[name].clone()) for name, _ in net.named_parameters()}
     put(net, masters)
+    for name, value in (buffers or {}).items():
+        net.get_buffer(name).copy_(value)
     by_group = {}
     for name, param in net.named_parameters():
         param.requires_grad_(name not in frozen)
@@ -41,6 +45,7 @@ def train_plainly(config, first, data, rates, *, dtype, clip, seed, groups=GROUP
             {"params": params, "weight_decay": group.weight_decay, "scale": group.lr_scale}
             for group, params in by_group.items()
         ],
+        betas=betas,
         fused=True,
     )
     losses, norms = [], []

@@ -61,6 +61,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Parameters that had a gradient in the last step."""
     gradients: list[int] = []
     """Digests by block."""
+    loss: float = 0.0
+    grad_norm: float = 0.0
+    """Of the last step."""
 
     def moment(self, block: Block) -> Moment:
         """The last step's update of a block."""
@@ -218,8 +221,10 @@ class DiskStore:
         self.frozen.sync()
         self._write(Manifest(steps=0, run=self.run))
 
-    def commit(self, steps: int, moment: Moment, counts: Mapping[str, int], seen: Sequence[str]) -> None:
-        """The step is done, once this returns; its updates may begin."""
+    def commit(
+        self, steps: int, moment: Moment, counts: Mapping[str, int], seen: Sequence[str], told: tuple[float, float]
+    ) -> None:
+        """The step is done, once this returns; its updates may begin. `told` is its loss and norm."""
         digests = [home.kept.digest() if home.kept is not None else 0 for home in self.homes]
         self.gradients.sync()
         rule = moment.rule
@@ -235,6 +240,8 @@ class DiskStore:
                 counts=dict(counts),
                 seen=sorted(seen),
                 gradients=digests,
+                loss=told[0],
+                grad_norm=told[1],
             )
         )
 

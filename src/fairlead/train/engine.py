@@ -13,8 +13,9 @@ Must not know: files, configurations, where batches come from.
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,7 +71,8 @@ class Result:
     clip: float
     """What gradients were multiplied by."""
     seconds: Mapping[str, float]
-    """`forward` and `backward` as the device took them; `update`: the CPU's work on the updates of the step before."""
+    """`forward` and `backward` as the device took them; in them `waited`: for weights, by the thread that computes;
+    `update`: the CPU's work on updates of the step before, in memory."""
 
 
 def seed_of(seed: int, step: int, micro: int) -> int:
@@ -260,24 +262,23 @@ class Engine:
         stacked = torch.stack([self._norms[order] for order in sorted(self._norms)])
         norm = float(torch.linalg.vector_norm(stacked, 2.0))
         factor = clip_factor(norm, self.settings.clip)
+        total = float(functools.reduce(torch.add, [loss.detach() for loss in losses]))
         updating, self._update_s = self._update_s, 0.0
         self._moment = Moment(lr, factor, self.settings.rule, {})
         if self.store is not None:
             seen = [name for names in self._seen.values() for name in names]
             counts = {**self.counts, **{name: self.counts.get(name, 0) + 1 for name in seen}}
-            self.store.commit(self.steps + 1, self._moment, counts, seen)
+            self.store.commit(self.steps + 1, self._moment, counts, seen, (total, norm))
         for index in range(len(self.homes)):
             if index in self._seen:
                 self._apply(index, self._moment)
-        total = losses[0].detach()
-        for other in losses[1:]:
-            total = total + other.detach()
         seconds = {
             "forward": moments.between("begin", "forward"),
             "backward": moments.between("forward", "backward"),
             "update": updating,
+            "waited": self._ring.waited_s,
         }
-        result = Result(self.steps, float(total), norm, factor, seconds)
+        result = Result(self.steps, total, norm, factor, seconds)
         self.steps += 1
         return result
 
@@ -337,16 +338,23 @@ class Engine:
         for index in [*self._pending]:
             self._refresh(index)
 
-    def state(self) -> dict[str, dict[str, torch.Tensor]]:
-        """fp32 `p`, and `m`, `v` where trained, by parameter name: views that the next step changes."""
+    def blocks(self) -> Iterator[tuple[int, dict[str, dict[str, torch.Tensor]]]]:
+        """Block after block, its state: fp32 `p`, and `m`, `v` where trained, by parameter name.
+
+        Views that the next step changes, or, from a store, copies.
+        """
         self.flush()
-        found: dict[str, dict[str, torch.Tensor]] = {}
         for home in self.homes:
             arenas = home.state()
+            found: dict[str, dict[str, torch.Tensor]] = {}
             for param in home.block.params:
                 kinds = "pmv" if param.trainable else "p"
                 found[param.name] = {kind: arenas[kind][param.span].view(param.shape) for kind in kinds}
-        return found
+            yield home.block.index, found
+
+    def state(self) -> dict[str, dict[str, torch.Tensor]]:
+        """The state of all blocks at once."""
+        return {name: kinds for _, block in self.blocks() for name, kinds in block.items()}
 
     # what layers ask for
 

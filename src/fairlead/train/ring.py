@@ -8,6 +8,7 @@ Must not know: what is computed.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Semaphore
@@ -31,6 +32,8 @@ class Ring:
         self._visits: tuple[Visit, ...] = ()
         self._ready: list[Future[Mark]] = []
         self._at = 0
+        self.waited_s = 0.0
+        """How long `enter` waited in this step."""
         self._loader = ThreadPoolExecutor(1, "loader", lanes.enter_thread)
         self._walk: Future[None] | None = None
 
@@ -39,7 +42,7 @@ class Ring:
         self.rest()
         self._visits = schedule.visits
         self._ready = [Future() for _ in schedule.visits]
-        self._at = 0
+        self._at, self.waited_s = 0, 0.0
         self._walk = self._loader.submit(self._fill, schedule.visits, self._ready, homes, updated)
 
     def _fill(
@@ -80,7 +83,9 @@ class Ring:
         assert (visit.block, visit.forward) == (block, forward), (
             f"the schedule says {visit}, the model asks for {block}"
         )
+        begin = time.perf_counter()
         self.lanes.after(self._ready[self._at].result())
+        self.waited_s += time.perf_counter() - begin
         return self.slots[visit.slot]
 
     def leave(self) -> None:

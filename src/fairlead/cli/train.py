@@ -1,0 +1,98 @@
+"""`fairlead train`: full-precision training of models far larger than the device's memory."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from fairlead.cli.common import Common
+from fairlead.cli.output import Answer, session
+
+if TYPE_CHECKING:
+    from fairlead.train.session import Session
+
+
+def run(config: Path, /, *, steps: int | None = None, common: Common = Common()) -> Answer:
+    """Begin a training run, and train to its end.
+
+    It can be stopped or killed at any time: every finished step is in the store.
+
+    Parameters
+    ----------
+    config
+        The run's configuration, a TOML file; docs/howto/train.md tells how to write one.
+    steps
+        Stop after so many steps; `resume` goes on.
+    """
+    return _trained(config, steps, resume=False)
+
+
+def resume(config: Path, /, *, steps: int | None = None, common: Common = Common()) -> Answer:
+    """Go on with a run after its last finished step, to the bit as if it had not been stopped.
+
+    Parameters
+    ----------
+    config
+        The configuration it was begun with.
+    steps
+        Stop after so many steps.
+    """
+    return _trained(config, steps, resume=True)
+
+
+def export(
+    config: Path, folder: Path, /, *, dtype: Literal["fp32", "bf16"] = "fp32", common: Common = Common()
+) -> Answer:
+    """Write what a run has trained so far as a Hugging Face model directory.
+
+    Parameters
+    ----------
+    config
+        The configuration of the run.
+    folder
+        Where the model goes; files of the same names are replaced.
+    dtype
+        What the weights are rounded to.
+    """
+    with _opened(config, resume=True) as opened:
+        files = opened.export(folder, dtype)
+        done = opened.done
+    size = sum(path.stat().st_size for path in files)
+    return Answer(
+        schema="fairlead.train-export/1",
+        text=f"{folder}: {len(files)} files, {size / 1e9:.2f} GB, after step {done}",
+        body={"folder": str(folder), "files": [path.name for path in files], "size_bytes": size, "steps": done},
+    )
+
+
+def _opened(config: Path, *, resume: bool) -> Session:
+    import safetensors  # noqa: F401 - no other extra brings it: where it is missing, that one is named
+
+    from fairlead.train.config import load
+    from fairlead.train.session import Session
+
+    loaded = load(config)
+    return Session.open(loaded, config.parent, resume=resume)
+
+
+def _trained(config: Path, steps: int | None, *, resume: bool) -> Answer:
+    with _opened(config, resume=resume) as opened:
+        end, last = opened.config.run.steps, None
+        begin, first = time.monotonic(), opened.done
+        for last in opened.train(steps):
+            done = opened.done
+            left_s = (time.monotonic() - begin) / (done - first) * (end - done)
+            waited = last.result.seconds["waited"] / last.seconds
+            bound = f", waits for weights {waited:.0%} of the time" if waited > 0.05 else ""
+            detail = (
+                f"loss {last.result.loss:.4f}, {last.tokens / last.seconds:,.0f} tokens/s, {left_s:,.0f} s left{bound}"
+            )
+            session().progress("steps", done, end, detail)
+        body: dict[str, Any] = {"steps": opened.done, "of": end, "metrics": str(opened.metrics)}
+        text = f"{opened.done} of {end} steps"
+        if last is not None:
+            body["last"] = last.line()
+            text += f", loss {last.result.loss:.4f}, {last.model_tflops:.3g} TFLOP/s of the model; {opened.metrics}"
+    hints = [f"fairlead train resume {config}"] if body["steps"] < end else [f"fairlead train export {config} FOLDER"]
+    return Answer(schema="fairlead.train-run/1", text=text, body=body, hints=hints)

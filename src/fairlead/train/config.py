@@ -1,0 +1,130 @@
+"""The configuration of one training run, a TOML file. Paths are seen from the file's folder.
+
+Must not know: torch.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from fairlead.spec.decode import decode_file
+from fairlead.spec.problems import Problems
+from fairlead.train.layout import Group
+
+Count = Annotated[int, Meta(ge=1)]
+Natural = Annotated[int, Meta(ge=0)]
+Positive = Annotated[float, Meta(gt=0)]
+Fraction = Annotated[float, Meta(ge=0, lt=1)]
+
+
+class Model(Struct, frozen=True, kw_only=True):
+    """What is trained."""
+
+    path: str = ""
+    """A Hugging Face model directory: `config.json`, and safetensors of any number and size."""
+    init: Literal["weights", "random"] = "weights"
+    """Begin with the directory's weights, or with random ones by the model's own rules."""
+    compute: Literal["fp32", "bf16"] = "bf16"
+    """What forward and backward compute in; parameters and moments are fp32 always."""
+    frozen: tuple[str, ...] = ()
+    """Patterns of names of parameters that stay as they are: `model.embed_tokens.*`."""
+
+
+class Data(Struct, frozen=True, kw_only=True):
+    """What it is trained on."""
+
+    tokens: str = ""
+    """A `.npy` file, int64 `[samples, tokens]`; it is mapped, never read whole."""
+    labels: str = ""
+    """The same shape; -100 is no target. Without it every token is predicted from those before it."""
+    attention_mask: str = ""
+    """The same shape, 1 for real tokens and 0 for padding."""
+    order: Literal["file", "shuffled"] = "shuffled"
+    """Samples as they come, or each epoch in another order that the seed decides."""
+
+
+class Run(Struct, frozen=True, kw_only=True):
+    """How long, and in what portions."""
+
+    steps: Count = 100
+    """Updates in all."""
+    rows: Count = 1
+    """Samples of a micro-batch."""
+    accumulation: Count = 1
+    """Micro-batches of a step; each layer sees all of them before the next layer."""
+    seed: Natural = 0
+    """Of first weights, order and dropout."""
+    store: str = "store"
+    """The folder where the state lives, 16 bytes a parameter and a slot more than layers."""
+    metrics: str = "metrics.jsonl"
+    """One line a step; a run that is resumed goes on after its last committed step."""
+
+
+class Optimizer(Struct, frozen=True, kw_only=True):
+    """AdamW."""
+
+    lr: Positive = 1e-4
+    """The highest learning rate."""
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.95
+    eps: Positive = 1e-8
+    weight_decay: Annotated[float, Meta(ge=0)] = 0.1
+    """Of all parameters but those of `no_decay`."""
+    no_decay: tuple[str, ...] = ("*norm*", "*bias")
+    """Patterns of names of parameters without weight decay."""
+    schedule: Literal["constant", "linear", "cosine"] = "cosine"
+    """The rate after warm-up."""
+    warmup: Natural = 0
+    """Steps until the rate is at its highest."""
+    floor: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    """The last rate, as a part of the highest."""
+    clip: Annotated[float, Meta(ge=0)] = 1.0
+    """The largest global norm of gradients; 0 clips nothing."""
+
+
+class Memory(Struct, frozen=True, kw_only=True):
+    """Where it is computed, and with how much at once."""
+
+    device: str = "auto"
+    """`cpu`, `cuda`, `cuda:1`; auto: the first GPU, else the CPU."""
+    slots: Natural = 0
+    """Layers whose weights are on the device at once; 0: three."""
+    head_tokens: Natural = 0
+    """Rows of logits at a time; 0: all of a micro-batch, to the bit as without streaming."""
+
+
+class Config(Struct, frozen=True, kw_only=True):
+    """One training run."""
+
+    model: Model = Model()
+    data: Data = Data()
+    run: Run = Run()
+    optimizer: Optimizer = Optimizer()
+    memory: Memory = Memory()
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """Parameter groups; the first match counts."""
+        decay = self.optimizer.weight_decay
+        none = self.optimizer.no_decay
+        frozen = [Group(pattern, 0.0, trainable=False) for pattern in self.model.frozen]
+        return (*frozen, *(Group(pattern, 0.0) for pattern in none), Group("*", decay))
+
+
+def load(path: Path) -> Config:
+    """Read a configuration. Raises SpecError with every problem, each with its line."""
+    return decode_file(path, Config, checks=[_complete], what="training configuration").value
+
+
+def _complete(config: Config, report: Problems) -> None:
+    for key, value in (("model", config.model.path), ("data", config.data.tokens)):
+        name = "path" if key == "model" else "tokens"
+        if not value:
+            report((key,), "train/config", f"`{key}.{name}` is missing", hint=f'{name} = "..."')
+    if config.optimizer.warmup > config.run.steps:
+        report(
+            ("optimizer", "warmup"), "train/config", "`optimizer.warmup` is longer than the run", hint="make it shorter"
+        )

@@ -1,0 +1,71 @@
+"""Token files, mapped into memory. Which samples a micro-batch of a step has is arithmetic: a run can begin anywhere.
+
+Must not know: models, devices.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fairlead.errors import TrainError
+from fairlead.train.config import Config
+
+
+class Tokens:
+    """The samples of a run."""
+
+    def __init__(self, config: Config, base: Path) -> None:
+        data, run = config.data, config.run
+        self.rows, self.accumulation, self.seed = run.rows, run.accumulation, run.seed
+        self.shuffled = data.order == "shuffled"
+        self.arrays = {"input_ids": _mapped(base / data.tokens)}
+        shape = self.arrays["input_ids"].shape
+        for key, name in (("labels", data.labels), ("attention_mask", data.attention_mask)):
+            if name:
+                self.arrays[key] = _mapped(base / name)
+                if self.arrays[key].shape != shape:
+                    raise _unfit(base / name, f"has shape {self.arrays[key].shape}, the tokens have {shape}")
+        self.num, self.length = shape
+        self._epoch = (-1, np.empty(0, np.int64))
+
+    def step(self, step: int) -> list[dict[str, torch.Tensor]]:
+        """The micro-batches of a step, counted from 0; after the last sample comes the first of the next epoch."""
+        first = step * self.accumulation * self.rows
+        return [
+            self._batch(range(first + k * self.rows, first + (k + 1) * self.rows)) for k in range(self.accumulation)
+        ]
+
+    def _batch(self, places: range) -> dict[str, torch.Tensor]:
+        chosen = [self._sample(place) for place in places]
+        batch = {key: torch.from_numpy(array[chosen].astype(np.int64)) for key, array in self.arrays.items()}
+        batch.setdefault("labels", batch["input_ids"].clone())
+        if "attention_mask" in batch and "labels" not in self.arrays:
+            batch["labels"][batch["attention_mask"] == 0] = -100
+        return batch
+
+    def _sample(self, place: int) -> int:
+        epoch, at = divmod(place, self.num)
+        if not self.shuffled:
+            return at
+        if self._epoch[0] != epoch:
+            self._epoch = (epoch, np.random.default_rng([self.seed, epoch]).permutation(self.num))
+        return int(self._epoch[1][at])
+
+
+def _mapped(path: Path) -> np.ndarray:
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as exc:
+        raise _unfit(path, f"does not read: {exc}") from exc
+    if array.ndim != 2 or array.dtype.kind not in "iu" or not array.size:
+        raise _unfit(path, f"is {array.dtype} of shape {array.shape}; it must be whole numbers [samples, tokens]")
+    return array
+
+
+def _unfit(path: Path, what: str) -> TrainError:
+    return TrainError(
+        "train/data", f"{path} {what}", hint="write it with numpy.save(path, array), int64 [samples, tokens]"
+    )

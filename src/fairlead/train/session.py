@@ -1,0 +1,255 @@
+"""One training run from a configuration: opened, trained, gone on with, written as a model directory.
+
+    with Session.open(load(Path("train.toml")), Path(".")) as run:
+        for result in run.train():
+            ...
+        run.export(Path("out"))
+
+Must not know: the command line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from transformers import AutoConfig
+
+from fairlead.base.files import disk_errors, write_atomic
+from fairlead.errors import TrainError
+from fairlead.train import weights
+from fairlead.train.config import Config
+from fairlead.train.data import Tokens
+from fairlead.train.engine import Engine, Result, Settings, random_values
+from fairlead.train.model import Parts, skeleton, take_apart
+from fairlead.train.optimizer import AdamW, rate
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A step and what it took."""
+
+    result: Result
+    lr: float
+    tokens: int
+    """Real ones, without padding."""
+    seconds: float
+    model_tflops: float
+    """6 operations per parameter that a token meets, and real token; 10^12 a second."""
+
+    def line(self) -> dict[str, Any]:
+        """As it stands in the metrics file."""
+        result = self.result
+        return {
+            "step": result.step,
+            "loss": result.loss,
+            "grad_norm": result.grad_norm,
+            "clip": result.clip,
+            "lr": self.lr,
+            "tokens": self.tokens,
+            "tokens_per_s": self.tokens / self.seconds,
+            "model_tflops": self.model_tflops,
+            "seconds": {"step": self.seconds, **result.seconds},
+            **_memory(),
+        }
+
+
+class Session:
+    """A run that is open: it holds its store and its memory until it is closed."""
+
+    def __init__(self, config: Config, base: Path, parts: Parts, engine: Engine, tokens: Tokens) -> None:
+        self.config = config
+        self.base = base
+        self.parts = parts
+        self.engine = engine
+        self.tokens = tokens
+        self.metrics = base / config.run.metrics
+
+    @classmethod
+    def open(cls, config: Config, base: Path, *, resume: bool = False) -> Session:
+        """Begin a run, or with `resume` go on after the last committed step of its store."""
+        store = base / config.run.store
+        if (store / "manifest.json").exists() is not resume:
+            raise _not_there(store) if resume else _there(store)
+        model = model_of(config, base)
+        checkpoint = weights.Checkpoint(base / config.model.path, model) if config.model.init == "weights" else None
+        if checkpoint is not None:
+            checkpoint.load_buffers()
+        parts = take_apart(model, config.groups)
+        tokens = Tokens(config, base)
+        engine = Engine(parts, settings_of(config, base, run=_run(config, parts, tokens)))
+        try:
+            if not engine.filled:
+                random = random_values(parts, config.run.seed, torch.device("cpu"))
+                engine.fill(checkpoint.values(parts) if checkpoint is not None else random)
+            session = cls(config, base, parts, engine, tokens)
+            session._begin_metrics()
+        except BaseException:
+            engine.close()
+            raise
+        return session
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of store and memory; what was committed stays."""
+        self.engine.close()
+
+    @property
+    def done(self) -> int:
+        """Steps committed."""
+        return self.engine.steps
+
+    def train(self, steps: int | None = None) -> Iterator[Progress]:
+        """Train to the end of the run, or for some steps; each is told once it is committed and in the metrics."""
+        end = self.config.run.steps if steps is None else min(self.config.run.steps, self.done + steps)
+        active = active_params(self.parts)
+        while self.done < end:
+            begin = time.perf_counter()
+            lr = self.rate(self.done)
+            batches = self.tokens.step(self.done)
+            result = self.engine.step(batches, lr=lr, seed=self.config.run.seed)
+            seconds = time.perf_counter() - begin
+            real = sum(int(batch.get("attention_mask", torch.ones_like(batch["input_ids"])).sum()) for batch in batches)
+            progress = Progress(result, lr, real, seconds, 6.0 * active * real / seconds / 1e12)
+            with disk_errors(self.metrics), self.metrics.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(progress.line()) + "\n")
+            yield progress
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step."""
+        chosen = self.config.optimizer
+        return rate(chosen.schedule, chosen.lr, step, self.config.run.steps, chosen.warmup, chosen.floor)
+
+    def state(self) -> Iterator[tuple[str, dict[str, torch.Tensor]]]:
+        """fp32 `p`, and `m`, `v` of what is trained, parameter by parameter; one block in memory at a time."""
+        for _, block in self.engine.blocks():
+            yield from block.items()
+
+    def export(self, folder: Path, dtype: str = "fp32") -> list[Path]:
+        """Write a Hugging Face model directory; one block in memory at a time."""
+        blocks = self.engine.blocks()
+        values = ((index, {name: kinds["p"] for name, kinds in block.items()}) for index, block in blocks)
+        return weights.export(self.parts, values, folder, DTYPES[dtype])
+
+    def _begin_metrics(self) -> None:
+        """Only committed steps stay; one that was killed before it could be told is told by what its commit says."""
+        lines = self.metrics.read_text(encoding="utf-8").splitlines() if self.metrics.exists() and self.done else []
+        whole = [line for line in lines if line.endswith("}") and json.loads(line)["step"] < self.done]
+        store = self.engine.store
+        if store is not None and store.manifest is not None and len(whole) == self.done - 1:
+            told = {"step": self.done - 1, "loss": store.manifest.loss, "grad_norm": store.manifest.grad_norm}
+            whole.append(json.dumps(told))
+        write_atomic(self.metrics, "".join(line + "\n" for line in whole))
+
+
+def model_of(config: Config, base: Path) -> Any:
+    """The skeleton of the model that a configuration names."""
+    folder = base / config.model.path
+    try:
+        return skeleton(AutoConfig.from_pretrained(folder, local_files_only=True), DTYPES[config.model.compute])
+    except (OSError, ValueError) as exc:
+        raise TrainError(
+            "train/model",
+            f"{folder} is no model directory: {str(exc).splitlines()[0]}",
+            hint="name a folder with a config.json of a decoder-only model of the transformers library",
+        ) from exc
+
+
+def settings_of(config: Config, base: Path, *, run: str = "") -> Settings:
+    """How the engine of a configuration works."""
+    chosen = config.optimizer
+    return Settings(
+        device=device_of(config),
+        dtype=DTYPES[config.model.compute],
+        accumulation=config.run.accumulation,
+        clip=chosen.clip or None,
+        rule=AdamW(chosen.lr, chosen.beta1, chosen.beta2, chosen.eps),
+        slots=config.memory.slots or 3,
+        head_tokens=config.memory.head_tokens,
+        store=base / config.run.store,
+        run=run,
+    )
+
+
+def device_of(config: Config) -> torch.device:
+    """The device a configuration means on this machine."""
+    name = config.memory.device
+    if name == "auto":
+        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    try:
+        device = torch.device(name)
+        there = device.type == "cpu" or (device.type == "cuda" and (device.index or 0) < torch.cuda.device_count())
+    except RuntimeError:
+        there = False
+    if not there:
+        raise TrainError("train/device", f"there is no device {name} here", hint='[memory] device = "auto", or "cpu"')
+    return device if device.type == "cpu" else torch.device("cuda", device.index or 0)
+
+
+def active_params(parts: Parts) -> int:
+    """Parameters that one token meets in matrix products: of experts the chosen ones, of embeddings the head alone."""
+    config = parts.model.config
+    num = next(
+        (getattr(config, k) for k in ("num_local_experts", "num_experts", "n_routed_experts") if hasattr(config, k)), 1
+    )
+    chosen = getattr(config, "num_experts_per_tok", None) or num or 1
+    lookup = id(parts.model.get_input_embeddings().weight)
+    tied = any(name.startswith("lm_head") for name in parts.ties)
+    total = 0
+    for name, param in parts.model.named_parameters():
+        if id(param) == lookup and not tied:
+            continue
+        is_expert = ".experts" in name and "shared" not in name
+        total += param.numel() * chosen // num if is_expert and num else param.numel()
+    return total
+
+
+def _run(config: Config, parts: Parts, tokens: Tokens) -> str:
+    """What must not change while a run is gone on with."""
+    said = [
+        parts.model.config.to_json_string(),
+        config.model.compute,
+        repr(config.groups),
+        repr(config.optimizer),
+        repr((config.run.rows, config.run.accumulation, config.run.seed, config.data.order)),
+        repr(tokens.arrays["input_ids"].shape),
+        repr(config.run.steps if config.optimizer.schedule != "constant" else None),
+    ]
+    return hashlib.sha256("\n".join(said).encode()).hexdigest()[:32]
+
+
+def _memory() -> dict[str, float]:
+    found = {}
+    status = Path("/proc/self/status")
+    if status.exists():
+        peak = next((line for line in status.read_text(encoding="ascii").splitlines() if line.startswith("VmHWM")), "")
+        found["peak_host_gib"] = int(peak.split()[1]) / 2**20 if peak else 0.0
+    if torch.cuda.is_available():
+        found["peak_device_gib"] = torch.cuda.max_memory_allocated() / 2**30
+    return found
+
+
+def _there(store: Path) -> TrainError:
+    hint = "go on with it: fairlead train resume CONFIG; or name another store"
+    return TrainError("train/has-begun", f"{store} already holds a run", hint=hint)
+
+
+def _not_there(store: Path) -> TrainError:
+    hint = "begin it: fairlead train run CONFIG"
+    return TrainError("train/not-begun", f"{store} holds no run to go on with", hint=hint)

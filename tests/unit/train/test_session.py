@@ -1,0 +1,242 @@
+"""A run from a configuration: begun, stopped, gone on with, exported; from and to checkpoints as they are published."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import numpy as np  # noqa: E402
+from transformers import AutoModelForCausalLM  # noqa: E402
+
+from fairlead.errors import SpecError, TrainError  # noqa: E402
+from fairlead.train import disk, rate  # noqa: E402
+from fairlead.train.config import load  # noqa: E402
+from fairlead.train.session import Session, active_params  # noqa: E402
+from support.families import config as tiny  # noqa: E402
+from support.training import train_plainly  # noqa: E402
+
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("one_thread")]
+
+STEPS = 4
+TEXT = """
+[model]
+path = "model"
+compute = "fp32"
+
+[data]
+tokens = "tokens.npy"
+order = "shuffled"
+
+[run]
+steps = 4
+rows = 2
+accumulation = 2
+seed = 7
+
+[optimizer]
+lr = 1e-3
+warmup = 2
+schedule = "linear"
+clip = 0.05
+"""
+
+
+@pytest.fixture
+def tmp_path(tmp_path):
+    """In memory where there is such a place: these runs write much, and what a disk does is test_disk.py's subject."""
+    if not os.access("/dev/shm", os.W_OK):
+        return (yield tmp_path)
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        yield Path(folder)
+    return None
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch):
+    monkeypatch.setattr(disk, "PIECE", 4096)
+
+
+def prepare(folder, family="llama", text=TEXT):
+    """A model directory in several files, tokens, and a configuration."""
+    torch.manual_seed(5)
+    net = AutoModelForCausalLM.from_config(tiny(family), dtype=torch.float32)
+    with torch.no_grad():
+        for name, buffer in net.named_buffers():
+            if "correction" in name:
+                buffer.uniform_(-0.01, 0.01)
+    net.save_pretrained(folder / "model", max_shard_size="20KB")
+    tokens = np.random.default_rng(1).integers(3, 90, (11, 12), np.int64)
+    np.save(folder / "tokens.npy", tokens)
+    (folder / "train.toml").write_text(text)
+    return net
+
+
+def losses(folder):
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line)["loss"] for line in lines]
+
+
+def opened(folder, **words):
+    return Session.open(load(folder / "train.toml"), folder, **words)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2", "mixtral", "qwen3_moe", "deepseek_v3", "phi3", "gpt2", "opt"])
+def test_from_a_checkpoint_to_a_checkpoint(family, tmp_path) -> None:
+    net = prepare(tmp_path, family)
+    with opened(tmp_path) as run:
+        list(run.train())
+        batches = [run.tokens.step(step) for step in range(STEPS)]
+        rates = [run.rate(step) for step in range(STEPS)]
+        groups = run.config.groups
+        run.export(tmp_path / "out")
+    first = {name: param.detach() for name, param in net.named_parameters()}
+    buffers = {name: value for name, value in net.named_buffers() if "correction" in name}
+    plain = train_plainly(
+        net.config,
+        first,
+        batches,
+        rates,
+        dtype=torch.float32,
+        clip=0.05,
+        seed=7,
+        groups=groups,
+        betas=(0.9, 0.95),
+        buffers=buffers,
+    )
+    assert losses(tmp_path) == plain[0]
+    back = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32)
+    assert {name for name, param in back.named_parameters() if not torch.equal(param, plain[2][name][0])} == set()
+    for name, value in buffers.items():
+        assert torch.equal(back.get_buffer(name), value)
+    before = set(json.loads((tmp_path / "model/model.safetensors.index.json").read_text())["weight_map"])
+    after = set(json.loads((tmp_path / "out/model.safetensors.index.json").read_text())["weight_map"])
+    assert after == before
+
+
+def test_stopped_and_gone_on_with(tmp_path) -> None:
+    prepare(tmp_path)
+    with opened(tmp_path) as run:
+        assert [progress.result.step for progress in run.train(STEPS)] == [0, 1, 2, 3]
+    whole = losses(tmp_path)
+    (tmp_path / "store").rename(tmp_path / "before")
+    with opened(tmp_path) as run:
+        list(run.train(2))
+    with opened(tmp_path, resume=True) as run:
+        assert run.done == 2
+        list(run.train(1))
+    (tmp_path / "metrics.jsonl").write_text(
+        "\n".join((tmp_path / "metrics.jsonl").read_text().splitlines()[:2]) + '\n{"st'
+    )
+    with opened(tmp_path, resume=True) as run:  # its last line was lost, half a line came after
+        list(run.train())
+    assert losses(tmp_path) == whole
+
+
+def test_the_rest_is_refused_by_name(tmp_path) -> None:
+    prepare(tmp_path)
+    with pytest.raises(TrainError, match="holds no run to go on with"):
+        opened(tmp_path, resume=True)
+    with opened(tmp_path) as run:
+        list(run.train(1))
+    with pytest.raises(TrainError, match="already holds a run"):
+        opened(tmp_path)
+    (tmp_path / "train.toml").write_text(TEXT.replace("lr = 1e-3", "lr = 1e-4"))
+    with pytest.raises(TrainError, match="other hyper-parameters"):
+        opened(tmp_path, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("break_it", "code", "what"),
+    [
+        (lambda at: (at / "model/config.json").unlink(), "train/model", "is no model directory"),
+        (lambda at: (at / "model/model.safetensors.index.json").unlink(), "train/weights", "no safetensors weights"),
+        (
+            lambda at: next((at / "model").glob("*2-of*.safetensors")).write_bytes(b"x"),
+            "train/weights",
+            "does not read",
+        ),
+        (lambda at: np.save(at / "tokens.npy", np.zeros(3)), "train/data", "must be whole numbers"),
+        (lambda at: (at / "tokens.npy").write_bytes(b"no"), "train/data", "does not read"),
+        (
+            lambda at: (at / "train.toml").write_text(TEXT + '\n[memory]\ndevice = "cuda:7"'),
+            "train/device",
+            "no device cuda:7",
+        ),
+    ],
+)
+def test_what_cannot_be_used_is_said(break_it, code, what, tmp_path) -> None:
+    prepare(tmp_path)
+    break_it(tmp_path)
+    with pytest.raises(TrainError, match=what) as found:
+        opened(tmp_path)
+    assert found.value.code == code
+
+
+def test_a_missing_weight_is_named(tmp_path) -> None:
+    prepare(tmp_path)
+    path = tmp_path / "model/model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    del index["weight_map"]["model.layers.2.mlp.up_proj.weight"]
+    path.write_text(json.dumps(index))
+    with pytest.raises(TrainError, match=r"model\.layers\.2\.mlp\.up_proj\.weight is missing"):
+        opened(tmp_path)
+
+
+def test_every_problem_of_a_configuration_is_told_with_its_line(tmp_path) -> None:
+    (tmp_path / "train.toml").write_text("[run]\nsteps = 0\n[optimizer]\nwarmup = 9\nlearning_rate = 1\n")
+    with pytest.raises(SpecError) as found:
+        load(tmp_path / "train.toml")
+    said = [(problem.line, problem.message) for problem in found.value.problems]
+    assert {line for line, _ in said} >= {2, 5}
+    assert any("model.path" in message for _, message in said)
+    assert any("data.tokens" in message for _, message in said)
+
+
+def test_random_first_weights_masks_and_labels(tmp_path) -> None:
+    text = TEXT.replace('path = "model"', 'path = "model"\ninit = "random"\nfrozen = ["*embed*"]')
+    text = text.replace('order = "shuffled"', 'order = "file"\nattention_mask = "mask.npy"')
+    prepare(tmp_path, text=text)
+    mask = np.ones((11, 12), np.int64)
+    mask[:, 9:] = 0
+    np.save(tmp_path / "mask.npy", mask)
+    with opened(tmp_path) as run:
+        first = dict(run.state())["model.embed_tokens.weight"]["p"].clone()
+        steps = list(run.train(2))
+        batch = run.tokens.step(0)[0]
+        assert torch.equal(dict(run.state())["model.embed_tokens.weight"]["p"], first)
+    assert bool((batch["labels"][:, 9:] == -100).all())
+    assert torch.equal(batch["labels"][:, :9], batch["input_ids"][:, :9])
+    assert [step.tokens for step in steps] == [4 * 9] * 2
+
+
+def test_each_epoch_has_each_sample_once_and_its_own_order(tmp_path) -> None:
+    prepare(tmp_path)
+    with opened(tmp_path) as run:
+        tokens = run.tokens
+        drawn = [tokens._sample(place) for place in range(33)]
+    assert [sorted(drawn[at : at + 11]) for at in (0, 11, 22)] == [list(range(11))] * 3
+    assert drawn[:11] != drawn[11:22]
+    assert tokens._sample(3) == drawn[3]
+
+
+def test_active_parameters_of_experts(tmp_path) -> None:
+    from fairlead.train import skeleton, take_apart
+
+    model = skeleton(tiny("qwen3_moe"), torch.float32)
+    parts = take_apart(model, ())
+    experts = sum(p.numel() for name, p in model.named_parameters() if ".experts" in name)
+    rest = sum(p.numel() for name, p in model.named_parameters() if ".experts" not in name and "embed" not in name)
+    assert active_params(parts) == rest + experts // 2
+
+
+def test_the_rate_of_a_session_is_the_configurations(tmp_path) -> None:
+    prepare(tmp_path)
+    with opened(tmp_path) as run:
+        assert [run.rate(step) for step in range(4)] == [rate("linear", 1e-3, step, 4, 2) for step in range(4)]
