@@ -55,7 +55,7 @@ from fairlead.preflight.ranks.wanted import (
 )
 from fairlead.preflight.report import PreflightReport, in_order
 from fairlead.preflight.slurm.inside import judge_job
-from fairlead.preflight.slurm.scheduler import SHOW, SlurmNode, judge_scheduler, parse
+from fairlead.preflight.slurm.scheduler import SHOW, SlurmNode, called, judge_scheduler, parse
 from fairlead.preflight.slurm.waiting import judge_waiting
 from fairlead.preflight.table import Preflight
 from fairlead.preflight.telling import log, tell_findings, tell_limits, tell_usable
@@ -96,6 +96,11 @@ class Evidence:
     today: dt.date | None = None
     limits: Limits = DEFAULT
 
+    @property
+    def day(self) -> dt.date:
+        """Today, by which waivers expire."""
+        return self.today or dt.datetime.now(dt.UTC).date()
+
     def node_findings(self) -> list[Finding]:
         """Nodes by themselves and side by side, and what Slurm says of them."""
         found = list(self.silent) if self.facts else none_answered(self.silent, self.nodes)
@@ -110,6 +115,10 @@ class Evidence:
     def pair_findings(self) -> list[Finding]:
         """What pairs showed."""
         return judge_pairs(self.pairs, self.limits) if self.pairs else []
+
+    def before_ranks(self) -> list[Finding]:
+        """What is known before ranks run. What is waived leaves nobody out: whom the report calls good is tested."""
+        return [*self.node_findings(), *_waived(self.pair_findings(), self.spec, self.day)]
 
     def launch_findings(self) -> list[Finding]:
         """What the ranks were."""
@@ -135,8 +144,9 @@ class Evidence:
         Ranks that are to be tasks of Slurm need nodes that Slurm gives work to.
         """
         answered = NodeSet(record.node for record in self.facts)
-        if for_ranks and self.slurm:
-            answered = NodeSet(n for n in answered if n in self.slurm and not self.slurm[n].bad_states)
+        known = {n: called(self.slurm, n) for n in answered}
+        if for_ranks and any(known.values()):
+            answered = NodeSet(n for n, said in known.items() if said is not None and not said.bad_states)
         good = answered - apart(findings, answered)
         return good if len(good) > 1 or len(answered) < 2 else answered
 
@@ -170,7 +180,7 @@ def run(
         if usable:
             stages.test_pairs(usable)
     with stages.timed("ranks"):
-        found = [*seen.node_findings(), *seen.pair_findings()]
+        found = seen.before_ranks()
         usable = seen.usable(found, for_ranks=True)
         tell_usable("ranks", seen.nodes, usable, found)
         if usable and seen.paths:
@@ -197,7 +207,7 @@ def run(
 
 def judge_all(seen: Evidence) -> tuple[Finding, ...]:
     """Today's rules over everything a run has read."""
-    day = seen.today or dt.datetime.now(dt.UTC).date()
+    day = seen.day
     later = {"pairs": seen.pair_findings(), "launch": seen.launch_findings()}
     later["ranks"] = without_consequences(seen.rank_findings(), [*later["pairs"], *seen.job])
     waived = {stage: _waived(found, seen.spec, day) for stage, found in later.items()}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
+
+import msgspec
 import pytest
 
 from fairlead.base.nodeset import NodeSet
@@ -15,7 +18,7 @@ from fairlead.records.codec import from_json, to_json
 from fairlead.records.facts import NodeFacts
 from fairlead.records.finding import Finding, node
 from fairlead.records.verdict import Verdict
-from fairlead.spec.model import Access, Pool, Spec
+from fairlead.spec.model import Access, Pool, Spec, Waiver
 from support.rank_facts import ranks, stop_at
 
 NODES = NodeSet("n[0-3]")
@@ -50,6 +53,20 @@ def test_tasks_of_slurm_go_where_slurm_gives_work():
     seen = evidence(slurm=slurm)
     assert str(seen.usable([], for_ranks=True)) == "n[0-1]"
     assert str(seen.usable([])) == "n[0-3]"
+
+
+def test_a_slurm_of_another_cluster_keeps_nobody_from_the_ranks():
+    seen = evidence(slurm={"x1": SlurmNode(name="x1", states=("IDLE",))})
+    assert str(seen.usable([], for_ranks=True)) == "n[0-3]"
+
+
+def test_what_is_waived_is_tested_too():
+    """Else the report would call a node good that no collective has been on."""
+    waiver = Waiver(code="preflight/unreachable", nodes=NodeSet("n2"), reason="ticket 7", expires=dt.date(2099, 1, 1))
+    seen = evidence(pairs=bad_pairs())
+    assert str(seen.usable(seen.before_ranks())) == "n[0-1,3]"
+    seen.spec = msgspec.structs.replace(SPEC, waivers=(waiver,))
+    assert str(seen.usable(seen.before_ranks())) == "n[0-3]"
 
 
 def bad_pairs():

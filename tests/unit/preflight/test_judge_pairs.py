@@ -178,6 +178,13 @@ def test_a_node_that_is_slow_also_alone():
     assert "its processor itself is slower" in alarm.message
 
 
+def test_a_node_of_another_pool_may_have_a_slower_processor():
+    pools = {0: "new", 1: "old", 2: "new", 3: "new", 4: "new"}
+    (alarm,) = alarms(judge_pairs(facts(work=work(n0=(20, 10), n1=(60, 35)), pools=pools)))[:1]
+    assert (alarm.code, alarm.verdict) == ("preflight/slow-node", Verdict.WARN)
+    assert "of another pool" in alarm.message
+
+
 def test_a_node_that_was_slow_only_while_all_worked_is_not_slow():
     assert alarms(judge_pairs(facts(work=work(n0=(20, 10), n1=(60, 11))))) == []
 

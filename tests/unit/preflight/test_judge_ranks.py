@@ -186,6 +186,18 @@ def test_a_rank_for_which_the_others_wait(compute_s, is_slow):
     assert codes == (["preflight/straggler"] if is_slow else []) + ["preflight/collective"]
 
 
+def test_gpus_of_another_pool_are_slower_and_no_stragglers():
+    """Two nodes of older GPUs in a job with six of newer ones: a slow one of them is still found."""
+    facts = ranks(8, 2)
+    for rank in range(12, 16):
+        of(facts, rank, "rounds").update(compute_s=[0.006, 0.006], wait_s=[0.0001, 0.0001])
+    pools = {f"n{i}": "old" if i > 5 else "new" for i in range(8)}
+    codes = [f.code for f in judged(facts, pools=pools)]
+    assert codes == ["preflight/collective"]
+    of(facts, 15, "rounds").update(compute_s=[0.02, 0.02], wait_s=[0.00001, 0.00001])
+    assert [str(f.subject) for f in judged(facts, pools=pools) if f.code == "preflight/straggler"] == ["n7 rank 15"]
+
+
 @pytest.mark.parametrize(("busbw_gbs", "verdict"), [(400, Verdict.FAIL), (450, Verdict.WARN), (480, None)])
 def test_the_all_reduce_of_one_node_against_its_vm_size(busbw_gbs, verdict):
     facts = ranks(1, 8)

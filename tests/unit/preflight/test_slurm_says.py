@@ -54,8 +54,18 @@ def test_a_node_that_fairlead_drained_is_only_a_warning():
 
 
 def test_a_node_slurm_does_not_know():
-    (found,) = judged(said(2))
-    assert found.code == "preflight/not-in-slurm"
+    (found,) = judge_scheduler(said(2), ["n1", "n2"], {})
+    assert (found.code, found.subject.nodes) == ("preflight/not-in-slurm", ("n1",))
+
+
+def test_a_slurm_that_knows_none_of_them_is_another_clusters():
+    """Reached by ssh from a login node of another cluster."""
+    assert judged(said(2)) == []
+
+
+def test_a_name_with_a_domain_is_the_same_node():
+    (found,) = judge_scheduler(said(state="DOWN*"), ["n1.example.org"], {})
+    assert found.code == "preflight/node-state"
 
 
 @pytest.mark.parametrize(("gpus", "codes"), [(7, ["preflight/gres"]), (8, [])])

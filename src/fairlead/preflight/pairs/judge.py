@@ -432,7 +432,10 @@ def _untested(facts: PairFacts) -> Iterator[Finding]:
 
 
 def _slow_nodes(facts: PairFacts, limits: Limits) -> Iterator[Finding]:
-    """Nodes that take much longer than the quickest for the same work, each working alone."""
+    """Nodes that take much longer than the quickest for the same work, each working alone.
+
+    A node of another pool may have another processor: slower than that is a warning.
+    """
     alone = {n: [w for w in works if w.alone] for n, works in facts.work.items()}
     first = {n: works[0].own_ns for n, works in facts.work.items() if works}
     if not any(alone.values()):
@@ -445,9 +448,11 @@ def _slow_nodes(facts: PairFacts, limits: Limits) -> Iterator[Finding]:
             continue
         throttled = best.own_ns > 1.5 * best.cpu_ns
         why = "its processes get only part of a processor" if throttled else "its processor itself is slower"
+        is_alike = facts.pools.get(number, "") == facts.pools.get(quickest, "")
+        why += "" if is_alike else ", and those others are of another pool"
         yield Finding(
             code="preflight/slow-node",
-            verdict=Verdict.FAIL,
+            verdict=Verdict.FAIL if is_alike or throttled else Verdict.WARN,
             subject=node(facts.nodes[number]),
             message=f"takes {best.own_ns / reference_ns:.1f} times as long as others for the same work: {why}",
             evidence=(

@@ -163,11 +163,10 @@ RATES = (
 
 def judge_cards(heard: Heard, wanted: Wanted) -> Iterator[Finding]:
     """Devices slower than the median of the same kind, or than the VM size's least; one finding a device."""
-    kinds: defaultdict[str, dict[int, Card]] = defaultdict(dict)
+    kinds: defaultdict[tuple[str, str], dict[int, Card]] = defaultdict(dict)
     for rank, card in sorted(heard.cards.items()):
-        device = heard.torch[rank].device if rank in heard.torch else None
-        kinds[device.name if device else ""][rank] = card
-    for kind, cards in sorted(kinds.items()):
+        kinds[kind_of(heard, wanted, rank)][rank] = card
+    for (kind, _), cards in sorted(kinds.items()):
         slow: defaultdict[int, list[tuple[Verdict, str, dict[str, float | str]]]] = defaultdict(list)
         for rate in RATES:
             for rank, one in _slow(rate, cards, wanted, is_gpu=bool(kind), heard=heard).items():
@@ -192,6 +191,12 @@ def judge_cards(heard: Heard, wanted: Wanted) -> Iterator[Finding]:
                 else "top on the node: another program, or a CPU limit, keeps this rank from its processor",
                 data={"rank": rank, **_place(heard, rank), "rates": [data for _, _, data in found]},
             )
+
+
+def kind_of(heard: Heard, wanted: Wanted, rank: int) -> tuple[str, str]:
+    """(model of a rank's GPU, empty for a CPU; its node's pool): the same GPU is fed otherwise in another machine."""
+    device = heard.torch[rank].device if rank in heard.torch else None
+    return device.name if device else "", wanted.pools.get(heard.node_of(rank), "")
 
 
 def _slow(

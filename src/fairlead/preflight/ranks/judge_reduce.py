@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from fairlead.base.units import counted, duration, size
 from fairlead.preflight.ranks.facts import RankFacts
-from fairlead.preflight.ranks.judge_devices import cards_summary
+from fairlead.preflight.ranks.judge_devices import cards_summary, kind_of
 from fairlead.preflight.ranks.judge_transport import networks
 from fairlead.preflight.ranks.limits import reduce_limit
 from fairlead.preflight.ranks.said import Heard, Reduced, heard
@@ -52,11 +52,20 @@ def judge_values(said: Heard) -> Iterator[Finding]:
 
 
 def judge_stragglers(said: Heard, wanted: Wanted) -> Iterator[Finding]:
-    """The straggler test: ranks that compute far longer than the others, for which the others wait."""
+    """The straggler test: ranks that compute far longer than others of their kind, and for which the others wait."""
     best = {r: min(s.compute_s) for r, s in said.rounds.items() if s.compute_s}
     waits = {r: statistics.median(s.wait_s) for r, s in said.rounds.items() if s.wait_s}
-    if len(best) < 3:
-        return
+    kinds: defaultdict[tuple[str, str], dict[int, float]] = defaultdict(dict)
+    for rank, compute_s in best.items():
+        kinds[kind_of(said, wanted, rank)][rank] = compute_s
+    for alike in kinds.values():
+        if len(alike) > 2:  # of two nobody can say which is slow
+            yield from _stragglers(said, wanted, alike, waits)
+
+
+def _stragglers(
+    said: Heard, wanted: Wanted, best: Mapping[int, float], waits: Mapping[int, float]
+) -> Iterator[Finding]:
     ratio, mads = wanted.numbers["straggler_ratio"], wanted.numbers["outlier_mads"]
     middle = statistics.median(best.values())
     mad = statistics.median(abs(v - middle) for v in best.values())

@@ -150,6 +150,11 @@ def _gpus(gres: str) -> int | None:
     return None if any(_SLICE.search(kind) for kind, _ in found) else sum(int(num) for _, num in found)
 
 
+def called(nodes: Mapping[str, SlurmNode], name: str) -> SlurmNode | None:
+    """A node as Slurm knows it: by its name, else by the name without the domain that ssh may need."""
+    return nodes.get(name) or nodes.get(name.partition(".")[0])
+
+
 def judge_scheduler(
     nodes: Mapping[str, SlurmNode],
     declared: Iterable[str],
@@ -158,10 +163,13 @@ def judge_scheduler(
 ) -> Iterator[Finding]:
     """Findings on declared nodes: those Slurm keeps from work, does not know, or gives another number of GPUs.
 
-    A cluster file may be about a part of each node, as one made for a job is: what a node shows is right, too.
+    A cluster file may be about a part of each node, as one made for a job is: what a node shows is right, too. A Slurm
+    that knows none of them is that of another cluster.
     """
-    for name in declared:
-        found = nodes.get(name)
+    known = {name: called(nodes, name) for name in declared}
+    if not any(known.values()):
+        return
+    for name, found in known.items():
         if found is None:
             remedy = "add it to slurm.conf: scontrol reconfigure"
             yield _finding("preflight/not-in-slurm", name, "Slurm knows no such node", remedy)
