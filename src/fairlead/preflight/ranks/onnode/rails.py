@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 DEAD_S = 4.0
 """A message that has not arrived after this long does not come: shorter than the patience of whoever watches."""
 LEAST_BYTES, MOST_BYTES = 256 << 10, 128 << 20
-MESSAGE_S = 0.04
+MESSAGE_S = 0.03
 """The message is as large as a rail of usual speed carries in this time."""
 SUSPECT = 0.7
 """Repeated is what has less than this share of the median: more than will be accused."""
@@ -115,9 +115,8 @@ class Rails:
         for number in range(max(map(len, plan.values()), default=0)):
             if self.in_step() > 2 * RAILS_S:
                 break
-            for rail in mine:  # one after the other: nothing else is to be on this node's way
-                if number < len(plan[rail]):
-                    self.one([(t.src, t.dst) for t in plan[rail][number]], rail, messages[rail], again=True)
+            repeated = {r: [(t.src, t.dst) for t in plan[r][number]] for r in mine if number < len(plan[r])}
+            self.together(repeated, messages, again=True)
 
     # ---- before ------------------------------------------------------------------------------------------------------
 
@@ -174,13 +173,18 @@ class Rails:
     # ---- one message -------------------------------------------------------------------------------------------------
 
     def together(
-        self, pairs: dict[int, list[tuple[int, int]]], messages: dict[int, Any], *, is_silent: bool = False
+        self,
+        pairs: dict[int, list[tuple[int, int]]],
+        messages: dict[int, Any],
+        *,
+        again: bool = False,
+        is_silent: bool = False,
     ) -> dict[int, list[tuple[int, int, float]]]:
         """One turn of several rails at the same time, each an interface of its own; a rank on a GPU has one."""
         out: dict[int, list[tuple[int, int, float]]] = {}
 
         def go(rail: int) -> None:
-            out[rail] = self.one(pairs[rail], rail, messages[rail], again=False, is_silent=is_silent)
+            out[rail] = self.one(pairs[rail], rail, messages[rail], again=again, is_silent=is_silent)
 
         first, *others = pairs or [None]
         threads = [threading.Thread(target=go, args=(rail,)) for rail in others]
