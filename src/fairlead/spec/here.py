@@ -120,8 +120,8 @@ def _partitions(text: str) -> Iterable[Partition]:
             continue
         if name and found:
             nodes[name] = nodes.get(name, NodeSet()) | found
-            counted = re.search(r"\bgpu(?::[^:,()]+)?:(\d+)", gres)
-            gpus[name] = int(counted[1]) if counted else gpus.get(name)
+            counted = re.findall(r"\bgpu(?::[^:,()]+)?:(\d+)", gres)  # one for each kind, or for each socket
+            gpus[name] = sum(map(int, counted)) if counted else gpus.get(name)
     for name, members in nodes.items():
         yield Partition(name.rstrip("*"), str(members), gpus[name], name.endswith("*"))
 

@@ -108,6 +108,24 @@ def test_slurm_gives_the_nodes(tmp_path: Path) -> None:
     assert found.pools[0].gpus == 8
 
 
+@pytest.mark.parametrize(
+    ("gres", "gpus"),
+    [
+        ("gpu:8(S:0-1)", 8),
+        ("gpu:nvidia_h100_80gb_hbm3:8(S:0-1)", 8),
+        ("gpu:h100:4(S:0),gpu:h100:4(S:1)", 8),
+        ("gpu:h100:8(S:0-1),shard:h100:32(S:0-1)", 8),
+        ("craynetwork:4,gpu:a100:4(S:0-3)", 4),
+        ("shard:h100:32", None),
+        ("(null)", None),
+    ],
+)
+def test_gpus_by_what_sinfo_prints_of_generic_resources(tmp_path: Path, gres: str, gpus: int | None) -> None:
+    """gres.conf(5): name, type, count, and the sockets they belong to."""
+    here = seen(machine(tmp_path / "m"), sinfo=f"gpu*|ccw-1-3-gpu-[150-152,156]|{gres}\n")
+    assert [(p.nodes, p.gpus) for p in here.partitions] == [("ccw-1-3-gpu-[150-152,156]", gpus)]
+
+
 def test_the_notes_say_where_things_came_from(tmp_path: Path) -> None:
     root = machine(tmp_path / "m", gpus=1)
     hardware = "1 GPUs and 0 InfiniBand ports, from PCI and /sys/class/infiniband"
