@@ -202,7 +202,7 @@ class SlurmBackend(Backend):
         """A step gets the GPUs it asks for and, of a job that was given them unasked, no others."""
         done = await scheduler.ask(["scontrol", "show", "job", "--details", "--oneliner", job], self._env)
         if done.rc == 0:
-            self._gpus |= held_gpus(done.out)
+            self._gpus |= held_gpus(of_job(done.out, job))
         else:
             self._note(f"Slurm does not say which GPUs job {job} holds, so steps ask for none: {last_line(done.err)}")
 
@@ -313,6 +313,15 @@ def gres(num_gpus: int) -> list[str]:
     A step inherits the job's own request for GRES, but not what a job got by --exclusive alone (measured, Slurm 22.05).
     """
     return [f"--gres=gpu:{num_gpus}"] if num_gpus else []
+
+
+def of_job(shown: str, job: str) -> str:
+    r"""The line about one job: of an array's first number scontrol shows all tasks, which may hold the same nodes.
+
+    >>> of_job("JobId=8 ArrayJobId=7 Nodes=n1\nJobId=7 ArrayJobId=7 Nodes=n2\n", "7")
+    'JobId=7 ArrayJobId=7 Nodes=n2'
+    """
+    return "\n".join(line for line in shown.splitlines() if line.startswith(f"JobId={job} ")) or shown
 
 
 def held_gpus(shown: str) -> dict[str, int]:

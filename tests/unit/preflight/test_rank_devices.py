@@ -189,6 +189,13 @@ def test_the_vm_size_and_the_pool_go_before_the_probe(name, gpus, counted, each,
     assert (per_node(wanted), wanted.device) == (each, device_)
 
 
+@pytest.mark.parametrize(("rdma", "gbps"), [("none", 0.0), ("ib", 400.0)])
+def test_ports_that_the_file_does_not_use_are_no_measure_of_rails(rdma, gbps):
+    fabric = Fabric(link="infiniband", rdma=rdma)
+    h200 = msgspec.structs.replace(spec("Standard_ND96isr_H200_v5"), fabric=fabric)
+    assert wanted_of(h200, ["n0", "n1"], []).port_gbps == gbps
+
+
 def test_a_job_of_some_of_the_gpus_has_as_many_ranks():
     facts = probed(8)
     for record in facts:

@@ -338,7 +338,7 @@ def _lost(facts: PairFacts) -> Iterator[Finding]:
             verdict=Verdict.FAIL,
             subject=node(facts.nodes[number]),
             message=f"stopped answering while pairs were tested: {why}",
-            remedy="look at its console, its memory and its load; then drain it",
+            remedy="look at its console, its memory and its load, and preflight again; drain it if it stays silent",
         )
 
 

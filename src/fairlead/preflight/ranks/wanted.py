@@ -73,7 +73,8 @@ def wanted_of(spec: Spec, nodes: Iterable[str], facts: Sequence[NodeFacts]) -> W
         gpus={n: num or 0 for n, num in gpus.items()},
         hcas={n: found for n in names if (found := counted_hcas(records.get(n), expected.get(n)))},
         num_hcas=first.hca_ports if first and len({c.hca_ports for c in contracts}) == 1 else None,
-        port_gbps=min((r for c in contracts for r in c.hca_rates_gbps), default=0.0),
+        # where the file declares no RDMA, ranks talk over another network than these ports
+        port_gbps=min((r for c in contracts for r in c.hca_rates_gbps if spec.fabric.rdma != "none"), default=0.0),
         size=first if first and len({c.name for c in contracts}) == 1 else None,
         numbers=Numbers(msgspec.structs.asdict(spec.table(RankLimits))),
         pools={n: pool.name for pool in pools for n in pool.nodes & names},
