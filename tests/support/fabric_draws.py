@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from fairlead.preflight.pairs.phase import Answers, PairFacts, Report, Step
+from fairlead.preflight.pairs.answers import Report
+from fairlead.preflight.pairs.phase import Answers, PairFacts, Step
 from fairlead.preflight.pairs.steered import Steering
 
 NUM_FLOWS = 8

@@ -11,7 +11,7 @@ import pytest
 from fairlead.cluster.protocol import Line, Result, State
 from fairlead.preflight.pairs import drive
 from fairlead.preflight.pairs.drive import Driver
-from fairlead.preflight.pairs.phase import Step
+from fairlead.preflight.pairs.phase import Answers, Plan, Step, pair_phase
 
 NODES = ("n0", "n1", "n2")
 
@@ -42,7 +42,8 @@ class Talk:
 
 def perform(answers, *, collect=None, limit_s=1.0, lost_s=0.1):
     talk = Talk(answers)
-    step = Step(line={"do": "burst", "step": 7}, expect=frozenset({0, 1, 2}), collect=collect, limit_s=limit_s)
+    line = {"do": "burst", "step": 7, "pairs": [[0, 2, [1]]]}
+    step = Step(line=line, expect=frozenset({0, 1, 2}), collect=collect, limit_s=limit_s)
     return talk, Driver(talk, NODES, lost_s=lost_s).perform(step)
 
 
@@ -50,7 +51,7 @@ def test_everybody_answers():
     talk, answers = perform(lambda _: [(n, {"step": 7, "ok": i}) for i, n in enumerate(NODES)])
     assert {n: r.ok for n, r in answers.reports.items()} == {0: 0, 1: 1, 2: 2}
     assert not answers.lost
-    assert talk.orders == [{"do": "burst", "step": 7}]
+    assert talk.orders == [{"do": "burst", "step": 7, "pairs": [[0, 2, [1]]]}]
 
 
 def test_a_node_that_is_later_than_the_others_is_lost():
@@ -148,7 +149,76 @@ class Waves(Talk):
 
 
 def test_patience_follows_the_nodes_that_are_still_being_reached():
-    step = Step(line={"do": "setup", "step": 7}, expect=frozenset({0, 1, 2}), limit_s=0.6)
+    step = Step(line={"do": "clock", "step": 7}, expect=frozenset({0, 1, 2}), limit_s=0.6)
     answers = Driver(Waves(), NODES, lost_s=0.45).perform(step)
     assert set(answers.reports) == {0, 1, 2}
     assert not answers.lost
+
+
+LIES = {
+    "broken JSON": '{"step":7,',
+    "deep JSON": '{"step":7,"x":' + "[" * 100_000,
+    "a list of counts": '{"step":7,"ok":[]}',
+    "a negative count": '{"step":7,"ok":-1}',
+    "NaN": '{"step":7,"clock_ns":NaN}',
+    "a burst of another pair": '{"step":7,"bad":[[1,1,0,0,0,0,0]]}',
+    "a burst of a node that is none": '{"step":7,"bad":[[9,1,0,0,0,0,0]]}',
+    "a burst on a path that is none": '{"step":7,"bad":[[0,900,0,0,0,0,0]]}',
+    "a burst told twice": '{"step":7,"bad":[[0,1,0,0,0,0,0],[0,1,0,0,0,0,0]]}',
+    "a rate nobody asked for": '{"step":7,"rates":[[1,1,1,1]]}',
+    "an error without a word": '{"step":7,"errors":[[0,1,2]]}',
+    "counters of another's ports": '{"step":7,"counters":{"ib0":{"link_downed":9}}}',
+    "a size on a path that is none": '{"step":7,"full":[[70,9000]]}',
+}
+
+
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
+def test_a_lie_is_the_loss_of_its_own_node_alone(lie):
+    _, answers = perform(lambda _: [("n0", {"step": 7}), ("n2", lie), ("n1", {"step": 7, "ok": 1})], lost_s=30)
+    assert set(answers.reports) == {0, 1}
+    assert set(answers.lost) == set(answers.refused) == {2}
+    assert answers.lost[2].startswith("it sent ")
+    assert (answers.lost[2] + answers.refused[2]).isprintable()
+
+
+@pytest.mark.parametrize("ports", [[70_000, 1], [-1, 1], [], [1], [1, 2, 3], "1", [None, 1], [[1], 2]])
+def test_ports_that_are_none_never_reach_the_others(ports):
+    plan = Plan(nodes=NODES, paths=("eth", "rail 1"), addresses=tuple((f"10.0.0.{i}", f"10.1.0.{i}") for i in range(3)))
+
+    def answers(order):
+        if order["do"] != "setup":
+            return []
+        own = {"n2": {"ports": ports}}
+        return [(n, {"step": order["step"], "ports": [1000, 1001], "tcp": 5, **own.get(n, {})}) for n in NODES]
+
+    talk = Talk(answers)
+    driver, phase = Driver(talk, NODES, lost_s=5.0), pair_phase(plan)
+    step = phase.send(driver.perform(next(phase)))
+    assert step.line["peers"] == [[1000, 1001, 5], [1000, 1001, 5], [0, 0, 0]]
+    phase.send(Answers({}))
+    assert set(phase.gi_frame.f_locals["run"].facts.refused) == {2}
+
+
+class Sending(Talk):
+    """A node that says without end that it has sent."""
+
+    def read(self, timeout_s):
+        return super().read(timeout_s) if self.lines else Line("n1", None, "stdout", '{"step": 7, "sent": true}')
+
+
+def test_saying_the_same_without_end_stops_no_clock(monkeypatch):
+    monkeypatch.setattr(drive, "BEHIND_S", 0.2)
+    talk = Sending(lambda _: [("n0", {"step": 7}), ("n2", {"step": 7})])
+    step = Step(line={"do": "burst", "step": 7}, expect=frozenset({0, 1, 2}), limit_s=1.0)
+    started = time.monotonic()
+    answers = Driver(talk, NODES, lost_s=0.3).perform(step)
+    assert (set(answers.reports), set(answers.lost)) == ({0, 2}, {1})
+    assert time.monotonic() - started < 10
+
+
+def test_words_without_end_are_a_lie(monkeypatch):
+    monkeypatch.setattr(drive, "MAX_WORDS_BYTES", 1000)
+    talk = Babble(lambda _: [("n0", {"step": 7}), ("n2", {"step": 7})])
+    answers = Driver(talk, NODES, lost_s=30).perform(Step(line={"do": "burst", "step": 7}, expect=frozenset({0, 1, 2})))
+    assert (set(answers.reports), set(answers.refused)) == ({0, 2}, {1})
+    assert talk.lines == []

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.preflight.pairs.phase import ALONE_TIMES, MAX_ALONE, Answers, Plan, Report, pair_phase
+from fairlead.preflight.pairs.answers import Report
+from fairlead.preflight.pairs.phase import ALONE_TIMES, MAX_ALONE, Answers, Plan, pair_phase
 
 MS = 1_000_000
 

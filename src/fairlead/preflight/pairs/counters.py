@@ -24,6 +24,9 @@ BIT_ERROR_RATIO = 1e-12
 """Of a healthy link: InfiniBand Architecture Specification, volume 2; IEEE 802.3."""
 CHANCE = 1e-6
 """A healthy port is accused with at most this probability."""
+MANY = 500.0
+CHANCE_SIGMA = 4.76
+"""Deviations that a normal distribution exceeds with CHANCE."""
 
 
 class Counter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -117,6 +120,8 @@ def is_flap(change: Change) -> bool:
 
 def _most(mean: float) -> int:
     """The largest number that a Poisson distribution of this mean exceeds with more than CHANCE."""
+    if mean > MANY:  # nearly normal, and a term of the sum below would be no number any more
+        return math.ceil(mean + CHANCE_SIGMA * math.sqrt(mean))
     term = math.exp(-mean)
     number = 0
     beyond = 1.0 - term

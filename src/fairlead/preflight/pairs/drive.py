@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Protocol, TypeVar
-
-import msgspec
+from typing import Any, Protocol, TypeVar
 
 from fairlead.cluster.protocol import Line, Result
-from fairlead.preflight.pairs.phase import Answers, Report, Step
+from fairlead.preflight.pairs.answers import REPORT, Asked, Report
+from fairlead.preflight.pairs.phase import Answers, Step
+from fairlead.records.border import Breach, shown
 
 T = TypeVar("T")
 
@@ -30,7 +30,8 @@ AGENT = (
 )
 """The name and the parts of the program that is driven."""
 
-_decode = msgspec.json.Decoder(Report).decode
+MAX_WORDS_BYTES = 1 << 20
+"""What one node may write beside its answers."""
 
 
 class Group(Protocol):
@@ -65,6 +66,9 @@ class Driver:
         self.number = {node: i for i, node in enumerate(nodes)}
         self.said: dict[int, str] = {}
         """The last complaint of each node."""
+        self.num_words = [0] * len(nodes)
+        self.setup: Mapping[str, Any] = {}
+        """The first order of the phase: what is asked for in later ones, too."""
 
     def run(self, phase: Generator[Step, Answers, T]) -> T:
         """Perform a phase to its end."""
@@ -86,6 +90,10 @@ class Driver:
         asked_ns, asked = time.time_ns(), time.monotonic()
         started, starting = asked, self.group.num_starting
         self.group.send(json.dumps(step.line, separators=(",", ":")))
+        if step.line["do"] == "setup":
+            self.setup = step.line
+        asked_of = Asked(step.line, self.setup)
+        refused: dict[int, str] = {}
         reports: dict[int, Report] = {}
         at_ns: dict[int, int] = {}
         waiting, unsent = set(step.expect), set(step.expect)
@@ -105,9 +113,19 @@ class Driver:
                 started, last_word = started + now - began, last_word + now - began
             if self.group.num_starting != starting:
                 started, last_word, starting = now, now, self.group.num_starting
-            report = self._report(line) if line is not None else None
             node = self.number.get(line.node) if line is not None else None
-            if report is not None and report.step == step.line.get("step") and node in waiting:
+            report = None
+            try:
+                if line is not None:
+                    report = self._report(line, node if node in waiting else None, step, asked_of)
+            except Breach as breach:
+                assert node is not None
+                lost[node], refused[node] = f"it sent {breach.what}", breach.said
+                waiting.discard(node)
+                unsent.discard(node)
+                continue
+            # who says twice that it has sent tells nothing new: that is no reason to wait on
+            if report is not None and node is not None and not (report.sent and node not in unsent):
                 last_word = now
                 unsent.discard(node)
                 if not report.sent:
@@ -120,7 +138,7 @@ class Driver:
                 waiting -= silent
                 unsent -= silent
                 last_word = now
-        return Answers(reports, asked_ns, at_ns, lost)
+        return Answers(reports, asked_ns, at_ns, lost, refused)
 
     def _lose_ended(self, waiting: set[int], lost: dict[int, str]) -> None:
         for name, result in self.group.ended.items():
@@ -142,17 +160,23 @@ class Driver:
             return True
         return len(waiting) < len(step.expect) and now >= last_word + self.lost_s
 
-    def _report(self, line: Line) -> Report | None:
-        if line.node not in self.number or line.stream != "stdout":
-            self._complaint(line)
-            return None
-        try:
-            return _decode(line.text)
-        except ValueError:
-            self._complaint(line)
-            return None
-
-    def _complaint(self, line: Line) -> None:
-        if (node := self.number.get(line.node)) is not None and line.text.strip():
-            self.said[node] = line.text.strip()
+    def _report(self, line: Line, node: int | None, step: Step, asked: Asked) -> Report | None:
+        """Its answer to this step, if it is one; of a node that is not waited for, words alone. Raises Breach."""
+        if line.stream == "stdout" and line.text.startswith("{"):
+            if node is None:
+                return None
+            report = REPORT(line.text)
+            if report.step != step.line.get("step"):
+                return None
+            asked.hold(report, node)
+            return report
+        if (number := self.number.get(line.node)) is not None:
+            self.num_words[number] += len(line.text) + 1
+            if self.num_words[number] > MAX_WORDS_BYTES:
+                if node is None:
+                    return None
+                raise Breach(f"more than {MAX_WORDS_BYTES} bytes of words beside its answers", line.text)
+            if words := shown(line.text.strip()):
+                self.said[number] = words
         self.hears(line)
+        return None

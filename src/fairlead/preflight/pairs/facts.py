@@ -121,6 +121,8 @@ class PairFacts(msgspec.Struct, kw_only=True):
     tcp_tested: int = 0
     tcp_skipped: bool = False
     lost: dict[int, str] = {}
+    refused: dict[int, str] = {}
+    """Of those, who said what none of our agents says: its beginning, escaped."""
     """Nodes that stopped answering, and what was last known."""
     clocks: dict[int, Clock] = {}
     work: dict[int, list[Work]] = {}

@@ -333,6 +333,16 @@ def _pair_text(triple: Triple, facts: PairFacts) -> str:
 
 def _lost(facts: PairFacts) -> Iterator[Finding]:
     for number, why in sorted(facts.lost.items()):
+        if number in facts.refused:
+            yield Finding(
+                code="cluster/bad-answer",
+                verdict=Verdict.FAIL,
+                subject=node(facts.nodes[number]),
+                message=f"{why}: what else it said of its pairs counts for nothing",
+                evidence=(Evidence("what it sent", facts.refused[number]),),
+                remedy="keep it out, and look at what runs there: fairlead explain cluster/bad-answer",
+            )
+            continue
         yield Finding(
             code="preflight/node-lost",
             verdict=Verdict.FAIL,

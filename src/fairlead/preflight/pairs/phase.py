@@ -22,9 +22,8 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-
 from fairlead.preflight.pairs import counters
+from fairlead.preflight.pairs.answers import Report
 from fairlead.preflight.pairs.blame import MIN_PARTNERS, NEARLY_ALL
 from fairlead.preflight.pairs.counters import Reading
 from fairlead.preflight.pairs.facts import Burst, Clock, Fault, PairFacts, Speed, Work
@@ -88,26 +87,6 @@ class Step:
     limit_s: float = 10.0
 
 
-class Report(msgspec.Struct):
-    """An agent's answer to one step; only the fields of that step are filled."""
-
-    step: int
-    sent: bool = False
-    ports: list[int] = []
-    tcp: int = 0
-    bad: list[tuple[int, int, int, int, int, int, int]] = []
-    errors: list[tuple[Any, ...]] = []
-    full: list[tuple[int, int]] = []
-    ok: int = 0
-    rates: list[tuple[int, int, int, int]] = []
-    sent_to: list[tuple[int, int, int, int]] = []
-    clock_ns: int = 0
-    wall_ns: int = 0
-    cpu_ns: int = 0
-    others_ns: int = 0
-    counters: Reading = {}
-
-
 @dataclass(frozen=True)
 class Answers:
     """What came back: reports by node, when each arrived (this side's time of day, ns), and who is gone, and why."""
@@ -116,6 +95,8 @@ class Answers:
     asked_ns: int = 0
     at_ns: Mapping[int, int] = field(default_factory=dict)
     lost: Mapping[int, str] = field(default_factory=dict)
+    refused: Mapping[int, str] = field(default_factory=dict)
+    """Of those, who said what none of our agents says: its beginning."""
 
 
 Phase = Generator[Step, Answers, PairFacts]
@@ -194,6 +175,7 @@ class _Run:
         answers = yield Step(line=line, expect=expect, collect=late, limit_s=limit_s)
         for node, why in answers.lost.items():
             self.facts.lost[node] = why
+        self.facts.refused |= answers.refused
         self.members = [n for n in self.members if n not in self.facts.lost]
         return answers
 
