@@ -240,7 +240,7 @@ def agents(cluster: Cluster, nodes: NodeSet) -> str:
         driver = Driver(_OnePerNode(group), names, lost_s=3.0)
         expect = frozenset(range(len(names)))
         started = time.monotonic()
-        answers = driver.perform(Step(line={"do": "setup", "step": 1}, expect=expect, limit_s=15.0))
+        answers = driver.perform(Step(line={"do": "clock", "step": 1}, expect=expect, limit_s=15.0))
         start_s = time.monotonic() - started
         assert set(answers.reports) == expect, f"{len(answers.lost)} lost"
         started, cpu = time.monotonic(), time.process_time()
