@@ -57,9 +57,11 @@ class Requestor(Row):
         """on_sack with the fields of `sack_block`."""
         return law.on_sack(self.m, self.at, now, sack_block(**fields), 0)
 
-    def nack(self, psn: int, reason: int = at.NACK_TRIMMED, now: int = 0, echo: int = -1) -> int:
+    def nack(
+        self, psn: int, reason: int = at.NACK_TRIMMED, now: int = 0, echo: int = -1, slot: int = at.INFO_EV_MASK
+    ) -> int:
         block = [0] * at.NUM_SACK_FIELDS
-        block[at.S_PSN], block[at.S_INFO], block[at.S_ECHO] = psn, reason << at.INFO_REASON_SHIFT, echo
+        block[at.S_PSN], block[at.S_INFO], block[at.S_ECHO] = psn, slot | reason << at.INFO_REASON_SHIFT, echo
         return law.on_nack(self.m, self.at, now, block, 0)
 
     def timer(self, now: int) -> int:

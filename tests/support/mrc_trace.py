@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fairlead.fabric.mrc import bits, evs, law, state
+from fairlead.fabric.mrc import bits, evs, law, responder, state
 from fairlead.fabric.mrc import layout as at
 from fairlead.fabric.mrc.compile import kernel, words
 from fairlead.fabric.mrc.layout import NUM_SACK_FIELDS, NUM_SEND_FIELDS, Words
@@ -52,7 +52,7 @@ def apply(m: Words, tx: int, rx: int, e: Words, out: Words, s: Words) -> int:
         law.on_reverse_reply(m, rx, now, e[2], e[3])
         return law.on_status_reply(m, tx, e[2])
     if op == 17:
-        return law.on_ports(m, tx, now, e[2], e[3] & 1) | law.on_peer_ports(m, rx, e[4], e[5]) << 8
+        return law.on_ports(m, tx, now, e[2], e[3] & 1) | law.on_peer_ports(m, rx, e[4], e[5], e[6]) << 8
     if op == 18:
         return law.next_control(m, rx, now, e[2], out, 0) | law.control_slot(m, rx, e[3], e[2]) << 8
     if op == 19:
@@ -60,8 +60,10 @@ def apply(m: Words, tx: int, rx: int, e: Words, out: Words, s: Words) -> int:
         return law.on_pressure(m, rx, e[2]) | law.probe_mark(e[3]) << 8
     if e[3] & 1:
         evs.deny(m, tx, e[2])
+        responder.deny(m, rx, e[2])
     else:
         evs.allow(m, tx, e[2])
+        responder.allow(m, rx, e[2])
     return law.ready(m, tx) | evs.ev_state(m, tx, e[2]) << 8
 
 
@@ -104,7 +106,7 @@ def random_event(rng: random.Random, m: Words, tx: int, rx: int, now: int) -> li
         base = cack + 1 + rng.choice((0, 0, rng.randrange(-40, 80)))
         event[2:10] = cack, psn, base, word & bits.LOW32, word >> 32, rcvd, info, sent
     elif op == 12:
-        reason = rng.choice((1, 1, 1, 2, 0x0B)) if rng.random() < 0.999 else at.NACK_UNEXP_EVENT
+        reason = rng.choice((1, 1, 1, 2, 0x0A, 0x0B)) if rng.random() < 0.999 else at.NACK_UNEXP_EVENT
         event[3] = una + rng.randrange(-2, 40)
         event[8:10] = slot | reason << at.INFO_REASON_SHIFT, sent
     elif op == 14:
@@ -118,6 +120,7 @@ def random_event(rng: random.Random, m: Words, tx: int, rx: int, now: int) -> li
         full = (1 << m[at.P_PLANES]) - 1
         event[2:5] = rng.choice((full, full, rng.randint(1, full))), 1, rng.choice((full, full, rng.randint(1, full)))
         event[5] = rng.choice((now // 1_000 & 0xFFFF, rng.getrandbits(16)))
+        event[6] = rng.randrange(m[at.P_PLANES])
     elif op == 19:
         event[2:5] = rng.choice((0, 0, rng.randrange(128))), rng.getrandbits(1), rng.randrange(1, 4)
     elif op >= 18:

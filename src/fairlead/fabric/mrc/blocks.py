@@ -136,10 +136,10 @@ def read_sack(packet: Sack, block: list[int], slots: Mapping[int, int], now_ns: 
     block[at.S_ECHO] = packets.time_of(cc.tx_timestamp, now_ns)
 
 
-def read_nack(packet: Nack, block: list[int], now_ns: int) -> None:
+def read_nack(packet: Nack, block: list[int], slots: Mapping[int, int], now_ns: int) -> None:
     """Fill the block on_nack reads. NETH has no ECN state, so the reason alone speaks of the EV."""
     block[at.S_PSN] = packet.neth.nack_psn
-    block[at.S_INFO] = packet.neth.reason << at.INFO_REASON_SHIFT
+    block[at.S_INFO] = slots.get(packet.neth.entropy, at.INFO_EV_MASK) | packet.neth.reason << at.INFO_REASON_SHIFT
     block[at.S_ECHO] = packets.time_of(packet.neth.tx_timestamp, now_ns)
 
 

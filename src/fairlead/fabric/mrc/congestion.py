@@ -41,6 +41,7 @@ def init_cc(m: Words, tx: int) -> None:
     """Window and base RTT before anything is known."""
     p = m[tx + E_PROFILE]
     m[tx + TX_CWND] = m[p + P_CWND]
+    m[tx + TX_LEAST_RTT] = FOREVER
     _set_base_rtt(m, tx, m[p + P_NET_RTT_NS])
 
 
@@ -49,18 +50,30 @@ def largest_window(rtt: int, rate_mbps: int) -> int:
     return rtt * rate_mbps // 8000 * 3 // 2
 
 
-def observe_rtt(m: Words, tx: int, rtt: int, marked: int) -> int:
+def observe_rtt(m: Words, tx: int, now: int, rtt: int, marked: int) -> int:
     """Take a round-trip sample from a SACK; the queueing delay it means, in ns."""
     rtt = min(rtt, MAX_RTT_NS)
-    if rtt < m[tx + TX_BASE_RTT]:
-        _set_base_rtt(m, tx, rtt)
-    delay = rtt - m[tx + TX_BASE_RTT]
+    learn_base_rtt(m, tx, now, rtt)
+    delay = max(rtt - m[tx + TX_BASE_RTT], 0)
     _average(m, tx, delay, marked)
     return delay
 
 
-def lower_base_rtt(m: Words, tx: int, rtt: int) -> None:
-    """Take a round-trip sample from a NACK: it can only show that the empty path is shorter than believed."""
+def learn_base_rtt(m: Words, tx: int, now: int, rtt: int) -> None:
+    """The base RTT is the shortest sample, of a SACK or a NACK, of the last one to two ages (P_BASE_AGE_NS).
+
+    Paths change, and one lucky sample must not rule for ever. A renewal never leads above the network's own RTT, so a
+    queue that stands for a whole age is not taken for distance; no sample leads below the floor.
+    """
+    p = m[tx + E_PROFILE]
+    rtt = max(rtt, m[p + P_BASE_FLOOR_NS])
+    if m[p + P_BASE_AGE_NS] > 0:
+        if now >= m[tx + TX_RENEW_AT]:
+            if m[tx + TX_LEAST_RTT] < FOREVER:
+                _set_base_rtt(m, tx, min(m[tx + TX_LEAST_RTT], m[p + P_NET_RTT_NS]))
+            m[tx + TX_LEAST_RTT] = rtt
+            m[tx + TX_RENEW_AT] = now + m[p + P_BASE_AGE_NS]
+        m[tx + TX_LEAST_RTT] = min(m[tx + TX_LEAST_RTT], rtt)
     if rtt < m[tx + TX_BASE_RTT]:
         _set_base_rtt(m, tx, rtt)
 

@@ -23,7 +23,7 @@ EV_FIELDS = frozenset(
 )
 CC_FIELDS = frozenset(
     {"cc_rule", "whole_packet", "rate_mbps", "network_rtt_ns", "target_delay_ns", "cwnd", "qa_gate", "quick_adapt"}
-    | {"rtt_on_nack"}
+    | {"rtt_on_nack", "base_rtt_floor_ns", "base_rtt_age_ns"}
 )
 assert {field.name for field in fields(Profile)} >= EV_FIELDS | CC_FIELDS
 

@@ -6,13 +6,19 @@ its turn or stands by as a replacement.
     from           event                                              to
     GOOD           SACK m=SKIP_ONCE (ECN), NACK TRIMMED               SKIP
     SKIP           its turn came once and was passed over             GOOD
-    GOOD, SKIP     a packet that used it was lost, SACK m=ALWAYS_SKIP ASSUMED_BAD    leaves the rotation
+    GOOD, SKIP     a packet that used it timed out, m=ALWAYS_SKIP     ASSUMED_BAD    leaves the rotation
+    GOOD, SKIP     losses inferred from order outweigh arrivals       ASSUMED_BAD    leaves the rotation
+    ASSUMED_BAD    a packet that was thought lost on it has arrived   GOOD           stands by, or fills an empty place
     ASSUMED_BAD    enough probes in a row answered, last m=NONE       GOOD           stands by, or fills an empty place
     ASSUMED_BAD    ... last m=SKIP_ONCE                               SKIP           likewise
     any            controller denies                                  DENIED         leaves the rotation
     DENIED         controller allows                                  GOOD           stands by, or fills an empty place
 
 A NACK TRIMMED_LASTHOP never touches an EV: the receiver is busy, the path is innocent.
+
+A loss inferred from order is a suspicion, not a proof. It weighs SUSPICION points against the EV, a good answer on the
+EV takes one off, and at CONVICTION points the EV is ASSUMED_BAD: a dead path with its second packet, one that loses a
+fifth within some thirty, one that loses a thousandth hardly ever. A packet that arrives after all takes all points off.
 
 Whoever leaves the rotation is replaced by a GOOD EV *of the same plane*. All planes so stay equally loaded; a sender
 that answered uplink trouble by leaning on other planes would make a false incast at the destination (arXiv 2605.04333
@@ -30,6 +36,8 @@ from fairlead.fabric.mrc import bits
 from fairlead.fabric.mrc.layout import *
 
 NIBBLE_MAX = 15
+SUSPICION = 6
+CONVICTION = 8
 
 
 def init_evs(m: Words, tx: int) -> None:
@@ -68,7 +76,7 @@ def ev_state(m: Words, tx: int, slot: int) -> int:
 
 
 def nibble(m: Words, tx: int, slot: int) -> int:
-    """Small counter of an EV: probes answered in a row, or the penalty of the bitmap rule."""
+    """Small counter of an EV: points against it, or probes answered since it is bad, or the bitmap rule's penalty."""
     area = tx + m[m[tx + E_PROFILE] + P_TX_NIBBLES]
     return (m[area + (slot >> 3)] >> ((slot & 7) * 4)) & NIBBLE_MAX
 
@@ -174,6 +182,32 @@ def skip(m: Words, tx: int, slot: int) -> None:
     m[word + EV_SKIP] |= m[word + EV_ACTIVE] & (1 << (slot & 31))
 
 
+def suspect(m: Words, tx: int, slot: int) -> None:
+    """A packet that used this EV seems lost, for later ones have arrived."""
+    word = _word(m, tx, slot)
+    if (m[word + EV_BAD] | m[word + EV_DENIED]) >> (slot & 31) & 1:
+        return
+    points = nibble(m, tx, slot) + SUSPICION
+    if points >= CONVICTION:
+        assume_bad(m, tx, slot)
+    else:
+        set_nibble(m, tx, slot, points)
+
+
+def trust(m: Words, tx: int, slot: int) -> None:
+    """A packet that used this EV was answered, unmarked."""
+    points = nibble(m, tx, slot)
+    if points > 0 and not m[_word(m, tx, slot) + EV_BAD] >> (slot & 31) & 1:
+        set_nibble(m, tx, slot, points - 1)
+
+
+def forgive(m: Words, tx: int, slot: int) -> None:
+    """A packet thought lost on this EV has arrived: what was held against the EV was wrong."""
+    if m[_word(m, tx, slot) + EV_BAD] >> (slot & 31) & 1:
+        _recover(m, tx, slot)
+    set_nibble(m, tx, slot, 0)
+
+
 def assume_bad(m: Words, tx: int, slot: int) -> None:
     """GOOD, SKIP -> ASSUMED_BAD, and a replacement from the same plane; when too few are left, from the bad ones."""
     p = m[tx + E_PROFILE]
@@ -184,6 +218,7 @@ def assume_bad(m: Words, tx: int, slot: int) -> None:
     m[word + EV_SKIP] &= ~bit
     m[word + EV_BAD] |= bit
     m[tx + TX_EV_BAD] += 1
+    m[tx + TX_EVP_MISSED] = 0
     set_nibble(m, tx, slot, 0)
     _leave(m, tx, slot)
     if m[tx + TX_EV_ACTIVE] < m[p + P_EV_MIN_ACTIVE]:
@@ -237,6 +272,7 @@ def allow(m: Words, tx: int, slot: int) -> None:
     bit = 1 << (slot & 31)
     if m[word + EV_DENIED] & bit:
         m[word + EV_DENIED] &= ~bit
+        set_nibble(m, tx, slot, 0)
         _join(m, tx, slot)
 
 
@@ -286,6 +322,7 @@ def _recover(m: Words, tx: int, slot: int) -> None:
     """ASSUMED_BAD -> GOOD."""
     m[_word(m, tx, slot) + EV_BAD] &= ~(1 << (slot & 31))
     m[tx + TX_EV_BAD] -= 1
+    set_nibble(m, tx, slot, 0)
     _join(m, tx, slot)
 
 

@@ -57,6 +57,8 @@ def init_tx(m: Words, tx: int, profile: int, seed: int, psn: int) -> None:
     m[tx + TX_RTO_AT] = FOREVER
     m[tx + TX_PROBE_AT] = FOREVER
     m[tx + TX_EVP_AT] = FOREVER
+    m[tx + TX_HOLD_AT] = FOREVER
+    m[tx + TX_RECOVERY] = -1
     m[tx + TX_REVERSE] = -1
     m[tx + TX_PROBE_SENT] = -1
     m[tx + TX_DELIVERED_AT] = -FOREVER
@@ -73,9 +75,7 @@ def init_rx(m: Words, rx: int, profile: int, seed: int, psn: int) -> None:
     m[rx + RX_LOW] = psn
     m[rx + RX_DEADLINE] = FOREVER
     m[rx + RX_PROBE_ID] = bits.random32(m, rx + E_RANDOM) & timers.ID_MASK | 1
-    for plane in range(m[profile + P_PLANES]):
-        number = bits.random32(m, rx + E_RANDOM) & ((1 << m[profile + P_EV_SHIFT]) - 1)
-        m[rx + m[profile + P_RX_REVERSE] + plane] = plane << m[profile + P_EV_SHIFT] | number
+    responder.init_reverse(m, rx)
 
 
 # --- requestor: sending ------------------------------------------------------------------------------------------
@@ -145,8 +145,8 @@ def on_sack(m: Words, tx: int, now: int, s: Words, o: int) -> int:
 
     sent = _send_time(m, tx, now, s[o + S_PSN], info, s[o + S_ECHO])  # before the bitmap takes the packet out of flight
     delay = congestion.usual_delay(m, tx)
-    if sent >= 0:
-        delay = congestion.observe_rtt(m, tx, max(now - sent, 1), marked)
+    if 0 <= sent < now:  # a clock that has not moved measures nothing
+        delay = congestion.observe_rtt(m, tx, now, now - sent, marked)
 
     una = m[tx + TX_UNA]
     window.acknowledge_below(m, tx, bits.unwrap(s[o + S_CACK], una) + 1)
@@ -159,6 +159,8 @@ def on_sack(m: Words, tx: int, now: int, s: Words, o: int) -> int:
 
     _judge_path(m, tx, now, slot, mark, info & INFO_PROBE)
     congestion.on_arrival(m, tx, now, arrived, delay, marked)
+    if m[tx + TX_RECOVERY] >= 0 and m[tx + TX_UNA] >= m[tx + TX_RECOVERY]:
+        window.end_recovery(m, tx)
     if sent >= 0 and m[p + P_REORDER_NS] > 0:
         m[tx + TX_DELIVERED_AT] = max(m[tx + TX_DELIVERED_AT], sent)
         _infer_loss(m, tx, now, m[tx + TX_DELIVERED_AT] - _reorder_window(m, tx))
@@ -195,8 +197,16 @@ def _send_time(m: Words, tx: int, now: int, psn: int, info: int, echo: int) -> i
     sent = window.sent_at(record, now)
     which = _transmission(record, sent, info, echo)
     if which == EARLIER:
-        m[tx + TX_NUM_SPURIOUS] += 1
+        window.note_mistake(m, tx)
+        if _is_ours(m, tx, info & INFO_EV_MASK):
+            paths.forgive(m, tx, info & INFO_EV_MASK)
     return sent if which == LAST else -1
+
+
+def _is_ours(m: Words, tx: int, slot: int) -> bool:
+    """Whether a slot that a peer has named is one of this row."""
+    p = m[tx + E_PROFILE]
+    return slot >> m[p + P_EV_SHIFT] < m[p + P_PLANES]
 
 
 def _transmission(record: int, sent: int, info: int, echo: int) -> int:
@@ -215,8 +225,8 @@ def _transmission(record: int, sent: int, info: int, echo: int) -> int:
 
 def _judge_path(m: Words, tx: int, now: int, slot: int, mark: int, is_probe: int) -> None:
     """The EV a SACK echoes was good, marked, or is to be dropped; a good one also serves the other direction."""
-    if slot >> m[m[tx + E_PROFILE] + P_EV_SHIFT] >= m[m[tx + E_PROFILE] + P_PLANES]:
-        return  # no EV of ours
+    if not _is_ours(m, tx, slot):
+        return
     if is_probe:
         evs.probe_answered(m, tx, slot, mark)  # of no effect on an EV that is not ASSUMED_BAD
     if mark == M_ALWAYS_SKIP:
@@ -224,13 +234,13 @@ def _judge_path(m: Words, tx: int, now: int, slot: int, mark: int, is_probe: int
         return
     paths.feedback(m, tx, now, slot, PATH_IS_GOOD if mark == M_NONE else PATH_IS_MARKED)
     if m[tx + TX_REVERSE] >= 0 and mark == M_NONE:
-        _set_reverse(m, m[tx + TX_REVERSE], now, slot)
+        responder.set_reverse(m, m[tx + TX_REVERSE], now, slot)
 
 
 def _reorder_window(m: Words, tx: int) -> int:
-    """How much later a packet must be sent to prove an earlier one lost; mistakes widen it (RFC 8985 6.2)."""
+    """How much later a packet must be sent to prove an earlier one lost; mistakes widen it a while (RFC 8985 6.2)."""
     least = m[m[tx + E_PROFILE] + P_REORDER_NS]
-    return least + min(m[tx + TX_NUM_SPURIOUS], REORDER_STEPS) * least // 4
+    return least + min(m[tx + TX_REORDER], REORDER_STEPS) * least // 4
 
 
 def _infer_loss(m: Words, tx: int, now: int, before: int) -> None:
@@ -243,27 +253,33 @@ def _infer_loss(m: Words, tx: int, now: int, before: int) -> None:
         record = m[window.record_address(m, tx, psn)]
         if window.sent_at(record, now) <= before:
             m[tx + TX_NUM_LOST] += 1
+            if m[tx + TX_RECOVERY] < 0:
+                m[tx + TX_RECOVERY] = m[tx + TX_NEXT]
             size = window.mark_lost(m, tx, psn)
             if not m[m[tx + E_PROFILE] + P_TRIM]:
                 congestion.on_timeout(m, tx, size)  # without trimming a silent loss may be a full queue
-            paths.feedback(m, tx, now, window.record_ev(record), PATH_IS_LOSSY)
+            paths.feedback(m, tx, now, window.record_ev(record), PATH_IS_SUSPECT)
         elif window.record_tries(record) == 0:
             break
         psn = window.next_in_flight(m, tx, psn + 1)
 
 
 def on_nack(m: Words, tx: int, now: int, s: Words, o: int) -> int:
-    """A NACK came: the packet goes again, at once if the window allows ([MRC]: on a fresh EV).
+    """A NACK came: the packet goes again ([MRC]: on a fresh EV).
 
-    Only TRIMMED speaks against the EV. UNEXP_EVENT is fatal.
+        TRIMMED                           congestion in the fabric: at once if the window allows; the EV loses a turn
+        TRIMMED_LASTHOP                   congestion before the receiver: the same, and the EV is innocent
+        NO_*, PSN_OOR_WINDOW, others      the receiver has no room, the network does: after a pause (timers.hold)
+        UNEXP_EVENT                       fatal
+
+    It is believed of a packet in flight only, and the fatal one only if it also names the EV that the packet took: one
+    that is old, or was guessed, ends no queue pair.
     """
     if m[tx + E_ERROR]:
         return DID_NOTHING
     m[tx + TX_NUM_NACKS] += 1
     info = s[o + S_INFO]
     reason = info >> INFO_REASON_SHIFT & 0xFF
-    if reason == NACK_UNEXP_EVENT:
-        return timers.fail(m, tx, ERROR_REMOTE)
     p = m[tx + E_PROFILE]
     psn = bits.unwrap(s[o + S_PSN], m[tx + TX_UNA])
     if not window.is_in_flight(m, tx, psn):
@@ -272,18 +288,24 @@ def on_nack(m: Words, tx: int, now: int, s: Words, o: int) -> int:
     sent = window.sent_at(record, now)
     if s[o + S_ECHO] >= 0 and _transmission(record, sent, info, s[o + S_ECHO]) == EARLIER:
         return DID_NOTHING  # a later one is on its way
-    if m[p + P_RTT_ON_NACK]:
-        congestion.lower_base_rtt(m, tx, max(now - sent, 1))
-    congestion.on_nack(m, tx, now, window.record_bytes(record))
-    window.mark_lost(m, tx, psn)
     slot = window.record_ev(record)
+    if reason == NACK_UNEXP_EVENT:
+        return timers.fail(m, tx, ERROR_REMOTE) if info & INFO_EV_MASK == slot else DID_NOTHING
+    if m[p + P_RTT_ON_NACK] and sent < now:
+        congestion.learn_base_rtt(m, tx, now, now - sent)
+    trimmed = reason in (NACK_TRIMMED, NACK_TRIMMED_LASTHOP)
+    if trimmed:
+        congestion.on_nack(m, tx, now, window.record_bytes(record))
+    window.mark_lost(m, tx, psn)
     if reason == NACK_TRIMMED:
         paths.feedback(m, tx, now, slot, PATH_IS_TRIMMED)
-    elif reason == NACK_TRIMMED_LASTHOP:
+    elif trimmed:
         marked = info >> INFO_M_SHIFT & 3 != M_NONE
         paths.feedback(m, tx, now, slot, PATH_IS_MARKED if marked else PATH_IS_GOOD)
     if psn == m[tx + TX_UNA] and timers.retry(m, tx):
         return DID_FAIL
+    if not trimmed:
+        timers.hold(m, tx, now)
     _heard(m, tx, now)
     return DID_NOTHING
 
@@ -331,7 +353,9 @@ def on_timer(m: Words, tx: int, now: int) -> int:
         did = timers.expire(m, tx, now)
     if now >= m[tx + TX_PROBE_AT]:
         m[tx + TX_PROBE_DUE] = 1
-        m[tx + TX_PROBE_AT] = now + m[m[tx + E_PROFILE] + P_PROBE_RETRY_NS]
+        m[tx + TX_PROBE_AT] = now + timers.probe_again_in(m, tx)
+    if now >= m[tx + TX_HOLD_AT]:
+        m[tx + TX_HOLD_AT] = FOREVER
     if now >= m[tx + TX_EVP_AT]:
         timers.probe_next_ev(m, tx, now)
     if now >= m[tx + E_STATUS_AT]:
@@ -346,6 +370,7 @@ def on_ev_reply(m: Words, tx: int, now: int, probe_id: int, mark: int) -> int:
     """An EV probe came back, marked as SETH.m would say."""
     if m[tx + TX_EVP_STATE] == EVP_WAITING and probe_id == m[tx + TX_EVP_ID]:
         m[tx + TX_EVP_STATE] = EVP_IDLE
+        m[tx + TX_EVP_MISSED] = 0
         evs.probe_answered(m, tx, m[tx + TX_EVP_SLOT], mark)
         timers.watch_evs(m, tx, now)
         timers.set_deadline(m, tx)
@@ -388,7 +413,9 @@ def on_probe(m: Words, rx: int, probe_id: int, flags: int, slot: int, echo: int,
 def on_pressure(m: Words, rx: int, penalty: int) -> int:
     """The receiving host is short of room (rcv_cwnd_pen 1 to 127, by how much) or has room again (0)."""
     if penalty == 0 and m[rx + RX_PENALTY] > 0:
-        m[rx + RX_RESTORE] = 1
+        m[rx + RX_RESTORE] = responder.RESTORE_SACKS
+    elif penalty > 0:
+        m[rx + RX_RESTORE] = 0
     m[rx + RX_PENALTY] = penalty
     return DID_NOTHING
 
@@ -404,6 +431,10 @@ def control_slot(m: Words, rx: int, slot: int, ports: int) -> int:
     if usable == 0:
         return -1
     plane = slot >> m[p + P_EV_SHIFT]
+    if m[p + P_REVERSE_RULE] == REVERSE_SET and m[rx + m[p + P_RX_REVERSE] + plane] < 0:
+        usable &= responder.reverse_planes(m, rx)
+        if usable == 0:
+            return -1
     if not usable >> plane & 1:
         plane = evs.next_plane(m, rx, usable)
         m[rx + E_PLANE] = plane
@@ -416,7 +447,10 @@ def next_control(m: Words, rx: int, now: int, ports: int, out: Words, o: int) ->
     """What a responder sends unasked: a Port Status Update, or once per P_REVERSE_PROBE_NS a probe of a random EV."""
     p = m[rx + E_PROFILE]
     usable = evs.open_planes(m, rx) & ports
-    if m[rx + E_ERROR] or usable == 0:
+    if m[rx + E_ERROR] or not (m[rx + E_STATUS] & 1 or m[rx + RX_PROBE_DUE]):
+        return SEND_NOTHING
+    usable &= responder.reverse_planes(m, rx)
+    if usable == 0:
         return SEND_NOTHING
     plane = evs.next_plane(m, rx, usable)
     if m[rx + E_STATUS] & 1:
@@ -424,12 +458,10 @@ def next_control(m: Words, rx: int, now: int, ports: int, out: Words, o: int) ->
         sending.send_status(m, rx, now, m[rx + m[p + P_RX_REVERSE] + plane], out, o)
         m[rx + RX_DEADLINE] = m[rx + E_STATUS_AT]
         return SEND_PORT_STATUS
-    if not m[rx + RX_PROBE_DUE]:
-        return SEND_NOTHING
     m[rx + RX_PROBE_DUE] = 0
     m[rx + E_PLANE] = plane
     number = bits.random32(m, rx + E_RANDOM) & ((1 << m[p + P_EV_SHIFT]) - 1)
-    m[rx + RX_PROBE_SLOT] = plane << m[p + P_EV_SHIFT] | number
+    m[rx + RX_PROBE_SLOT] = responder.allowed_in(m, rx, plane << m[p + P_EV_SHIFT] | number)
     m[rx + RX_PROBE_ID] = (m[rx + RX_PROBE_ID] + 2) & timers.ID_MASK
     m[rx + RX_PROBE_AT] = now + m[p + P_REVERSE_PROBE_NS]
     sending.describe(m, rx, m[rx + RX_PROBE_ID], m[rx + RX_PROBE_SLOT], 0, out, o)
@@ -439,15 +471,8 @@ def next_control(m: Words, rx: int, now: int, ports: int, out: Words, o: int) ->
 def on_reverse_reply(m: Words, rx: int, now: int, probe_id: int, mark: int) -> int:
     """A reverse EV probe came back: an unmarked one makes its EV the plane's reverse EV."""
     if probe_id == m[rx + RX_PROBE_ID] and mark == M_NONE:
-        _set_reverse(m, rx, now, m[rx + RX_PROBE_SLOT])
+        responder.set_reverse(m, rx, now, m[rx + RX_PROBE_SLOT])
     return DID_NOTHING
-
-
-def _set_reverse(m: Words, rx: int, now: int, slot: int) -> None:
-    p = m[rx + E_PROFILE]
-    m[rx + m[p + P_RX_REVERSE] + (slot >> m[p + P_EV_SHIFT])] = slot
-    m[rx + RX_PROBE_AT] = now + m[p + P_REVERSE_PROBE_NS]
-    m[rx + RX_PROBE_DUE] = 0
 
 
 # --- ports -------------------------------------------------------------------------------------------------------
@@ -468,16 +493,18 @@ def on_ports(m: Words, row: int, now: int, up: int, announce: int) -> int:
     return DID_NOTHING
 
 
-def on_peer_ports(m: Words, row: int, up: int, status_id: int) -> int:
-    """The peer says which of its ports are up; no news if a newer update (ids wrap at 16 bits) has overtaken this."""
+def on_peer_ports(m: Words, row: int, up: int, status_id: int, plane: int) -> int:
+    """The peer says, in a packet that came by `plane`, which of its ports are up.
+
+    No news if a newer update (ids wrap at 16 bits) has overtaken this. Not believed if it denies the plane it came by,
+    or leaves none in common: such an update could not have come, and must not end the queue pair.
+    """
     newest = (m[row + E_PEER_PORTS] >> PEER_ID_SHIFT) - 1
     if newest >= 0 and (status_id - newest) & timers.ID_MASK > timers.ID_MASK >> 1:
         return DID_NOTHING
     planes = up & (1 << m[m[row + E_PROFILE] + P_PLANES]) - 1
-    m[row + E_PEER_PORTS] = planes | (status_id & timers.ID_MASK) + 1 << PEER_ID_SHIFT
-    if evs.open_planes(m, row) == 0:
-        m[row + E_ERROR] = ERROR_PORTS
-        return DID_FAIL
+    if planes >> plane & 1 and planes & m[row + E_PORTS]:
+        m[row + E_PEER_PORTS] = planes | (status_id & timers.ID_MASK) + 1 << PEER_ID_SHIFT
     return DID_NOTHING
 
 

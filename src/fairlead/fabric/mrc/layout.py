@@ -60,13 +60,14 @@ LINE_WORDS: Final = 8  # one 64-byte cache line
     P_RX_LAST,
     P_RX_IMM,
     P_RX_REVERSE,
+    P_RX_DENIED,
     # paths
     P_PATH_RULE,  # PATH_*
     P_PLANES,
     P_EV_SHIFT,  # log2 of EVs per plane; slot = plane << P_EV_SHIFT | number in the plane
     P_EV_ACTIVE,  # EVs per plane in rotation; the rest stand by as replacements
     P_EV_MIN_ACTIVE,  # EVs that stay in rotation, all planes together, whatever happens
-    P_EV_PROBE_NS,  # an ASSUMED_BAD EV is probed every so often; 0: never
+    P_EV_PROBE_NS,  # an ASSUMED_BAD EV is probed every so often, ever more rarely while nothing answers; 0: never
     P_EV_PROBE_OK,  # successful probes in a row that bring it back
     P_RING_SIZE,  # entries of the ring of recycled EVs (REPS, mixed)
     P_FREEZE_NS,  # how long REPS stays frozen after a timeout
@@ -105,8 +106,10 @@ LINE_WORDS: Final = 8  # one 64-byte cache line
     P_ADJUST_NS,
     P_ADJUST_BYTES,
     P_RTT_ON_NACK,  # 1: a NACK may lower the base RTT
+    P_BASE_FLOOR_NS,  # the base RTT is never believed to be shorter
+    P_BASE_AGE_NS,  # a sample counts towards the base RTT for one to two of these; 0: for ever
     NUM_PROFILE_FIELDS,
-) = range(61)
+) = range(64)
 
 # --- endpoint: the first words of requestor and responder rows ----------------------------------------------
 (
@@ -140,9 +143,12 @@ PEER_ID_SHIFT: Final = 32
     TX_POSTED_PSN,  # first PSN after the last posted message
     TX_WIMM,  # Write-with-Imm sent and not completed
     TX_WIMM_POSTED,
+    TX_HOLD_AT,  # until then the receiver has no room and no data goes; FOREVER: it has room
     # congestion control (NSCC names)
     TX_RCVD,  # rcvd_bytes of the newest SACK, in units of 256 B, 24 bits
     TX_BASE_RTT,
+    TX_LEAST_RTT,  # shortest sample since the last renewal of the base RTT; FOREVER: none
+    TX_RENEW_AT,  # when the base RTT is renewed
     TX_MAX_CWND,
     TX_AVG_DELAY,  # ns * 1024
     TX_SAVED_CWND,  # the window before the receiver asked for less; 0: it did not
@@ -162,6 +168,9 @@ PEER_ID_SHIFT: Final = 32
     TX_RETRIES,  # timeouts and NACKs since una moved
     TX_ROUNDS,  # of these the timeouts
     TX_DELIVERED_AT,  # send time of the latest-sent packet known to have arrived
+    TX_REORDER,  # quarters by which mistakes have widened the reorder window
+    TX_REORDER_LEFT,  # recoveries without a mistake until it is narrow again
+    TX_RECOVERY,  # the recovery from inferred losses ends when una reaches this PSN; -1: there is none
     TX_PROBE_AT,
     TX_PROBE_DUE,
     TX_PROBE_ID,
@@ -170,6 +179,7 @@ PEER_ID_SHIFT: Final = 32
     TX_EVP_STATE,  # EVP_*
     TX_EVP_SLOT,  # EV probed last
     TX_EVP_ID,
+    TX_EVP_MISSED,  # EV probes in a row that were not answered
     TX_REVERSE,  # responder row of the same queue pair, whose reverse EVs data SACKs refresh; -1: none
     # paths
     TX_PLANES_OK,  # bit = plane with an EV in rotation
@@ -190,7 +200,7 @@ PEER_ID_SHIFT: Final = 32
     TX_NUM_LOST,  # losses inferred from order
     TX_NUM_SPURIOUS,  # packets declared lost that had only been late
     NUM_TX_FIELDS,
-) = range(NUM_ENDPOINT_FIELDS, NUM_ENDPOINT_FIELDS + 60)
+) = range(NUM_ENDPOINT_FIELDS, NUM_ENDPOINT_FIELDS + 67)
 
 # a sent packet, one word: send time (38 bits) | transmissions - 1, at most 3 (2) | bytes (14) | EV slot (8)
 REC_BYTES_SHIFT: Final = 8
@@ -223,7 +233,7 @@ EV_ACTIVE, EV_SKIP, EV_BAD, EV_DENIED, NUM_EV_WORDS = range(5)
     RX_WIMM,  # Write-with-Imm received and not completed
     RX_WIMM_DONE,
     RX_PENALTY,  # rcv_cwnd_pen to send, 0..127
-    RX_RESTORE,  # restore_cwnd to send
+    RX_RESTORE,  # SACKs that are still to carry restore_cwnd
     RX_PROBE_AT,  # from then on, data that arrives lets a reverse EV be probed
     RX_PROBE_DUE,
     RX_PROBE_SLOT,
@@ -308,7 +318,7 @@ NACK_PSN_OOR_WINDOW: Final = 0x0B
 NACK_UNEXP_EVENT: Final = 0x19
 
 # what a path is told about an EV it used
-PATH_IS_GOOD, PATH_IS_MARKED, PATH_IS_TRIMMED, PATH_IS_LOSSY = range(4)
+PATH_IS_GOOD, PATH_IS_MARKED, PATH_IS_TRIMMED, PATH_IS_SUSPECT, PATH_IS_LOSSY = range(5)
 
 # choices of a profile
 PATH_MRC, PATH_OBLIVIOUS, PATH_BITMAP, PATH_REPS, PATH_MIXED = range(5)

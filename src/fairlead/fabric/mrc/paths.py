@@ -52,9 +52,13 @@ def feedback(m: Words, tx: int, now: int, slot: int, what: int) -> None:
     """Tell the rule how a packet on this EV fared (PATH_IS_*)."""
     rule = m[m[tx + E_PROFILE] + P_PATH_RULE]
     if rule == PATH_MRC:
-        if what == PATH_IS_LOSSY:
+        if what == PATH_IS_GOOD:
+            evs.trust(m, tx, slot)
+        elif what == PATH_IS_LOSSY:
             evs.assume_bad(m, tx, slot)
-        elif what != PATH_IS_GOOD:
+        elif what == PATH_IS_SUSPECT:
+            evs.suspect(m, tx, slot)
+        else:
             evs.skip(m, tx, slot)
     elif rule == PATH_BITMAP:
         _penalise(m, tx, slot, what)
@@ -66,6 +70,12 @@ def feedback(m: Words, tx: int, now: int, slot: int, what: int) -> None:
             _recycle(m, tx, slot)
 
 
+def forgive(m: Words, tx: int, slot: int) -> None:
+    """A packet on this EV that was thought lost has arrived. The other rules keep what they hold against an EV."""
+    if m[m[tx + E_PROFILE] + P_PATH_RULE] == PATH_MRC:
+        evs.forgive(m, tx, slot)
+
+
 # --- bitmap ----------------------------------------------------------------------------------------------------
 
 
@@ -75,7 +85,7 @@ def _penalise(m: Words, tx: int, slot: int, what: int) -> None:
         points = PENALTY_MARKED
     elif what == PATH_IS_TRIMMED:
         points = PENALTY_TRIMMED
-    elif what == PATH_IS_LOSSY:
+    elif what >= PATH_IS_SUSPECT:
         points = PENALTY_LOSSY
     if points > 0:
         evs.set_nibble(m, tx, slot, min(evs.nibble(m, tx, slot) + points, evs.NIBBLE_MAX))
@@ -164,7 +174,7 @@ def _take_frozen(m: Words, tx: int, planes: int) -> int:
 
 def _reps_feedback(m: Words, tx: int, now: int, slot: int, what: int) -> None:
     p = m[tx + E_PROFILE]
-    if what == PATH_IS_LOSSY and m[tx + TX_FROZEN_UNTIL] == 0 and m[tx + TX_EXPLORE] == 0:
+    if what >= PATH_IS_SUSPECT and m[tx + TX_FROZEN_UNTIL] == 0 and m[tx + TX_EXPLORE] == 0:
         m[tx + TX_FROZEN_UNTIL] = now + m[p + P_FREEZE_NS]
     if m[tx + TX_FROZEN_UNTIL] != 0 and now > m[tx + TX_FROZEN_UNTIL]:
         m[tx + TX_FROZEN_UNTIL] = 0

@@ -26,7 +26,28 @@ FI_DELAY_NS = 1000  # ... below this delay
 ETA_PERCENT = 15  # of an MSS, each adjustment period
 QA_TARGETS = 4  # quick adapt acts on a delay of so many targets
 ADJUST_PACKETS = 8  # what pays out the increase, if a network RTT does not
+BASE_FLOOR_DIVISOR = 8  # no pair of NICs is that much nearer than the farthest: a shorter sample is a clock that lags
 TARGET_QUARTERS = 3  # target delay with trimming, in quarters of the network RTT; without: all of it
+
+
+SCHEDULER_NS = 1_000_000  # two programs on busy machines wait for each other so long now and then
+SOFTWARE_MBPS = 40_000  # what one program can hope to send, all ports together
+SOFTWARE_RETRIES = 5  # doublings of the timeout before a silent peer is given up
+
+# timers in round trips of the network, no shorter than the protocol's own, which suit 12 us
+ROUND_TRIPS = {"reverse_probe_ns": 1, "reorder_ns": 1, "probe_ns": 3, "probe_retry_ns": 5, "ev_probe_ns": 8}
+TIMEOUT_ROUND_TRIPS = 16
+TIMEOUT_UNIT_NS = 1024  # the local ACK timeout is so much times a power of two
+
+
+def timers_for(network_rtt_ns: int) -> dict[str, object]:
+    """The timers of a `Profile` for a network with this round trip, in ns: they grow with it, but are never shorter."""
+    timers: dict[str, object] = {
+        name: max(int(getattr(Profile, name)), trips * network_rtt_ns) for name, trips in ROUND_TRIPS.items()
+    }
+    units = -(-TIMEOUT_ROUND_TRIPS * network_rtt_ns // TIMEOUT_UNIT_NS)
+    timers["rto_ns"] = max(Profile.rto_ns, TIMEOUT_UNIT_NS << max(units - 1, 0).bit_length())
+    return timers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +97,8 @@ class Profile:
     qa_gate: int = 3
     quick_adapt: bool = True
     rtt_on_nack: bool = True
+    base_rtt_floor_ns: int = 0  # 0: an eighth of the network RTT
+    base_rtt_age_ns: int = 10_000_000  # how long the shortest round trip is believed; 0: for ever
 
     def __post_init__(self) -> None:
         for ok, what in (
@@ -95,7 +118,8 @@ class Profile:
             (0 < self.rto_ns <= 1 << 35, "rto_ns must be at most 34 s"),
             (self.target_ns > 0 and self.network_rtt_ns > 0 and self.rate_mbps > 0, "rate and RTT must be positive"),
             (self.bdp < 1 << 27, "rate x RTT must be below 128 MiB"),
-            (self.target_ns < 1 << 24 and self.alpha < 1 << 28, "the target delay must be below 16 ms"),
+            (self.target_ns < 1 << 24, "the target delay must be below 16 ms"),
+            (self.alpha < 1 << 28, "rate x RTT x target delay are more than NSCC's integers hold"),
         ):
             if not ok:
                 raise LocalProtocolError("fabric/bad-profile", what, hint="correct the profile of the queue pair")
@@ -104,6 +128,17 @@ class Profile:
     def mrc(cls, **changes: object) -> Self:
         """The protocol's defaults, 8 planes of 100 Gb/s."""
         return replace(cls(), **changes)  # type: ignore[arg-type]
+
+    @classmethod
+    def software(cls, network_rtt_ns: int, **changes: object) -> Self:
+        """For ends that are programs: timers no finer than a scheduler, no switch that trims, a silent peer given up.
+
+        `network_rtt_ns` is the round trip of an idle pair, from call to call. With the defaults a peer that has died is
+        reported after some seventy timeouts, about a second.
+        """
+        timers = timers_for(max(network_rtt_ns, SCHEDULER_NS)) | {"network_rtt_ns": network_rtt_ns}
+        own: dict[str, object] = {"trim": False, "retry_exp": SOFTWARE_RETRIES, "rate_mbps": SOFTWARE_MBPS}
+        return cls.mrc(**(timers | own | changes))
 
     @classmethod
     def uec(cls, **changes: object) -> Self:
@@ -130,6 +165,7 @@ class Profile:
             message_ack=False,
             whole_packet=True,
             rate_mbps=100_000,
+            base_rtt_age_ns=0,
         )
         return replace(base, **changes)  # type: ignore[arg-type]
 
@@ -180,6 +216,7 @@ class Profile:
             at.P_RX_SEEN: self.ring // 32,
             at.P_RX_LAST: self.ring // 32,
             at.P_RX_IMM: self.ring // 32,
+            at.P_RX_DENIED: -(-self.num_evs // 32) if self.reverse_rule == at.REVERSE_SET else 0,
         }
 
     @property
@@ -220,6 +257,7 @@ class Profile:
         block[at.P_QA_THRESHOLD_NS] = QA_TARGETS * target
         block[at.P_ADJUST_NS] = self.network_rtt_ns
         block[at.P_ADJUST_BYTES] = ADJUST_PACKETS * packet
+        block[at.P_BASE_FLOOR_NS] = self.base_rtt_floor_ns or self.network_rtt_ns // BASE_FLOOR_DIVISOR
         return block
 
 
@@ -258,6 +296,7 @@ PLACES = {  # where the fields that go into the block as they are stand
     "qa_gate": at.P_QA_GATE,
     "quick_adapt": at.P_QA_ON,
     "rtt_on_nack": at.P_RTT_ON_NACK,
+    "base_rtt_age_ns": at.P_BASE_AGE_NS,
 }
 
 

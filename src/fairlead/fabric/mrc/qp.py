@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fairlead.errors import LocalProtocolError
-from fairlead.fabric.mrc import bits, blocks, evs, law, packets, state
+from fairlead.fabric.mrc import bits, blocks, evs, law, packets, responder, state
 from fairlead.fabric.mrc import layout as at
 from fairlead.fabric.mrc.completion import FAILURES, Completion, CompletionQueue, QpFailed, Status, WorkOpcode
 from fairlead.fabric.mrc.entropy import default_evs, slots_of
@@ -241,10 +241,12 @@ class QueuePair:
     def deny_ev(self, ev: int) -> None:
         """A controller takes an entropy value out of use."""
         evs.deny(self.m, self.tx, self._slot(ev))
+        responder.deny(self.m, self.rx, self._slot(ev))
 
     def allow_ev(self, ev: int) -> None:
         """A controller lets an entropy value be used again."""
         evs.allow(self.m, self.tx, self._slot(ev))
+        responder.allow(self.m, self.rx, self._slot(ev))
 
     def _slot(self, ev: int) -> int:
         self._need(QpState.RTS)
@@ -434,7 +436,7 @@ class QueuePair:
                 blocks.read_sack(packet, block, self._slots, now_ns)
                 self._obey(law.on_sack(self.m, self.tx, now_ns, block, 0))
             case Nack():
-                blocks.read_nack(packet, block, now_ns)
+                blocks.read_nack(packet, block, self._slots, now_ns)
                 self._obey(law.on_nack(self.m, self.tx, now_ns, block, 0))
             case _:
                 self._obey(law.on_ack(self.m, self.tx, now_ns, packet.aeth.msn))
@@ -446,9 +448,8 @@ class QueuePair:
         erth = packet.erth
         if erth.op is EndpointOp.PORT_STATUS:
             number = packet.bth.psn & PROBE_ID_MASK
-            self._obey(law.on_peer_ports(self.m, self.rx, erth.port_status_mask, number))
-            if self.state is QpState.RTS:
-                self._obey(law.on_peer_ports(self.m, self.tx, erth.port_status_mask, number))
+            for row in (self.tx, self.rx) if self.state is QpState.RTS else (self.rx,):
+                law.on_peer_ports(self.m, row, erth.port_status_mask, number, path.plane)
         eeth = Eeth(erth.op, law.probe_mark(blocks.arrival_flags(path)), erth.tx_timestamp)
         self._answer(Response(Bth(Opcode.ENDPOINT_RESPONSE, ENDPOINT_QP, packet.bth.psn), eeth), path)
 

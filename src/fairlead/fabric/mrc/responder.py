@@ -26,6 +26,7 @@ from fairlead.fabric.mrc.layout import *
 RCVD_UNIT_SHIFT = 8  # CC_STATE.rcvd_bytes counts 256 bytes
 RCVD_MASK = 0xFFFFFF
 OOO_MAX = 0x7FFF
+RESTORE_SACKS = 16  # restore_cwnd is said so often, for SACKs get lost; to hear it twice changes nothing
 MPR_UNIT_SHIFT = 7
 
 
@@ -144,7 +145,7 @@ def write_sack(m: Words, rx: int, psn: int, flags: int, slot: int, echo: int, s:
     )
     s[o + S_ECHO] = echo
     m[rx + RX_LOW] = max(m[rx + RX_LOW], base + 64)
-    m[rx + RX_RESTORE] = 0
+    m[rx + RX_RESTORE] = max(m[rx + RX_RESTORE] - 1, 0)
     m[rx + RX_TRIGGER] = 0
     m[rx + RX_NUM_SACKS] += 1
     return DO_SACK
@@ -188,3 +189,74 @@ def write_nack(m: Words, rx: int, psn: int, reason: int, flags: int, slot: int, 
     s[o + S_ECHO] = echo
     m[rx + RX_NUM_NACKS] += 1
     return DO_NACK
+
+
+# --- the way back ---------------------------------------------------------------------------------------------------
+
+
+def init_reverse(m: Words, rx: int) -> None:
+    """A random reverse EV for each plane."""
+    p = m[rx + E_PROFILE]
+    for plane in range(m[p + P_PLANES]):
+        number = bits.random32(m, rx + E_RANDOM) & ((1 << m[p + P_EV_SHIFT]) - 1)
+        m[rx + m[p + P_RX_REVERSE] + plane] = plane << m[p + P_EV_SHIFT] | number
+
+
+def reverse_planes(m: Words, rx: int) -> int:
+    """Planes with a reverse EV: all but those in which every EV is denied."""
+    p = m[rx + E_PROFILE]
+    planes = 0
+    for plane in range(m[p + P_PLANES]):
+        if m[rx + m[p + P_RX_REVERSE] + plane] >= 0:
+            planes |= 1 << plane
+    return planes
+
+
+def is_denied(m: Words, rx: int, slot: int) -> int:
+    """1 if the controller took this EV away; known of reverse sets only."""
+    p = m[rx + E_PROFILE]
+    if m[p + P_REVERSE_RULE] != REVERSE_SET:
+        return 0
+    return bits.test(m, rx + m[p + P_RX_DENIED], slot)
+
+
+def allowed_in(m: Words, rx: int, slot: int) -> int:
+    """This EV, or the next one of its plane that is not denied; -1 if there is none."""
+    shift = m[m[rx + E_PROFILE] + P_EV_SHIFT]
+    for i in range(1 << shift):
+        other = slot >> shift << shift | (slot + i) & ((1 << shift) - 1)
+        if not is_denied(m, rx, other):
+            return other
+    return -1
+
+
+def deny(m: Words, rx: int, slot: int) -> None:
+    """The controller takes an EV away: no answer leaves on it."""
+    p = m[rx + E_PROFILE]
+    if m[p + P_REVERSE_RULE] != REVERSE_SET:
+        return
+    bits.put(m, rx + m[p + P_RX_DENIED], slot)
+    place = rx + m[p + P_RX_REVERSE] + (slot >> m[p + P_EV_SHIFT])
+    if m[place] == slot:
+        m[place] = allowed_in(m, rx, slot)
+
+
+def allow(m: Words, rx: int, slot: int) -> None:
+    """The controller gives an EV back."""
+    p = m[rx + E_PROFILE]
+    if m[p + P_REVERSE_RULE] != REVERSE_SET:
+        return
+    bits.drop(m, rx + m[p + P_RX_DENIED], slot)
+    place = rx + m[p + P_RX_REVERSE] + (slot >> m[p + P_EV_SHIFT])
+    if m[place] < 0:
+        m[place] = slot
+
+
+def set_reverse(m: Words, rx: int, now: int, slot: int) -> None:
+    """This EV is known to work: it becomes its plane's reverse EV, unless it is denied."""
+    if is_denied(m, rx, slot):
+        return
+    p = m[rx + E_PROFILE]
+    m[rx + m[p + P_RX_REVERSE] + (slot >> m[p + P_EV_SHIFT])] = slot
+    m[rx + RX_PROBE_AT] = now + m[p + P_REVERSE_PROBE_NS]
+    m[rx + RX_PROBE_DUE] = 0

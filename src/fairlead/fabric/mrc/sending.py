@@ -9,6 +9,8 @@ from fairlead.fabric.mrc.layout import *
 
 def next_psn(m: Words, tx: int) -> int:
     """The PSN that may be sent now: the oldest lost one, before any new one; -1 if the windows allow none."""
+    if m[tx + TX_HOLD_AT] != FOREVER:
+        return -1
     p = m[tx + E_PROFILE]
     if m[tx + TX_LOST] > 0:
         psn = window.first_lost(m, tx)

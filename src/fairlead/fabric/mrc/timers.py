@@ -7,7 +7,8 @@ from fairlead.fabric.mrc import congestion, evs, paths, window
 from fairlead.fabric.mrc.layout import *
 
 ID_MASK = 0xFFFF  # probe ids are 16 bits on the wire
-BACKOFF_MAX = 20  # doublings of the timeout
+BACKOFF_MAX = 20  # doublings of a period
+PROBE_BACKOFF_MAX = 9  # ... of EV probes: 100 us becomes 51 ms, so that a path that comes back is soon found
 BACKOFF_CAP_NS = 1 << 37  # 137 s: no deadline is further off, and the age of any packet fits its record
 
 
@@ -15,7 +16,7 @@ def set_deadline(m: Words, tx: int) -> None:
     """Note the earliest timer, the one time a driver has to know."""
     first = min(m[tx + TX_RTO_AT], m[tx + TX_PROBE_AT])
     second = min(m[tx + TX_EVP_AT], m[tx + E_STATUS_AT])
-    m[tx + TX_DEADLINE] = min(first, second) if m[tx + E_ERROR] == 0 else FOREVER
+    m[tx + TX_DEADLINE] = min(first, second, m[tx + TX_HOLD_AT]) if m[tx + E_ERROR] == 0 else FOREVER
 
 
 def timeout(m: Words, tx: int) -> int:
@@ -79,24 +80,48 @@ def fail(m: Words, tx: int, error: int) -> int:
     return DID_FAIL
 
 
+def hold(m: Words, tx: int, now: int) -> None:
+    """The receiver refused a packet for want of room: no data goes until it may have made some.
+
+    A round trip first, twice as long with each retry of the oldest packet, a timeout at most.
+    """
+    p = m[tx + E_PROFILE]
+    pause = min(m[p + P_NET_RTT_NS] << min(m[tx + TX_RETRIES], BACKOFF_MAX), m[p + P_RTO_NS])
+    if m[tx + TX_HOLD_AT] == FOREVER:
+        m[tx + TX_HOLD_AT] = now + pause
+    m[tx + TX_HOLD_AT] = max(m[tx + TX_HOLD_AT], now + pause)
+
+
+def probe_again_in(m: Words, tx: int) -> int:
+    """When an unanswered reliability probe is repeated: ever more rarely, as the timeouts of a silent peer add up."""
+    return min(m[m[tx + E_PROFILE] + P_PROBE_RETRY_NS] << min(m[tx + TX_ROUNDS], BACKOFF_MAX), BACKOFF_CAP_NS)
+
+
+def _ev_probe_period(m: Words, tx: int) -> int:
+    """Twice as long with each round of all bad EVs in which none has answered."""
+    rounds = m[tx + TX_EVP_MISSED] // max(m[tx + TX_EV_BAD], 1)
+    return m[m[tx + E_PROFILE] + P_EV_PROBE_NS] << min(rounds, PROBE_BACKOFF_MAX)
+
+
 def watch_evs(m: Words, tx: int, now: int) -> None:
-    """Keep the probe timer running while an EV is ASSUMED_BAD."""
+    """Keep the probe timer running while an EV is ASSUMED_BAD; it is soon due for one that has just become it."""
     period = m[m[tx + E_PROFILE] + P_EV_PROBE_NS]
     if m[tx + TX_EV_BAD] == 0:
         m[tx + TX_EVP_AT] = FOREVER
         m[tx + TX_EVP_STATE] = EVP_IDLE
-    elif m[tx + TX_EVP_AT] == FOREVER and period > 0:
-        m[tx + TX_EVP_AT] = now + period
+    elif period > 0 and (m[tx + TX_EVP_AT] == FOREVER or m[tx + TX_EVP_MISSED] == 0):
+        m[tx + TX_EVP_AT] = min(m[tx + TX_EVP_AT], now + period)
 
 
 def probe_next_ev(m: Words, tx: int, now: int) -> None:
     """The last probe had a whole period to be answered; go on to the next bad EV."""
     if m[tx + TX_EVP_STATE] == EVP_WAITING:
         evs.probe_unanswered(m, tx, m[tx + TX_EVP_SLOT])
+        m[tx + TX_EVP_MISSED] += 1
     slot = evs.next_bad(m, tx, m[tx + TX_EVP_SLOT])
     m[tx + TX_EVP_STATE] = EVP_IDLE
     if slot >= 0:
         m[tx + TX_EVP_STATE] = EVP_DUE
         m[tx + TX_EVP_SLOT] = slot
         m[tx + TX_EVP_ID] = (m[tx + TX_EVP_ID] + 2) & ID_MASK
-    m[tx + TX_EVP_AT] = now + m[m[tx + E_PROFILE] + P_EV_PROBE_NS]
+    m[tx + TX_EVP_AT] = now + _ev_probe_period(m, tx)

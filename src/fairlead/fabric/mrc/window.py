@@ -15,9 +15,10 @@ rcvd_bytes counts it too.
 
 from __future__ import annotations
 
-from fairlead.fabric.mrc import bits
+from fairlead.fabric.mrc import bits, paths
 from fairlead.fabric.mrc.layout import *
 
+REORDER_PERSIST = 16  # recoveries without a mistake after which the reorder window is narrow again (RFC 8985 6.2)
 MAX_TRIES = 3  # the record saturates here; only 0, 1 and more are told apart
 
 
@@ -177,12 +178,30 @@ def _arrive(m: Words, tx: int, index: int, psn0: int, word: int) -> None:
 
 
 def _unlose(m: Words, tx: int, psn: int) -> None:
-    """A PSN declared lost has arrived after all."""
+    """A PSN declared lost has arrived after all: its path is innocent."""
     p = m[tx + E_PROFILE]
-    m[tx + TX_NUM_SPURIOUS] += 1
+    note_mistake(m, tx)
+    paths.forgive(m, tx, record_ev(m[record_address(m, tx, psn)]))
     bits.drop(m, tx + m[p + P_TX_LOST], psn & m[p + P_RING_MASK])
     m[tx + TX_LOST] -= 1
     m[tx + TX_IN_FLIGHT] += record_bytes(m[record_address(m, tx, psn)])
+
+
+def note_mistake(m: Words, tx: int) -> None:
+    """A packet declared lost had only been late: the reorder window widens, for some recoveries; this one was none."""
+    m[tx + TX_NUM_SPURIOUS] += 1
+    m[tx + TX_RECOVERY] = -1
+    m[tx + TX_REORDER] += 1
+    m[tx + TX_REORDER_LEFT] = REORDER_PERSIST
+
+
+def end_recovery(m: Words, tx: int) -> None:
+    """Everything sent before the first loss of a recovery is settled; without mistakes the reorder window decays."""
+    m[tx + TX_RECOVERY] = -1
+    if m[tx + TX_REORDER_LEFT] > 0:
+        m[tx + TX_REORDER_LEFT] -= 1
+        if m[tx + TX_REORDER_LEFT] == 0:
+            m[tx + TX_REORDER] = 0
 
 
 # --- messages ------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import numpy as np
 from fairlead.base.units import size
 from fairlead.errors import FabricError
 from fairlead.fabric.mrc import layout as mrc
-from fairlead.fabric.mrc.profile import Profile
+from fairlead.fabric.mrc.profile import Profile, timers_for
 from fairlead.fabric.sim import traffic
 from fairlead.fabric.sim.engine.memory import Options, Queues, Roce, estimate_bytes, window_ps
 from fairlead.fabric.sim.htsim_files import read_topology
@@ -170,7 +170,7 @@ def profile_of(
     active = _power_below(max(1, (t.evs or 128) // shape.planes))
     active = min(active, _power_below(256 // shape.planes))
     total = min(2 * active, _power_below(256 // shape.planes))
-    return Profile.mrc(evs_per_plane=total, evs_active=active, **common)
+    return Profile.mrc(evs_per_plane=total, evs_active=active, **(timers_for(rtt) | common))
 
 
 def _power_below(n: int) -> int:

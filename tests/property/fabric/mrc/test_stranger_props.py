@@ -108,11 +108,9 @@ def pester(seed: int) -> int:
     return reason
 
 
-def test_pestered_queue_pairs_live_or_end_by_one_of_the_four_reasons() -> None:
-    ends = Counter(pester(seed) for seed in range(300))
-    assert ends[0] > 20
-    assert ends[at.ERROR_REMOTE] > 5
-    assert ends[at.ERROR_PORTS] > 5
+def test_no_stranger_ends_a_queue_pair_with_a_hundred_guesses() -> None:
+    """EVs are 32 bits and PSNs 24: nonsense near the window is answered, counted or ignored, never fatal."""
+    assert Counter(pester(seed) for seed in range(300)) == {0: 300}
 
 
 def test_there_are_four_reasons() -> None:

@@ -109,7 +109,7 @@ def test_a_whole_window_without_queue_starts_the_fast_increase_and_any_queue_end
 def test_the_window_never_exceeds_one_and_a_half_products_of_the_shortest_round_trip() -> None:
     row = make()
     row.TX_CWND = 225_000
-    congestion.observe_rtt(row.m, row.at, 8_000, 0)
+    congestion.observe_rtt(row.m, row.at, 0, 8_000, 0)
     assert row.TX_MAX_CWND == 150_000
     arrive(row, 1_000_001, delay=TARGET)
     assert row.TX_CWND == 150_000
@@ -204,10 +204,10 @@ def test_the_constant_window_does_not_move() -> None:
 def test_long_unmarked_delays_count_as_a_quarter_of_the_base_round_trip() -> None:
     row = make()
     for _ in range(2_000):
-        congestion.observe_rtt(row.m, row.at, 12_000 + 100_000, 0)
+        congestion.observe_rtt(row.m, row.at, 0, 12_000 + 100_000, 0)
     assert congestion.usual_delay(row.m, row.at) == 2_999
     for _ in range(2_000):
-        congestion.observe_rtt(row.m, row.at, 12_000 + 100_000, 1)
+        congestion.observe_rtt(row.m, row.at, 0, 12_000 + 100_000, 1)
     assert congestion.usual_delay(row.m, row.at) == 99_999
 
 
@@ -299,7 +299,7 @@ def test_integers_follow_real_numbers_within_a_thousandth(rate: int, seed: int) 
         rtt = 12_000 + int(rng.expovariate(1 / rng.choice((300, 5_000, 20_000))))
         arrived, marked = 256 * rng.randrange(66), int(rng.random() < 0.3)
         row.TX_IN_FLIGHT = 150_000
-        delay = congestion.observe_rtt(row.m, row.at, rtt, marked)
+        delay = congestion.observe_rtt(row.m, row.at, 0, rtt, marked)
         assert delay == real.sample(rtt, marked)
         arrive(row, now, arrived, delay, marked)
         real.arrive(now, arrived, delay, marked, 150_000)

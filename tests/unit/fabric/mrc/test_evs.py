@@ -174,7 +174,7 @@ def test_at_the_floor_the_only_suspect_stays() -> None:
     feel(row, 0, LOSS)
     assert (state(row, 0), take(row, 2)) == (GOOD, [0, 0])
     closed = make(planes=2, evs_per_plane=1, evs_active=1, ev_min_active=2)
-    law.on_peer_ports(closed.m, closed.at, 0b10, 1)
+    law.on_peer_ports(closed.m, closed.at, 0b10, 1, 1)
     feel(closed, 0, LOSS)
     assert state(closed, 0) == GOOD  # no bad EV on an open plane to change with
 
@@ -257,15 +257,15 @@ def test_bad_evs_are_probed_in_turn_and_only_on_open_planes() -> None:
     for slot in (2, 9, 30):
         feel(row, slot, LOSS)
     assert [evs.next_bad(row.m, row.at, after) for after in (0, 2, 9, 30, 31)] == [2, 9, 30, 2, 2]
-    law.on_peer_ports(row.m, row.at, 0b1101, 1)
+    law.on_peer_ports(row.m, row.at, 0b1101, 1, 0)
     assert evs.next_bad(row.m, row.at, 2) == 30
-    law.on_peer_ports(row.m, row.at, 0b0100, 1)
+    law.on_peer_ports(row.m, row.at, 0b0100, 1, 2)
     assert evs.next_bad(row.m, row.at, 2) == -1
 
 
 def test_ports_that_are_down_at_either_end_are_left_out() -> None:
     row = make()
     law.on_ports(row.m, row.at, 0, 0b0111, 0)
-    law.on_peer_ports(row.m, row.at, 0b1101, 1)
+    law.on_peer_ports(row.m, row.at, 0b1101, 1, 0)
     assert {s >> 3 for s in take(row, 12)} == {0, 2}
     assert take(row, 1, ports=0b1010) == [-1]

@@ -131,7 +131,7 @@ def test_a_dead_plane_costs_an_eighth_and_comes_back_when_it_is_repaired() -> No
     flow.run(50_000)
     for link in (flow.pair.a.out, flow.pair.b.out):
         link.dead_planes.add(3)
-    flow.run(60_000)
+    flow.run(80_000)  # each EV of the plane is convicted by its second packet
     planes = flow.run(200_000)
     assert planes[3] == 0
     assert all(n > 0 for plane, n in planes.items() if plane != 3)

@@ -7,7 +7,7 @@ import pytest
 from fairlead.errors import LocalProtocolError
 from fairlead.fabric.mrc import layout as at
 from fairlead.fabric.mrc import state
-from fairlead.fabric.mrc.profile import Profile
+from fairlead.fabric.mrc.profile import Profile, timers_for
 
 
 def _fields(prefix: str) -> dict[str, int]:
@@ -96,6 +96,7 @@ def test_a_full_scale_requestor_takes_a_few_kilobytes() -> None:
         {"network_rtt_ns": 0},
         {"network_rtt_ns": 2_000_000},
         {"network_rtt_ns": 30_000_000, "rate_mbps": 100},
+        {"network_rtt_ns": 1_000_000, "ev_probe_ns": 2_000_000},
     ],
 )
 def test_a_profile_that_no_row_can_hold_is_refused(changes: dict[str, int]) -> None:
@@ -117,3 +118,23 @@ def test_nscc_constants_scale_with_the_network_as_in_the_reference() -> None:
     assert eight[at.P_ALPHA] == 8 * reference[at.P_ALPHA]
     assert Profile.mrc(trim=False).words()[at.P_TARGET_NS] == 12_000
     assert Profile.mrc(target_delay_ns=6_000).words()[at.P_QA_THRESHOLD_NS] == 24_000
+
+
+def test_timers_are_the_protocols_own_until_the_round_trip_outgrows_them() -> None:
+    own = Profile.mrc()
+    for rtt in (1, 5_000, 12_000):
+        assert all(getattr(own, name) == value for name, value in timers_for(rtt).items())
+    far = Profile.mrc(network_rtt_ns=90_000, **timers_for(90_000))
+    assert (far.reorder_ns, far.reverse_probe_ns, far.probe_ns) == (90_000, 90_000, 270_000)
+    assert (far.probe_retry_ns, far.ev_probe_ns) == (450_000, 720_000)
+    assert far.rto_ns == 1024 << 11  # the least of 1.024 us x 2^t that is sixteen round trips
+
+
+@pytest.mark.parametrize("rtt", [20_000, 200_000, 4_000_000])
+def test_a_profile_for_programs_waits_for_schedulers_and_gives_a_silent_peer_up(rtt: int) -> None:
+    profile = Profile.software(rtt, planes=4, rate_mbps=10_000)
+    assert profile.network_rtt_ns == rtt
+    assert min(profile.reorder_ns, profile.probe_ns, profile.reverse_probe_ns) >= max(rtt, 1_000_000)
+    assert (profile.planes, profile.trim) == (4, False)
+    assert profile.retry_exp < at.RETRY_EXP_INFINITE
+    assert Profile.software(50_000, rto_ns=7_000_000).rto_ns == 7_000_000

@@ -85,3 +85,18 @@ def test_parallel_links_lead_to_one_switch():
         }
         assert min(down[5]) > 0.6 * np.mean(down[5])  # 32 entropy values on 12 uplinks
         assert not any(any(down[t0]) for t0 in (1, 2, 3, 4, 6, 7))
+
+
+@pytest.mark.parametrize("latency_us", [20, 60])
+def test_long_links_are_simulated_with_timers_that_follow_them(latency_us):
+    """Four links there and four back: nothing is lost, so nothing may be sent again."""
+    links = f"[links]\nhost_latency_ns = {latency_us * 1000}\nfabric_latency_ns = {latency_us * 1000}\n"
+    played = play(MRC_64 + links + "[run]\nuntil_us = 20_000\n" + PERMUTATION)
+    profile = played.setup.profile
+    assert played.setup.network_rtt_ns > 8 * latency_us * 1000
+    assert profile.rto_ns >= 16 * played.setup.network_rtt_ns
+    assert profile.ev_probe_ns > played.setup.network_rtt_ns
+    part = played.results.parts[0]
+    assert part.done == part.messages
+    assert played.results.counters.retransmitted == played.results.counters.trimmed
+    assert played.results.counters.timeouts == 0

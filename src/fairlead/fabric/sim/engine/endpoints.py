@@ -150,7 +150,8 @@ def _receive_probe(w: Any, thread: int, nic: Any, r: int, row: int, kind: int, n
         block[0], block[1], block[2] = store[r + at.BODY], slot, probe_mark(flags)
         reply = at.KIND_EV_REPLY
         if kind == at.KIND_STATUS:
-            law_calls.on_peer_ports(w, tx_address(w, row) if from_rx else rx_address(w, row), value, number)
+            plane = (store[r + at.META] >> at.IN_PORT_SHIFT) & at.PLANE_MASK
+            law_calls.on_peer_ports(w, tx_address(w, row) if from_rx else rx_address(w, row), value, number, plane)
             reply = at.KIND_STATUS_REPLY
         if from_rx:
             _to_responder(w, thread, nic, row, slot, reply, block, now)

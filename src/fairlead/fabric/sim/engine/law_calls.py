@@ -71,8 +71,8 @@ def _on_ports(m: int, row: int, now: int, up: int, announce: int) -> int:
     return law.on_ports(words(m), row, now, up, announce)
 
 
-def _on_peer_ports(m: int, row: int, up: int, number: int) -> int:
-    return law.on_peer_ports(words(m), row, up, number)
+def _on_peer_ports(m: int, row: int, up: int, number: int, plane: int) -> int:
+    return law.on_peer_ports(words(m), row, up, number, plane)
 
 
 def _on_reply(m: int, row: int, now: int, number: int, mark: int, which: int) -> int:
@@ -100,7 +100,7 @@ UNITS: dict[int, tuple[Callable[..., int], int]] = {
     at.C_NEXT_CONTROL: (_next_control, 5),
     at.C_ON_RX_TIMER: (_on_rx_timer, 3),
     at.C_ON_PORTS: (_on_ports, 5),
-    at.C_ON_PEER_PORTS: (_on_peer_ports, 4),
+    at.C_ON_PEER_PORTS: (_on_peer_ports, 5),
     at.C_ON_REPLY: (_on_reply, 6),
 }
 """Where in the world vector the address of each unit stands, the unit, and how many arguments it takes."""
@@ -195,9 +195,9 @@ def on_ports(w: Any, row: int, now_ns: int, up: int, announce: int) -> int:
 
 
 @engine_inline
-def on_peer_ports(w: Any, row: int, up: int, number: int) -> int:
-    """The peer's ports changed; updates are numbered."""
-    return call(w[at.C_ON_PEER_PORTS], w[at.T_MEMORY], row, up, number)
+def on_peer_ports(w: Any, row: int, up: int, number: int, plane: int) -> int:
+    """The peer's ports changed, it says by this plane; updates are numbered."""
+    return call(w[at.C_ON_PEER_PORTS], w[at.T_MEMORY], row, up, number, plane)
 
 
 @engine_inline
