@@ -42,6 +42,17 @@ def test_a_job_of_another_size():
     assert "the job has 6 ranks; 4 nodes with 2 GPUs each need 8" in found[0].message
 
 
+def test_gpus_that_no_rank_used_are_said():
+    wanted = Wanted(device="gpu", gpus={"n0": 2, "n1": 8, "n2": 8, "n3": 2})
+    passed, found = judge_launch(ranks(), wanted)
+    assert (passed.code, passed.verdict) == ("preflight/launch", Verdict.PASS)
+    assert (found.code, found.verdict, found.subject.nodes) == ("preflight/not-tested", Verdict.WARN, ("n1", "n2"))
+    assert "12 GPUs of n[1-2]" in found.message
+    assert [f.code for f in judge_launch(ranks(), Wanted(device="gpu", gpus=dict.fromkeys(("n0", "n1"), 2)))] == [
+        "preflight/launch"
+    ]
+
+
 def test_local_ranks_count_from_zero():
     facts = ranks()
     of(facts, 2, "start")["local_rank"] = 1

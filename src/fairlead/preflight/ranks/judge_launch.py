@@ -50,9 +50,25 @@ def judge_launch(facts: RankFacts, wanted: Wanted | None = None) -> list[Finding
         *_interfaces(starts),
         *_skew(starts, wanted.numbers["launch_skew_s"]),
     ]
-    if any(f.verdict is not Verdict.SKIP for f in judged):
-        return judged
-    return [*judged, _all_well(facts, starts)]
+    if not any(f.verdict is not Verdict.SKIP for f in judged):
+        judged.append(_all_well(facts, starts))
+    return [*judged, *_left_alone(facts, wanted)]
+
+
+def _left_alone(facts: RankFacts, wanted: Wanted) -> Iterator[Finding]:
+    """GPUs that no rank used, as another node of the job has fewer."""
+    more = sorted(name for name in facts.nodes if wanted.gpus.get(name, 0) > facts.per_node > 0)
+    if more and wanted.device == "gpu":
+        num = sum(wanted.gpus[name] - facts.per_node for name in more)
+        yield Finding(
+            code="preflight/not-tested",
+            verdict=Verdict.WARN,
+            subject=Subject(kind="job", nodes=tuple(more)),
+            message=f"{num} GPUs of {fold(more)} were used by no rank: each node ran {facts.per_node}, as many as "
+            "the one with the fewest has",
+            remedy="preflight nodes with equally many GPUs by themselves: fairlead preflight -w NODES",
+            data={"num": num, "per_node": facts.per_node},
+        )
 
 
 def _all_well(facts: RankFacts, starts: Mapping[int, Start]) -> Finding:
