@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator
 
 from fairlead.errors import UsageError
 
-MAX_NODES = 1_000_000
+MAX_NODES = 250_000
 """A typing slip such as `n[0-999999999]` is refused here, before it fills memory."""
 
 _MOST_DIGITS = 18

@@ -29,6 +29,7 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 from msgspec import inspect
 
+from fairlead.base.nodeset import MAX_NODES, NodeSet
 from fairlead.base.suggest import did_you_mean
 from fairlead.errors import FairleadError, Problem
 from fairlead.spec.locate import KeyPath, Place, locate
@@ -121,6 +122,8 @@ class _Walk:
 
     def __init__(self, report: Problems) -> None:
         self.report = report
+        self.num_names = 0
+        """Names in all sets of the file so far: a short text can stand for very many, and say so often."""
 
     def value(self, raw: Any, path: KeyPath, kind: inspect.Type) -> Any:
         says = _says(kind)
@@ -131,11 +134,17 @@ class _Walk:
             return self._list(raw, path, kind)
         if isinstance(kind, inspect.DictType):
             return self._dict(raw, path, kind)
+        if self.num_names > MAX_NODES and isinstance(kind, inspect.CustomType):
+            text = f"`{_name(path)}` is one set too many: the file names more than {MAX_NODES} nodes"
+            self.report(path, "nodes/too-many", text)
+            return _blank(kind)
         try:
-            return _leaf(raw, kind, says)
+            found = _leaf(raw, kind, says)
         except _Refusal as refusal:
             self.report(path, refusal.code, f"`{_name(path)}` {refusal.message}", hint=refusal.hint)
             return _blank(kind)
+        self.num_names += len(found) if isinstance(found, NodeSet) else 0
+        return found
 
     def _struct(self, raw: Any, path: KeyPath, kind: inspect.StructType) -> Any:
         if not isinstance(raw, dict):

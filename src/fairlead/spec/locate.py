@@ -14,10 +14,6 @@ KeyPath = tuple[str | int, ...]
 """For example ("pool", 0, "nodes")."""
 
 
-MAX_PARTS = 64
-"""Parts of one dotted key. Each part is a path of its own, so thousands would take memory by their square."""
-
-
 class Span(NamedTuple):
     """A piece of one line; line and column count from 1. A value of several lines is cut at the end of its first."""
 
@@ -78,6 +74,8 @@ class _Scanner:
         self.num_elements: dict[KeyPath, int] = {}
         """How often `[[path]]` was written."""
         self.line, self.line_start = 1, 0
+        self.counted = 0
+        """Up to where line breaks were counted."""
 
     def scan(self) -> None:
         table: KeyPath = ()
@@ -133,8 +131,6 @@ class _Scanner:
                 self._skip(_BARE)
                 name = self.text[start : self.pos]
             keys.append((name, (start, self.pos)))
-            if len(keys) > MAX_PARTS:
-                raise RecursionError
             if self.text[self._skip(_SPACE)] != ".":
                 return keys
             self.pos += 1
@@ -192,6 +188,9 @@ class _Scanner:
     def _span(self, where: _Range) -> Span:
         """Offsets to line and column. Calls come in the order of the text, so each newline is counted once."""
         start, end = where
-        self.line += self.text.count("\n", self.line_start, start)
-        self.line_start = self.text.rfind("\n", 0, start) + 1
+        assert start >= self.counted, "a place is asked for before the next begins"
+        num = self.text.count("\n", self.counted, start)
+        if num:
+            self.line, self.line_start = self.line + num, self.text.rfind("\n", self.counted, start) + 1
+        self.counted = start
         return Span(self.line, start - self.line_start + 1, max(1, end - start))

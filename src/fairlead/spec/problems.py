@@ -11,7 +11,10 @@ from typing import Literal, NamedTuple
 
 from fairlead.errors import Problem, SpecError
 from fairlead.spec.locate import KeyPath, Place, Span
-from fairlead.spec.text import printable
+from fairlead.spec.text import excerpt, printable
+
+MAX_PROBLEMS = 1000
+"""Told of one file; who has more has another kind of file."""
 
 
 class _Said(NamedTuple):
@@ -30,6 +33,7 @@ class Problems:
     def __init__(self, file: str, text: str, places: Mapping[KeyPath, Place]) -> None:
         self.file, self.places = file, places
         self._lines = text.replace("\r\n", "\n").split("\n")
+        self._printable: dict[int, str] = {}
         self._said: list[_Said] = []
         self._refused: set[KeyPath] = set()
         self._around: set[KeyPath] = set()
@@ -96,6 +100,8 @@ class Problems:
             self._said.append(said)
             if not said.is_warning:
                 self.refuse(said.path)
+            if len(self._said) >= MAX_PROBLEMS:
+                self.raise_if_any()
 
     def _file_of(self, path: KeyPath) -> str:
         return self.elsewhere.get(path, self.file)
@@ -108,10 +114,16 @@ class Problems:
         span = self._span(said) if said.file == self.file else None
         if span is None:
             return Problem(said.code, said.message, said.file, hint=said.hint)
-        source = printable(self._lines[span.line - 1])
-        column = span.column if source else 0
+        source, column = excerpt(self._shown(span.line), span.column)
+        column = column if source else 0
         length = min(span.length, max(1, len(source) - column + 1))
         return Problem(said.code, said.message, said.file, span.line, column, length, source, said.hint)
+
+    def _shown(self, line: int) -> str:
+        """A line as it may be shown; made once, as many problems may stand on it."""
+        if line not in self._printable:
+            self._printable[line] = printable(self._lines[line - 1])
+        return self._printable[line]
 
     def _span(self, said: _Said) -> Span | None:
         """The place of a path, or of the nearest thing around it that stands in the file."""

@@ -26,6 +26,12 @@ _SECRET_VALUE = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY|[?&]sig=[A-Za-z0-9%+/
 _SECRET_IN_LINE = re.compile(
     rf"((?:^|[\s{{,.\"'])(?:[\w-]*[_-])?{_SECRET}(?:[_-][\w-]*)?[\"']?\s*=\s*).+", re.IGNORECASE
 )
+MAX_PARTS = 64
+"""Parts of one dotted key."""
+_PART = r"""(?:(?<![A-Za-z0-9_-])[A-Za-z0-9_-]{1,4000}|"[^"\n]{0,4000}"|'[^'\n]{0,4000}')[ \t]{0,80}\.[ \t]{0,80}"""
+_LONG_KEY = re.compile(rf"(?:{_PART}){{{MAX_PARTS}}}")
+MAX_SOURCE = 200
+"""Characters of a line that are shown: around the problem, where it is longer."""
 _POSITION = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)\Z")
 
 
@@ -78,6 +84,8 @@ def decode_bytes(raw: bytes, *, file: str) -> str:
 def parse(text: str, *, file: str) -> dict[str, Any]:
     """The tree tomllib builds. Raises SpecError (`spec/syntax`) with line and caret."""
     try:
+        if long := _LONG_KEY.search(text):  # tomllib and locate.py take memory by the square of its parts
+            raise SpecError([_at(text, long.start(), f"a key has more than {MAX_PARTS} parts", file)])
         return tomllib.loads(text)
     except RecursionError:
         problem = Problem("spec/syntax", "tables or lists are nested too deeply", file)
@@ -104,6 +112,20 @@ def holds_secret(value: str) -> bool:
     return _SECRET_VALUE.search(value) is not None or confidential.holds_secret(value)
 
 
+def excerpt(line: str, column: int) -> tuple[str, int]:
+    """(what is shown of a line, the column in that): all of it, or what stands around the column."""
+    if len(line) <= MAX_SOURCE:
+        return line, column
+    start = max(0, min(column - 1 - MAX_SOURCE // 2, len(line) - MAX_SOURCE))
+    return line[start : start + MAX_SOURCE], column - start
+
+
+def _at(text: str, offset: int, message: str, file: str) -> Problem:
+    line, start = text.count("\n", 0, offset) + 1, text.rfind("\n", 0, offset) + 1
+    source, column = excerpt(printable(text[start:].split("\n", 1)[0]), offset - start + 1)
+    return Problem("spec/syntax", message, file, line, column, 1, source)
+
+
 def _syntax(message: str, text: str, file: str) -> Problem:
     lines = text.split("\n")
     found = _POSITION.search(message)
@@ -113,5 +135,5 @@ def _syntax(message: str, text: str, file: str) -> Problem:
         line, column = (len(lines), len(lines[-1]) + 1) if found else (0, 0)
     why = _POSITION.sub("", message) if found else "a number is too large"
     why = "".join(c if c.isprintable() else " " for c in why)
-    source = printable(lines[line - 1].rstrip("\r")) if line else ""
-    return Problem("spec/syntax", f"not TOML: {why[:1].lower()}{why[1:]}", file, line, column, 1, source)
+    source, column = excerpt(printable(lines[line - 1].rstrip("\r")), column) if line else ("", column)
+    return Problem("spec/syntax", f"not TOML: {why[:1].lower()}{why[1:200]}", file, line, column, 1, source)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import time
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,8 +13,8 @@ from msgspec import Meta, Struct, field
 from fairlead.base.nodeset import NodeSet
 from fairlead.errors import SpecError, UsageError
 from fairlead.spec.decode import Decoded, decode_file, decode_text
-from fairlead.spec.locate import MAX_PARTS
-from fairlead.spec.problems import Problems
+from fairlead.spec.problems import MAX_PROBLEMS, Problems
+from fairlead.spec.text import MAX_BYTES, MAX_PARTS
 
 
 class Part(Struct, frozen=True, kw_only=True):
@@ -193,9 +194,10 @@ def test_empty_and_comments_only() -> None:
 
 
 def test_nesting_has_a_bound() -> None:
-    deep = [("spec/syntax", 0, 0, "tables or lists are nested too deeply")]
-    assert problems("a" + ".a" * MAX_PARTS + " = 1") == deep
-    assert problems("[" + "a." * MAX_PARTS + "a]") == deep
+    long = "a key has more than 64 parts"
+    assert problems("a" + ".a" * MAX_PARTS + " = 1") == [("spec/syntax", 1, 1, long)]
+    assert problems("[" + "a." * MAX_PARTS + "a]") == [("spec/syntax", 1, 2, long)]
+    assert problems("x = {" + "'a' . " * MAX_PARTS + "a = 1}") == [("spec/syntax", 1, 6, long)]
     assert problems("a" + ".a" * (MAX_PARTS - 1) + " = 1")[0][0] == "spec/unknown-key"
 
 
@@ -298,3 +300,57 @@ def test_decode_file(tmp_path: Path) -> None:
     assert decode_file(path, Whole).value.schema == 2
     with pytest.raises(SpecError, match="there is no scenario"):
         decode_file(tmp_path / "none.toml", Whole, what="scenario")
+
+
+# ---- a file that is made to be slow ----------------------------------------------------------------------------------
+
+NUM = MAX_BYTES - 200
+SLOW = {
+    "one dotted key": "a" + ".a" * (NUM // 2) + " = 1",
+    "one header": "[" + "a." * (NUM // 2) + "a]",
+    "a dotted key in a table": "x = {" + "a." * (NUM // 2) + "a = 1}",
+    "quoted parts": '"a".' * (NUM // 4) + "a = 1",
+    "a list on one line": "sizes = [" + "1," * (NUM // 2) + "]",
+    "wrong items on one line": "schema = 1\nsizes = [" + "true," * (NUM // 5 - 4) + "]",
+    "many wrong keys": "\n".join(f"k{i} = 1" for i in range(NUM // 12)),
+    "wrong keys on one line": "one = {" + ",".join(f"k{i}=1" for i in range(NUM // 12)) + "}",
+    "brackets": "x = " + "[" * (NUM // 2),
+    "quotes": "x = " + '"' * (NUM - 4),
+    "a long word": "a" * NUM,
+    "dots": "." * NUM,
+    "words and dots": "a.b." * 10 + "a" * NUM,
+    "a long number": "x = " + "1" * NUM,
+    "a long hexadecimal number": "schema = 0x" + "f" * NUM,
+    "a long line": 'name = "' + "a" * NUM,
+}
+
+
+@pytest.mark.parametrize("what", SLOW)
+def test_the_largest_file_is_refused_in_time_that_grows_with_its_length(what: str) -> None:
+    started = time.process_time()
+    with pytest.raises(SpecError) as caught:
+        decode(SLOW[what])
+    assert time.process_time() - started < 20.0, "with its square it would be hours, or all memory"
+    said = caught.value.problems
+    assert len(said) <= MAX_PROBLEMS
+    assert max(len(str(p)) for p in said) < 1500, "a line is cut to what stands around the problem"
+
+
+def test_a_long_line_is_shown_around_the_problem() -> None:
+    with pytest.raises(SpecError) as caught:
+        decode("schema = 1 # " + "x" * 1000 + "\nunknown = 1 # " + "y" * 1000)
+    (problem, *_) = [p for p in caught.value.problems if p.code == "spec/unknown-key"]
+    assert problem.source[problem.column - 1 :].startswith("unknown")
+    assert len(problem.source) == 200
+
+
+def test_sets_of_nodes_have_a_bound_together() -> None:
+    class Pools(Struct, forbid_unknown_fields=True):
+        pools: tuple[NodeSet, ...] = ()
+
+    text = "pools = [" + ",".join(f'"n{i}-[0-99999]"' for i in range(10_000)) + "]"
+    started = time.process_time()
+    with pytest.raises(SpecError) as caught:
+        decode_text(text, Pools, file="f")
+    assert time.process_time() - started < 20.0
+    assert {p.code for p in caught.value.problems} == {"nodes/too-many"}

@@ -10,12 +10,18 @@ Knows: the two formats. Must not know: engine, scenarios.
 
 from __future__ import annotations
 
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead.base.suggest import did_you_mean
+from fairlead.base.table import printable
+from fairlead.base.trust import read_file
 from fairlead.errors import Problem, SpecError
-from fairlead.fabric.sim.shape import Shape, Tier
+from fairlead.fabric.sim.shape import MAX_RADIX, Shape, Tier
 
 _TIER_KEYS = (
     "downlink_speed_gbps",
@@ -30,6 +36,23 @@ _TIER_KEYS = (
 )
 _HEAD_KEYS = ("nodes", "tiers", "podsize")
 
+MAX_BYTES = 128 << 20
+"""Of one file: some three million connections."""
+MAX_PROBLEMS = 100
+"""Told of one file; who has more has another kind of file."""
+_MOST = 1 << 24
+"""Nodes, triggers, connections."""
+_COUNTS = {
+    "nodes": _MOST, "connections": _MOST, "tiers": 100, "tier": 2, "podsize": _MOST, "radix_up": MAX_RADIX,
+    "radix_down": MAX_RADIX, "bundle": MAX_RADIX, "id": _MOST, "trigger": _MOST, "count": _MOST,
+    "send_done_trigger": _MOST, "recv_done_trigger": _MOST, "size": 1 << 53, "queue_up": 1 << 53, "queue_down": 1 << 53,
+}  # fmt: skip
+"""Whole numbers, and the largest that makes sense."""
+_LARGEST = {"downlink_speed_gbps": 1e6, "switch_latency_ns": 1e12, "downlink_latency_ns": 1e12}
+_SMALLEST = {"downlink_speed_gbps": 1e-3}
+_NUMBER = re.compile(r"[+-]?[0-9]{1,30}(?:\.[0-9]{0,30})?(?:[eE][+-]?[0-9]{1,3})?")
+_PAIR = re.compile(r"([0-9]{1,9})->([0-9]{1,9})")
+
 
 class _Reader:
     """Lines of a file, and the problems found in them."""
@@ -38,18 +61,21 @@ class _Reader:
         self.file = str(path)
         self.problems: list[Problem] = []
         try:
-            self.text = path.read_text(encoding="utf-8", errors="replace")
+            text = read_file(path, MAX_BYTES).decode("utf-8", "replace")
         except OSError as exc:
             raise SpecError([Problem("sim/file", f"cannot be read: {exc.strerror}", self.file)]) from exc
+        self.written = text.splitlines()
 
-    def lines(self) -> list[tuple[int, list[str]]]:
+    def lines(self) -> Iterator[tuple[int, list[str]]]:
         """Number and words of each line that says something."""
-        found = [(i, line.split()) for i, line in enumerate(self.text.splitlines(), start=1)]
-        return [(i, words) for i, words in found if words and not words[0].startswith("#")]
+        for i, line in enumerate(self.written, start=1):
+            words = line.split()
+            if words and not words[0].startswith("#"):
+                yield i, words
 
     def refuse(self, line: int, message: str, hint: str = "") -> None:
-        """Note a problem."""
-        source = self.text.splitlines()[line - 1] if line else ""
+        """Note a problem. Raises SpecError where there are many."""
+        source = printable(self.written[line - 1][:200]) if line else ""
         self.problems.append(
             Problem(
                 "sim/htsim-file",
@@ -62,14 +88,25 @@ class _Reader:
                 hint=hint,
             )
         )
+        if len(self.problems) >= MAX_PROBLEMS:
+            self.finish()
 
-    def number(self, line: int, word: str) -> float:
-        """A number, or 0 and a problem."""
-        try:
-            return float(word)
-        except ValueError:
-            self.refuse(line, f"`{word}` is no number")
+    def number(self, line: int, key: str, word: str) -> float:
+        """A number that `key` can have, or 0 and a problem."""
+        value = float(word) if _NUMBER.fullmatch(word) else math.nan
+        if math.isnan(value):
+            self.refuse(line, f"`{word[:40]}` is no number")
             return 0.0
+        least, most = _SMALLEST.get(key, 0), _COUNTS.get(key) or _LARGEST.get(key, 1e18)
+        if not least <= value <= most or (key in _COUNTS and not value.is_integer()):
+            what = "a whole number" if key in _COUNTS else "a number"
+            self.refuse(line, f"`{key}` is {word[:40]}; it must be {what} from {least:g} to {most:g}")
+            return 0.0
+        return value
+
+    def count(self, line: int, key: str, word: str) -> int:
+        """A whole number that `key` can have, or 0 and a problem."""
+        return int(self.number(line, key, word))
 
     def finish(self) -> None:
         """Raise what was found."""
@@ -88,7 +125,7 @@ def read_topology(path: Path) -> Shape:
         if len(words) < 2:
             reader.refuse(line, f"`{words[0]}` has no value")
             continue
-        value = reader.number(line, words[1])
+        value = reader.number(line, key, words[1])
         if key == "tier":
             current = tiers.setdefault(int(value), {})
         elif key in _HEAD_KEYS and current is None:
@@ -98,13 +135,16 @@ def read_topology(path: Path) -> Shape:
                 reader.refuse(line, f"`{words[0]}` is said twice for this tier")
             current[key] = value
         else:
-            reader.refuse(line, f"unknown word `{words[0]}`", did_you_mean(key, [*_HEAD_KEYS, *_TIER_KEYS, "tier"]))
+            reader.refuse(
+                line, f"unknown word `{words[0][:40]}`", did_you_mean(key[:40], [*_HEAD_KEYS, *_TIER_KEYS, "tier"])
+            )
     for key in _HEAD_KEYS:
         if head.get(key, 0) <= 0:
             reader.refuse(0, f"`{key.capitalize()}` is missing")
     num_tiers = int(head.get("tiers", 2))
     if num_tiers not in (2, 3):
         reader.refuse(0, f"Tiers is {num_tiers}; 2 and 3 are understood")
+        reader.finish()
     for tier in range(num_tiers):
         needed = ["downlink_speed_gbps", "radix_down", "downlink_latency_ns"] + (
             ["radix_up"] if tier < num_tiers - 1 else []
@@ -171,16 +211,17 @@ def read_matrix(path: Path) -> Matrix:
     nodes, connections, barriers, declared = 0, [], {}, 0
     for line, words in reader.lines():
         if words[0] == "Nodes":
-            nodes = int(reader.number(line, words[1])) if len(words) > 1 else 0
+            nodes = reader.count(line, "nodes", words[1]) if len(words) > 1 else 0
         elif words[0] == "Connections":
-            declared = int(reader.number(line, words[1])) if len(words) > 1 else 0
+            declared = reader.count(line, "connections", words[1]) if len(words) > 1 else 0
         elif words[0] in ("Triggers", "Failures"):
             continue
         elif words[0] == "trigger":
-            pairs = dict(zip(words[1::2], words[2::2], strict=False))
+            rest = [word for word in words[1:] if word not in ("oneshot", "multishot", "barrier")]
+            pairs = dict(zip(rest[::2], rest[1::2], strict=False))
             if "barrier" in words:
-                barriers[int(reader.number(line, pairs.get("id", "0")))] = int(
-                    reader.number(line, pairs.get("count", "1"))
+                barriers[reader.count(line, "id", pairs.get("id", "0"))] = reader.count(
+                    line, "count", pairs.get("count", "1")
                 )
         elif "->" in words[0]:
             connection = _connection(reader, line, words, nodes)
@@ -188,7 +229,7 @@ def read_matrix(path: Path) -> Matrix:
                 connections.append(connection)
         else:
             known = ["Nodes", "Connections", "Triggers", "Failures", "trigger"]
-            reader.refuse(line, f"unknown word `{words[0]}`", did_you_mean(words[0], known))
+            reader.refuse(line, f"unknown word `{words[0][:40]}`", did_you_mean(words[0][:40], known))
     if nodes <= 0:
         reader.refuse(0, "`Nodes` is missing")
     if declared != len(connections) and not reader.problems:
@@ -200,30 +241,33 @@ def read_matrix(path: Path) -> Matrix:
 
 def _check_triggers(reader: _Reader, connections: list[Connection], barriers: dict[int, int]) -> None:
     """Each wait ends, and the waiting node can know when."""
-    firing: dict[int, list[Connection]] = {}
+    num_firing: Counter[int] = Counter()
+    known_at: dict[int, dict[int, int]] = {}
+    """Trigger -> node that knows of its firing -> a line that fires it."""
     for connection in connections:
         for trigger in {connection.sent_trigger, connection.received_trigger} - {0}:
-            firing.setdefault(trigger, []).append(connection)
+            num_firing[trigger] += 1
+            node = connection.src if connection.sent_trigger == trigger else connection.dst
+            known_at.setdefault(trigger, {}).setdefault(node, connection.line)
     for waits in (c for c in connections if c.trigger):
-        by = firing.get(waits.trigger, [])
-        if not by:
+        num = num_firing[waits.trigger]
+        if not num:
             reader.refuse(waits.line, f"nothing fires trigger {waits.trigger}")
-        elif len(by) != barriers.get(waits.trigger, 1):
+        elif num != barriers.get(waits.trigger, 1):
             reader.refuse(
-                waits.line, f"trigger {waits.trigger} is fired by {len(by)} lines; only a barrier waits for several",
-                hint=f"trigger id {waits.trigger} barrier count {len(by)}",
+                waits.line, f"trigger {waits.trigger} is fired by {num} lines; only a barrier waits for several",
+                hint=f"trigger id {waits.trigger} barrier count {num}",
             )  # fmt: skip
-        for fires in by:
-            known_at = fires.src if fires.sent_trigger == waits.trigger else fires.dst
-            if known_at != waits.src:
-                reader.refuse(waits.line, f"node {waits.src} cannot know when line {fires.line} is done")
+        elsewhere = (line for node, line in known_at.get(waits.trigger, {}).items() if node != waits.src)
+        if line := next(elsewhere, 0):
+            reader.refuse(waits.line, f"node {waits.src} cannot know when line {line} is done")
 
 
 def _connection(reader: _Reader, line: int, words: list[str], nodes: int) -> Connection | None:
     known = ("start", "size", "id", "trigger", "send_done_trigger", "recv_done_trigger", "prio")
-    ends = words[0].split("->")
-    if len(ends) != 2 or not (ends[0].isdigit() and ends[1].isdigit()):
-        reader.refuse(line, f"`{words[0]}` is not written source->destination")
+    ends = _PAIR.fullmatch(words[0])
+    if not ends:
+        reader.refuse(line, f"`{words[0][:40]}` is not written source->destination")
         return None
     values: dict[str, float] = {}
     shares_flow = "msg" in words
@@ -232,11 +276,11 @@ def _connection(reader: _Reader, line: int, words: list[str], nodes: int) -> Con
         words = words[:at] + words[at + 2 if words[at + 1 : at + 2] and words[at + 1].isdigit() else at + 1 :]
     for key, word in zip(words[1::2], words[2::2], strict=False):
         if key not in known:
-            reader.refuse(line, f"unknown word `{key}`", did_you_mean(key, known))
-        values[key] = reader.number(line, word)
+            reader.refuse(line, f"unknown word `{key[:40]}`", did_you_mean(key[:40], known))
+        values[key] = reader.number(line, key, word)
     if len(words) % 2 == 0:
         reader.refuse(line, f"`{words[-1]}` has no value")
-    src, dst = int(ends[0]), int(ends[1])
+    src, dst = int(ends[1]), int(ends[2])
     if max(src, dst) >= nodes or src == dst:
         reader.refuse(line, f"{src}->{dst} is no pair of {nodes} nodes")
     if values.get("size", 0) <= 0:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fairlead.errors import UsageError
 
-_RANGE = re.compile(r"(\d+)(?:-(\d+)(?:/(\d+))?)?\Z")
+_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?:/([0-9]{1,9}))?)?\Z")
 _MAX = 1 << 24
 
 
@@ -26,17 +26,21 @@ class NicSet:
     def __init__(self, text: str) -> None:
         self.text = text
         self.ranges: list[range] = []
+        num = 0
         for part in filter(None, (p.strip() for p in text.split(","))):
             match = _RANGE.match(part)
             if not match:
                 raise UsageError(
-                    "sim/nics", f"`{part}` is no NIC number or range", hint="write NICs as 0-63,128 or 0-254/2"
+                    "sim/nics", f"`{part[:40]}` is no NIC number or range", hint="write NICs as 0-63,128 or 0-254/2"
                 )
             first, last, step = match.groups()
             low, high = int(first), int(last or first)
-            if high < low or high >= _MAX or step == "0":
+            if high < low or high >= _MAX or (step and int(step) == 0):
                 raise UsageError("sim/nics", f"`{part}` runs backwards or too far", hint="write the lower number first")
             self.ranges.append(range(low, high + 1, int(step or 1)))
+            num += len(self.ranges[-1])
+            if num > _MAX:
+                raise UsageError("sim/nics", f"more than {_MAX} NICs are named", hint="name each NIC once")
 
     def __repr__(self) -> str:
         return f"NicSet({self.text!r})"

@@ -25,6 +25,7 @@ from pathlib import Path
 import msgspec
 
 from fairlead.base.suggest import did_you_mean
+from fairlead.base.trust import read_file
 from fairlead.errors import FairleadError, LabError, Problem, SpecError, UsageError
 from fairlead.lab import store
 from fairlead.lab.faults import apply, catalog
@@ -32,6 +33,7 @@ from fairlead.lab.faults.kinds import View
 from fairlead.lab.shape import LabShape
 from fairlead.records.labstate import Fault
 
+MAX_BYTES = 1 << 20
 _SECONDS = re.compile(r"-?\d{1,7}(\.\d{1,9})?s?\Z")
 
 
@@ -54,7 +56,7 @@ def read(path: Path, shape: LabShape, in_force: Sequence[Fault] = ()) -> list[St
     `in_force`: faults that are there already and may be healed.
     """
     try:
-        text = path.read_text("utf-8")
+        text = read_file(path, MAX_BYTES).decode("utf-8")
     except OSError as error:
         hint = "a script has lines such as: 2.5 silent-drop p2/n3"
         raise UsageError("lab/bad-script", f"cannot read {path}: {error.strerror}", hint=hint) from error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -157,3 +159,76 @@ def test_messages_of_one_connection_share_its_queue_pair(tmp_path):
     assert work.src.tolist() == [0, 2, 0]
     assert work.flow.tolist() == [0, 0, 1, 2]
     assert work.size.tolist() == [10, 30, 20, 40]
+
+
+# ---- files that mean harm --------------------------------------------------------------------------------------------
+
+HOSTILE = [
+    "1e18",
+    "1e308",
+    "1e999",
+    "inf",
+    "-inf",
+    "nan",
+    "-1",
+    "0x10",
+    "1_000",
+    "9" * 5000,
+    "1e" + "9" * 5000,
+    "1.5",
+    "²",
+    "٣",
+]
+
+
+@pytest.mark.parametrize("word", HOSTILE)
+@pytest.mark.parametrize("line", [line for line in FAT_TREE.splitlines() if len(line.split()) == 2])
+def test_a_number_that_no_topology_has_is_refused_with_its_line(tmp_path, word, line):
+    key, _ = line.split()
+    if word == "1.5" and ("latency" in key.lower() or "speed" in key.lower()):
+        return
+    number = FAT_TREE.splitlines().index(line) + 1
+    text = FAT_TREE.replace(f"{line}\n", f"{key} {word}\n", 1)
+    with pytest.raises(SpecError) as refused:
+        read_topology(write(tmp_path, text))
+    assert any(p.line == number for p in refused.value.problems)
+    assert max(len(str(p)) for p in refused.value.problems) < 600
+
+
+@pytest.mark.parametrize("word", HOSTILE)
+@pytest.mark.parametrize(
+    "form", ["Nodes {}", "Connections {}", "0->1 start {} size 10", "0->1 start 0 size {}", "0->{} start 0 size 10",
+             "0->1 trigger {} size 10", "trigger id {} barrier count 2", "trigger id 1 barrier count {}"],
+)  # fmt: skip
+def test_a_number_that_no_matrix_has_is_refused(tmp_path, word, form):
+    if (word == "1.5" and "start {}" in form) or (word == "1e18" and "start {}" in form):
+        return
+    with pytest.raises(SpecError) as refused:
+        read_matrix(write(tmp_path, "Nodes 4\nConnections 1\n" + form.format(word) + "\n"))
+    assert max(len(str(p)) for p in refused.value.problems) < 600
+
+
+def test_a_pipe_is_not_waited_for_and_a_file_without_end_is_not_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe.cm")
+    with (tmp_path / "large.cm").open("wb") as file:
+        file.truncate(1 << 40)
+    for name in ("pipe.cm", "large.cm"):
+        with pytest.raises(SpecError) as refused:
+            read_matrix(tmp_path / name)
+        assert refused.value.code == "sim/file"
+
+
+def test_many_lines_cost_no_more_than_they_are_long(tmp_path):
+    num = 50_000
+    wrong = "Nodes 4\n" + "what is this\n" * num
+    barrier = (
+        f"Nodes 4\nConnections {2 * num}\ntrigger id 1 barrier count {num}\n"
+        + "0->1 start 0 size 1 send_done_trigger 1\n" * num
+        + "0->2 trigger 1 size 1\n" * num
+    )
+    started = time.process_time()
+    with pytest.raises(SpecError) as refused:
+        read_matrix(write(tmp_path, wrong))
+    assert len(refused.value.problems) == 100
+    assert len(read_matrix(write(tmp_path, barrier)).connections) == 2 * num
+    assert time.process_time() - started < 20.0
