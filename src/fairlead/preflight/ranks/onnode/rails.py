@@ -92,7 +92,7 @@ class Rails:
         if why:
             self.me.say("rails", skipped=why)
             return
-        mine = sorted(self.groups)
+        mine = [r for r in range(self.num_rails) if r % self.per_node == self.me.local and r in self.groups]
         num_bytes = self.calibrate(mine)
         self.me.say("rails", rails=[self.bound.get(r, "") for r in mine], bytes=num_bytes)
         messages = self.messages(mine, num_bytes)
@@ -128,7 +128,7 @@ class Rails:
             return "ranks are not numbered node by node"
         if self.is_gpu:
             self.num_rails = self.per_node
-            self.groups = {self.me.local: None}
+            self.groups = dict.fromkeys(range(self.num_rails), None)
             return ""
         wanted = self.me.settings.get("rails") or []
         self.num_rails = len(wanted)
@@ -138,12 +138,11 @@ class Rails:
         usable = self.agreed([bool(name) for name in found])
         before = os.environ.get("GLOO_SOCKET_IFNAME")
         limit = timedelta(seconds=self.me.config["timeout_s"])
-        ranks = [n * self.per_node + self.me.local for n in range(self.num_nodes)]
         for rail, name in enumerate(found):
-            if usable[rail] and rail % self.per_node == self.me.local:  # each group is made by its members alone
+            if usable[rail]:
                 os.environ["GLOO_SOCKET_IFNAME"] = name
-                own = {"timeout": limit, "backend": "gloo", "use_local_synchronization": True}
-                self.groups[rail] = self.dist.new_group(ranks, **own)
+                ranks = [n * self.per_node + rail % self.per_node for n in range(self.num_nodes)]
+                self.groups[rail] = self.dist.new_group(ranks, timeout=limit, backend="gloo")
                 self.bound[rail] = name
         if before is None:
             os.environ.pop("GLOO_SOCKET_IFNAME", None)
@@ -154,14 +153,13 @@ class Rails:
     def calibrate(self, mine: Sequence[int]) -> int:
         """How large a message is, alike everywhere: by the quickest rail."""
         best = 0.0
-        first = self.messages(mine, 1)  # it makes the connection
-        for turn in turns(self.num_nodes, 1):
-            self.together(dict.fromkeys(mine, turn), first, is_silent=True)
         small = self.messages(mine, LEAST_BYTES)
-        for turn in turns(self.num_nodes, 1):
-            self.in_step()
-            found = self.together(dict.fromkeys(mine, turn), small, is_silent=True)
-            best = max([best, *(rate for rates in found.values() for _, _, rate in rates)])
+        for _ in range(2):  # the first makes the connection
+            for turn in turns(self.num_nodes, 1):
+                self.in_step()
+                for rail in mine:
+                    took = self.one(turn, rail, small[rail], again=False, is_silent=True)
+                    best = max([best, *(rate for _, _, rate in took)])
         quickest = self.slowest(best)
         most = int(self.me.settings.get("rail_bytes") or MOST_BYTES)
         return max(LEAST_BYTES, min(most, int(quickest * MESSAGE_S)))
@@ -178,13 +176,12 @@ class Rails:
         messages: dict[int, Any],
         *,
         again: bool = False,
-        is_silent: bool = False,
     ) -> dict[int, list[tuple[int, int, float]]]:
         """One turn of several rails at the same time, each an interface of its own; a rank on a GPU has one."""
         out: dict[int, list[tuple[int, int, float]]] = {}
 
         def go(rail: int) -> None:
-            out[rail] = self.one(pairs[rail], rail, messages[rail], again=again, is_silent=is_silent)
+            out[rail] = self.one(pairs[rail], rail, messages[rail], again=again)
 
         first, *others = pairs or [None]
         threads = [threading.Thread(target=go, args=(rail,)) for rail in others]
