@@ -4,6 +4,7 @@
 #   make test       lint, types, layers, tests                (about what CI runs)
 #   make again      the tests that failed last, one by one
 #   make test-all   the slow suites too
+#   make audit      known holes in the packages of this environment (asks the advisory databases)
 #   make bench      every figure in docs/benchmarks, measured again
 
 PYTHON ?= python3
@@ -22,7 +23,7 @@ DEBIAN := python3-venv iproute2 nftables slurm-wlm munge openssh-client openssh-
 WORKERS ?= 4
 PYTEST  := $(BIN)/python -m pytest -n $(WORKERS)
 
-.PHONY: bringup test again test-all lint unit bench docs packages clean
+.PHONY: bringup test again test-all lint unit audit bench docs packages clean
 
 bringup: $(VENV)/ready
 	$(BIN)/fairlead bringup
@@ -47,6 +48,13 @@ lint: $(VENV)/ready
 
 unit: $(VENV)/ready
 	$(PYTEST) -m "not slow and not real"
+
+# in an environment of its own: what audits is no part of what is audited
+audit: $(VENV)/ready
+	$(PYTHON) -m venv $(VENV)/audit
+	$(VENV)/audit/bin/pip install --quiet pip-audit
+	$(VENV)/audit/bin/pip-audit --skip-editable --path \
+		$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 
 bench: $(VENV)/ready
 	$(BIN)/python bench/all.py

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from fairlead import __version__
-from fairlead.base.trust import search_path
 from fairlead.errors import Exit
 
 if TYPE_CHECKING:
@@ -58,8 +57,11 @@ def run(argv: Sequence[str]) -> int:
     if list(argv) in (["--version"], ["-V"]):
         print(f"fairlead {__version__}")  # noqa: T201
         return 0
+    from fairlead.base.trust import search_path
     from fairlead.cli import output
 
+    # whatever is started from here on: never what lies in the current directory
+    os.environ["PATH"] = search_path()
     words = _verb_first(argv)
     session = output.begin(words)
     try:
@@ -138,8 +140,6 @@ def main() -> NoReturn:
     signal.signal(signal.SIGTERM, _stop)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         signal.signal(signal.SIGHUP, _stop)
-    # whatever runs from here on: never what lies in the current directory
-    os.environ["PATH"] = search_path()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # a terminal that lacks a character shows an escape; it must not turn an answer into a failure

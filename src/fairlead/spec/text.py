@@ -12,17 +12,19 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from fairlead.base import confidential, trust
+from fairlead.base import trust
 from fairlead.errors import Problem, SpecError
 
 MAX_BYTES = 1 << 20
 """A cluster file of thousands of pools is still far smaller; something larger is not a file somebody wrote."""
 
-_SECRET = r"(?:password|passwd|passphrase|secret|token|sas|key|apikey|credentials?|connectionstring)"
+_SECRET = r"(?:password|passwd|passphrase|secret|token|sas|key|apikey|credentials?|connectionstring)"  # noqa: S105
 SECRET_NAME = re.compile(rf"(?:.*[_-])?{_SECRET}(?:[_-].*)?\Z", re.IGNORECASE)
 """Names of keys whose values never belong into a file: `password`, `sas_token`, `account-key`, ..."""
 
 _SECRET_VALUE = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY|[?&]sig=[A-Za-z0-9%+/=]{16,}|AccountKey=")
+_SHORTEST = 13
+"""Characters of the shortest form that a maker gives a secret: `hf_` and ten more."""
 _SECRET_IN_LINE = re.compile(
     rf"((?:^|[\s{{,.\"'])(?:[\w-]*[_-])?{_SECRET}(?:[_-][\w-]*)?[\"']?\s*=\s*).+", re.IGNORECASE
 )
@@ -109,7 +111,13 @@ def printable(line: str) -> str:
 
 def holds_secret(value: str) -> bool:
     """Whether a text is, or holds, a private key, a signed URL or what has the form of somebody's access token."""
-    return _SECRET_VALUE.search(value) is not None or confidential.holds_secret(value)
+    if _SECRET_VALUE.search(value):
+        return True
+    if len(value) < _SHORTEST and "://" not in value:
+        return False  # as nearly all are: the forms are many, and reading them in takes its time
+    from fairlead.base import confidential
+
+    return confidential.holds_secret(value)
 
 
 def excerpt(line: str, column: int) -> tuple[str, int]:
