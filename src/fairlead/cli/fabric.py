@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from fairlead.base.trust import read_file
 from fairlead.cli.common import Common
 from fairlead.cli.output import Answer, session
 from fairlead.errors import UsageError
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from fairlead.fabric.sim.model import Scenario
     from fairlead.fabric.sim.runner import Progress
 
+_MAX_SCENARIO = 1 << 20
 log = logging.getLogger("fairlead.fabric")
 
 
@@ -63,7 +66,8 @@ def sim(
     from fairlead.records.log import doing
 
     folder = session().open_folder(common.runs)
-    folder.write("scenario.toml", scenario.read_text(encoding="utf-8"))
+    with contextlib.suppress(OSError):  # a pipe is read by now, and has nothing more to say
+        folder.write("scenario.toml", read_file(scenario, _MAX_SCENARIO))
     with doing(log, "simulation", scenario=str(scenario), seed=loaded.run.seed) as told:
         results = simulator.simulate(loaded, scenario.parent, compiling=_compiling, progress=_progress)
         told |= {"ended": str(results.end.ended), "hops": results.end.hops}

@@ -7,7 +7,7 @@ import stat
 import pytest
 
 from fairlead.base import files
-from fairlead.base.files import check_place, disk_errors, write_atomic
+from fairlead.base.files import check_place, disk_errors, own_place, write_atomic
 from fairlead.errors import DiskFull, Exit, NotPermitted
 
 
@@ -96,3 +96,26 @@ def test_a_place_that_cannot_be_written_is_refused_beforehand(tmp_path):
         (tmp_path / "file").write_text("")
         with pytest.raises(NotPermitted):
             check_place(wrong)
+
+
+@pytest.mark.parametrize(("umask", "rights"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
+def test_the_callers_umask_is_honoured_and_a_link_is_replaced(tmp_path, umask, rights):
+    (tmp_path / "precious").write_text("old")
+    (tmp_path / "file").symlink_to(tmp_path / "precious")
+    before = os.umask(umask)
+    try:
+        write_atomic(tmp_path / "file", "new")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "file").lstat().st_mode) == rights
+    assert ((tmp_path / "file").read_text(), (tmp_path / "precious").read_text()) == ("new", "old")
+
+
+def test_what_is_kept_stands_only_where_nobody_else_can_write(tmp_path):
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    with pytest.raises(NotPermitted, match="no place of your own: everybody may write to it") as caught:
+        own_place(tmp_path / "open" / "state", elsewhere="set XDG_STATE_HOME")
+    assert caught.value.code == "disk/not-ours"
+    assert caught.value.hint == f"set XDG_STATE_HOME, or see who may write: ls -ld {tmp_path / 'open'}"
+    assert own_place(tmp_path / "mine") == tmp_path / "mine"
