@@ -39,9 +39,11 @@ def show(
     all_
         List runs whose folder is gone, too, with what was not well in them.
     redact
-        Replace node names, addresses, ids, user and home by stand-ins, the same stand-in for the same name.
+        Replace node names, addresses, ids, users and homes by stand-ins, the same stand-in for the same name, and take
+        out secrets: what a name promises (`HF_TOKEN=`, `--password`) and what has the form its maker gives it.
     pack_to
-        Write the whole run folder to this .tar.gz, redacted if `--redact` is given: what a bug report needs.
+        Write the whole run folder to this .tar.gz, redacted if `--redact` is given: what a bug report needs. Links in
+        the folder are left out.
     """
     place = Session.runs_place(common.runs)
     if run is None:
