@@ -176,6 +176,16 @@ def test_a_dead_port_that_several_partners_met():
     ]
 
 
+def test_a_connection_that_the_other_end_cut_is_no_dead_rail():
+    """Its packets arrived: what is known is that nothing is known."""
+    facts = run_of(lambda s, d, r: None if (s, d, r) == (1, 2, 1) else 1.0, on="cpus", per=2)
+    for line in facts.lines:
+        if line["say"] == "rail" and line["s"] is None:
+            line["error"] = "[fabric] read error from peer [10.0.0.3]:33418: Connection reset by peer"
+    found = [f for f in judged(facts) if f.code == "preflight/dead-rail"]
+    assert [(f.verdict, f.subject.nodes) for f in found] == [(Verdict.UNKNOWN, ("n1", "n2"))]
+
+
 def test_a_dead_rail_that_ends_the_job_names_the_pair_and_its_ports_and_nobody_else():
     """On a GPU the message that does not come occupies its stream: the job is stopped there."""
     facts = ranks(4, 8, broken="a rank ended")

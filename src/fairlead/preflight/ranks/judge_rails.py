@@ -6,6 +6,7 @@ pairs: a port takes two partners, a pair is named where that is all that is know
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -76,6 +77,23 @@ def judge_rails(heard: Heard, wanted: Wanted) -> list[Finding]:
 
 # ---- dead ------------------------------------------------------------------------------------------------------------
 
+_ANSWERED = re.compile(r"reset by peer|[Cc]onnection refused|closed by peer|Broken pipe")
+"""Words for an end that somebody there has put to a connection: packets arrive, whatever else is wrong."""
+
+
+def _cut_short(
+    triple: Triple, said: Rail, facts: PairFacts, names: Mapping[tuple[str, int], str], heard: Heard
+) -> Finding:
+    culprit = Culprit(Part(Kind.LINK, tuple(triple), Way.OUT), 1, 1, (triple,), ())
+    return Finding(
+        code="preflight/dead-rail",
+        verdict=Verdict.UNKNOWN,
+        subject=_subject(culprit, facts, names, heard),
+        message="the other end answered and cut the connection, so whether the rail carries is not known",
+        evidence=(Evidence(f"rank {said.src} -> rank {said.rank}, {counted(said.bytes, 'byte')}", said.error),),
+        remedy="preflight again; if it stays, look for a firewall or a proxy between the two addresses",
+    )
+
 
 def _dead(heard: Heard, facts: PairFacts, names: Mapping[tuple[str, int], str]) -> Iterator[Finding]:
     """Messages that did not come, explained by the fewest parts."""
@@ -84,6 +102,9 @@ def _dead(heard: Heard, facts: PairFacts, names: Mapping[tuple[str, int], str]) 
     for said in heard.rails:
         if said.s is None and heard.node_of(said.src) in number and said.node in number:
             told[Triple(number[heard.node_of(said.src)], number[said.node], said.rail + 1)] = said
+    answered = {t: said for t, said in told.items() if _ANSWERED.search(said.error)}
+    yield from (_cut_short(t, said, facts, names, heard) for t, said in sorted(answered.items()))
+    told = {t: said for t, said in told.items() if t not in answered}
     came = {Triple(s.src, s.dst, s.path) for s in [*facts.speeds, *facts.speeds_again]}
     bad = set(told) - came
     if not bad:
