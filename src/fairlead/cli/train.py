@@ -4,13 +4,68 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
 
 from fairlead.cli.common import Common
 from fairlead.cli.output import Answer, session
 
 if TYPE_CHECKING:
     from fairlead.train.session import Session
+
+
+def estimate(
+    config: Path, /, *, schedule: Annotated[bool, Parameter(negative=())] = False, common: Common = Common()
+) -> Answer:
+    """What a run would take: memory term by term, disk, what a step reads, writes and computes. Nothing is begun.
+
+    Exit code 2 where it does not fit, with the shortfall.
+
+    Parameters
+    ----------
+    config
+        The run's configuration.
+    schedule
+        Also print the order of one step: every copy, compute and update.
+    """
+    import safetensors  # noqa: F401 - no other extra brings it: where it is missing, that one is named
+
+    from fairlead.base.table import table
+    from fairlead.base.units import size
+    from fairlead.train.config import load
+    from fairlead.train.session import estimate as plan_of
+
+    plan = plan_of(load(config), config.parent)
+    need = plan.need
+    rows = [[term.tier, term.what, size(term.bytes)] for term in need.terms if term.bytes]
+    for tier, limit in plan.limits.items():
+        rows.append([tier, f"in all, at the peak; {size(limit)} may be used", size(need.total(tier))])
+    step = [
+        ["tokens", f"{plan.tokens:,}"],
+        ["read from the store", size(need.read_bytes)],
+        ["written to it", size(need.written_bytes)],
+        ["computed", f"{need.work_flop / 1e12:,.3g} TFLOP, the second forward included"],
+    ]
+    head = f"{plan.params:,} parameters, {plan.schedule.num_blocks} layers through {plan.schedule.num_slots} slots"
+    parts = [head, table(["WHERE", "WHAT", "SIZE"], rows), table(["A STEP", ""], step)]
+    if schedule:
+        parts.append(str(plan.schedule))
+    return Answer(
+        schema="fairlead.train-estimate/1",
+        text="\n\n".join(parts),
+        body={
+            "params": plan.params,
+            "tokens": plan.tokens,
+            "slots": plan.schedule.num_slots,
+            "terms": [{"tier": term.tier, "what": term.what, "bytes": term.bytes} for term in need.terms],
+            "limits": plan.limits,
+            "read_bytes": need.read_bytes,
+            "written_bytes": need.written_bytes,
+            "work_flop": need.work_flop,
+        },
+        hints=[f"fairlead train run {config}"],
+    )
 
 
 def run(config: Path, /, *, steps: int | None = None, common: Common = Common()) -> Answer:

@@ -90,8 +90,12 @@ class Memory(Struct, frozen=True, kw_only=True):
 
     device: str = "auto"
     """`cpu`, `cuda`, `cuda:1`; auto: the first GPU, else the CPU."""
+    device_gib: Annotated[float, Meta(ge=0)] = 0.0
+    """What may be taken of a GPU's memory; 0: all that is free. A plan that needs more is refused before it begins."""
+    host_gib: Annotated[float, Meta(ge=0)] = 0.0
+    """What may be taken of the host's memory beyond torch itself; 0: all that is free."""
     slots: Natural = 0
-    """Layers whose weights are on the device at once; 0: three."""
+    """Layers whose weights are on the device at once; 0: three, or what fits of two and one."""
     head_tokens: Natural = 0
     """Rows of logits at a time; 0: all of a micro-batch, to the bit as without streaming."""
 

@@ -34,7 +34,7 @@ from fairlead.records.stagestate import StageState
 from fairlead.train.blobs import PAGE, BlobFile, damaged, digest, memory_of, pages
 from fairlead.train.lanes import Lanes, Mark
 from fairlead.train.layout import Block
-from fairlead.train.memory import arena
+from fairlead.train.memory import arena, release
 from fairlead.train.optimizer import AdamW, Moment, update
 
 PIECE = 1 << 20
@@ -170,6 +170,7 @@ class DiskStore:
                 (self.folder / f"{name}.bin").unlink(missing_ok=True)
         self.pool = ThreadPoolExecutor(4, "disk")
         self.buffers_free = threading.RLock()
+        self._parcels: list[tuple[torch.Tensor | None, _Written | None]] = [(None, None), (None, None)]
         self.outer = _Slots(self.folder / "outer.bin", blocks[:1], create=create)
         self.layers = _Slots(self.folder / "layers.bin", blocks[1:], create=create)
         width = gradient_dtype.itemsize
@@ -254,11 +255,33 @@ class DiskStore:
             os.close(handle)
         self.manifest = manifest
 
+    def parcel(self, gradients: torch.Tensor) -> torch.Tensor:
+        """Host memory with gradients of a device, copied in the current lane; two are under way at a time."""
+        self._parcels.reverse()
+        there, written = self._parcels[0]
+        if written is not None:
+            written.synchronize()
+        if there is None or there.nbytes < gradients.nbytes:
+            if there is not None:
+                release(there)
+            there = arena(gradients.nbytes, torch.uint8, _HOST, pinned=True)
+        self._parcels[0] = there, None
+        flat = there[: gradients.nbytes].view(gradients.dtype)
+        flat.copy_(gradients, non_blocking=True)
+        return flat
+
+    def sent(self, written: _Written) -> None:
+        """The parcel made last is on its way to the disk."""
+        self._parcels[0] = self._parcels[0][0], written
+
     def close(self) -> None:
         """Let others have it."""
         self.pool.shutdown(wait=True, cancel_futures=True)
         for file in self.files:
             file.close()
+        for there, _ in self._parcels:
+            if there is not None:
+                release(there)
         self._turn.__exit__(None, None, None)
 
 
@@ -276,7 +299,6 @@ class OnDisk:
         self.version = 0
         self.pending: Moment | None = None
         self.kept: _Written | None = None
-        self._parcel: torch.Tensor | None = None
 
     # what is asked of every home
 
@@ -323,7 +345,7 @@ class OnDisk:
         """Write gradients while others are computed; the mark is reached when the buffer may be used again."""
         source = gradients
         if gradients.device.type != "cpu":
-            source = self._bounce(gradients)
+            source = self.store.parcel(gradients)
         sent = self.store.lanes.mark()
         width = gradients.element_size()
 
@@ -342,6 +364,7 @@ class OnDisk:
         stretch = PIECE * 4 // width
         under_way = [self.store.pool.submit(write, begin, size) for begin, size in _pieces(self.block.trained, stretch)]
         self.kept = _Written(under_way)
+        self.store.sent(self.kept)
         return self.kept
 
     def state(self) -> dict[str, torch.Tensor]:
@@ -476,13 +499,6 @@ class OnDisk:
         self.slots.spare, self.slot = self.slot, target
         self.version += 1
         self.pending = None
-
-    def _bounce(self, gradients: torch.Tensor) -> torch.Tensor:
-        """Host memory for gradients of a device; the copy runs in the current lane."""
-        if self._parcel is None:
-            self._parcel = arena(self.block.trained, self.gradient_dtype, _HOST, pinned=True)
-        self._parcel.copy_(gradients, non_blocking=True)
-        return self._parcel
 
 
 def _pieces(numel: int, size: int = 0) -> Iterator[tuple[int, int]]:

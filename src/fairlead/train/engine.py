@@ -112,6 +112,7 @@ class Engine:
             settings.device,
         )
         self._updater = ThreadPoolExecutor(1, "updater", self.lanes.enter_thread)
+        self.lanes.aside(self._updater)
         self._updates: dict[int, Future[None]] = {}
         self._pending: dict[int, Moment] = {}
         """Updates that the device itself has still to do."""

@@ -12,6 +12,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Executor
 from typing import Any, Protocol
 
 import torch
@@ -86,6 +87,17 @@ class Lanes:
             torch.cuda.current_stream(self.device).wait_event(mark)
         elif mark is not None:
             mark.synchronize()
+
+    def aside(self, worker: Executor) -> None:
+        """Let a worker thread's kernels leave processors to this thread's, where both compute on the CPU.
+
+        torch takes a number of threads for the calling thread, and as what new threads begin with: so it is set there,
+        and then here to what it was. Updates give the same bits with any number.
+        """
+        if not self.cuda:
+            before = torch.get_num_threads()
+            worker.submit(torch.set_num_threads, max(1, before // 2)).result()
+            torch.set_num_threads(before)
 
     def settle(self) -> None:
         """Wait until everything asked for is done."""

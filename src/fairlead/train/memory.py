@@ -8,6 +8,8 @@ Must not know: what lies in it.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import mmap
 from typing import Any
 
@@ -15,6 +17,7 @@ import torch
 
 from fairlead.errors import TrainError
 
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _MADV_HUGEPAGE = getattr(mmap, "MADV_HUGEPAGE", None)
 
 
@@ -43,6 +46,18 @@ def _register(flat: torch.Tensor) -> None:
             f"the driver does not register {flat.numel() * flat.element_size() / 1e9:.1f} GB of host memory ({status})",
             hint="raise the limit of locked memory, or give a smaller memory_budget",
         )
+
+
+def give_back_at_once() -> None:
+    """Let freed memory of more than a MiB go back to the system, so that what is held is what is used.
+
+    glibc learns to keep what is often asked for; blocks of tensors then lie about at twice of what a plan says. Each
+    new tensor costs page faults instead. Elsewhere than with glibc nothing changes.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_MMAP_THRESHOLD, 1 << 20)
+        mallopt(_M_TRIM_THRESHOLD, 1 << 20)
 
 
 def release(flat: torch.Tensor) -> None:

@@ -35,6 +35,7 @@ class Ring:
         self.waited_s = 0.0
         """How long `enter` waited in this step."""
         self._loader = ThreadPoolExecutor(1, "loader", lanes.enter_thread)
+        lanes.aside(self._loader)
         self._walk: Future[None] | None = None
 
     def begin(self, schedule: Schedule, homes: Sequence[Home], updated: Callable[[int], None]) -> None:

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -25,11 +26,16 @@ from transformers import AutoConfig
 from fairlead.base.files import disk_errors, write_atomic
 from fairlead.errors import TrainError
 from fairlead.train import weights
+from fairlead.train.activations import play
 from fairlead.train.config import Config
 from fairlead.train.data import Tokens
 from fairlead.train.engine import Engine, Result, Settings, random_values
+from fairlead.train.memory import give_back_at_once
 from fairlead.train.model import Parts, skeleton, take_apart
 from fairlead.train.optimizer import AdamW, rate
+from fairlead.train.plan import Need, check, need
+from fairlead.train.schedule import Schedule
+from fairlead.train.schedule import plan as make_schedule
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -80,13 +86,16 @@ class Session:
         store = base / config.run.store
         if (store / "manifest.json").exists() is not resume:
             raise _not_there(store) if resume else _there(store)
+        if config.memory.host_gib:
+            give_back_at_once()
         model = model_of(config, base)
         checkpoint = weights.Checkpoint(base / config.model.path, model) if config.model.init == "weights" else None
         if checkpoint is not None:
             checkpoint.load_buffers()
         parts = take_apart(model, config.groups)
         tokens = Tokens(config, base)
-        engine = Engine(parts, settings_of(config, base, run=_run(config, parts, tokens)))
+        settings = fitted(config, base, parts, tokens).settings
+        engine = Engine(parts, replace(settings, run=_run(config, parts, tokens)))
         try:
             if not engine.filled:
                 random = random_values(parts, config.run.seed, torch.device("cpu"))
@@ -169,6 +178,59 @@ def model_of(config: Config, base: Path) -> Any:
             f"{folder} is no model directory: {str(exc).splitlines()[0]}",
             hint="name a folder with a config.json of a decoder-only model of the transformers library",
         ) from exc
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A run before it begins."""
+
+    settings: Settings
+    need: Need
+    limits: dict[str, int]
+    """Bytes that may be used, by tier."""
+    params: int
+    tokens: int
+    """Of a step."""
+    schedule: Schedule
+
+
+def fitted(config: Config, base: Path, parts: Parts, tokens: Tokens) -> Plan:
+    """The plan with the most slots that fits. Raises TrainError, with the shortfall, where none does."""
+    settings = settings_of(config, base)
+    found = play(parts, settings.dtype, config.run.rows, tokens.length, settings.head_tokens)
+    num = config.run.rows * config.run.accumulation * tokens.length
+    limits = limits_of(config, settings)
+    for slots in (config.memory.slots,) if config.memory.slots else (3, 2, 1):
+        settings = replace(settings, slots=slots)
+        needed = need(parts.blocks, settings, found, tokens=num, active=active_params(parts))
+        if all(needed.total(tier) <= limit for tier, limit in limits.items()):
+            break
+    check(needed, limits)
+    params = sum(param.numel for block in parts.blocks for param in block.params)
+    schedule = make_schedule(parts.num_layers, min(settings.slots, parts.num_layers))
+    return Plan(settings, needed, limits, params, num, schedule)
+
+
+def estimate(config: Config, base: Path) -> Plan:
+    """What a run would take; nothing is allocated, and no weights are read."""
+    parts = take_apart(model_of(config, base), config.groups)
+    return fitted(config, base, parts, Tokens(config, base))
+
+
+def limits_of(config: Config, settings: Settings) -> dict[str, int]:
+    """What may be used of each memory: the budget, else what is free now."""
+    memory = config.memory
+    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    free = next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")), 0)
+    limits = {"host": int(memory.host_gib * 2**30) or free}
+    if settings.device.type == "cuda":
+        limits["device"] = int(memory.device_gib * 2**30) or torch.cuda.mem_get_info(settings.device)[0]
+    store = settings.store
+    assert store is not None
+    place = next(path for path in (store, *store.absolute().parents) if path.exists())
+    held = sum(file.stat().st_blocks * 512 for file in store.glob("*.bin")) if store.exists() else 0
+    limits["disk"] = shutil.disk_usage(place).free + held
+    return limits
 
 
 def settings_of(config: Config, base: Path, *, run: str = "") -> Settings:

@@ -1,0 +1,195 @@
+"""Training from disk beside plain training in memory, on this machine's CPU: in turns, as ratios.
+
+    python bench/train_disk.py pairs --tokens 256,512,1024      a model that fits both ways, step by step in turns
+    python bench/train_disk.py large --heap-gib 1.5             1.3 B parameters under a limit of the heap, some steps
+    python bench/train_disk.py pairs --smoke
+
+Plain training computes layers again in backward, too, clips, and updates with the same fused AdamW. Ratios are of
+neighbouring steps, the median of all pairs: other work on the machine meets both. Prints one JSON line per result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import shutil
+import statistics
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
+
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig
+
+from fairlead.train import AdamW, Engine, Group, Settings, random_values, seed_of, skeleton, take_apart
+from fairlead.train.layout import group_of
+
+GROUPS = (Group("*norm*", 0.0), Group("*", 0.1))
+CPU = torch.device("cpu")
+RULE = AdamW()
+
+
+def say(**values) -> None:
+    print(json.dumps(values), flush=True)
+
+
+def shape(hidden: int, ffn: int, layers: int, vocab: int) -> LlamaConfig:
+    return LlamaConfig(
+        vocab_size=vocab,
+        hidden_size=hidden,
+        intermediate_size=ffn,
+        num_hidden_layers=layers,
+        num_attention_heads=hidden // 64,
+        num_key_value_heads=hidden // 64,
+        max_position_embeddings=4096,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+
+
+def tokens_of(vocab: int, tokens: int, step: int) -> list[dict]:
+    ids = torch.randint(
+        0, vocab, (max(1, tokens // 256), min(tokens, 256)), generator=torch.Generator().manual_seed(step)
+    )
+    return [{"input_ids": ids, "labels": ids}]
+
+
+class Plain:
+    def __init__(self, config, first) -> None:
+        self.net = AutoModelForCausalLM.from_config(config, dtype=torch.float32).train()
+        with torch.no_grad():
+            for name, param in self.net.named_parameters():
+                param.copy_(first[name])
+        self.net.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        groups: dict = {}
+        for name, param in self.net.named_parameters():
+            groups.setdefault(group_of(name, GROUPS).weight_decay, []).append(param)
+        named = [{"params": params, "weight_decay": decay} for decay, params in groups.items()]
+        self.optimizer = torch.optim.AdamW(named, lr=1e-4, fused=True)
+        self.steps = 0
+
+    def step(self, batches) -> float:
+        targets = sum(int((batch["labels"][..., 1:] != -100).sum()) for batch in batches)
+        torch.manual_seed(seed_of(1, self.steps, 0))
+        loss = self.net(**batches[0], use_cache=False, num_items_in_batch=targets).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.steps += 1
+        return float(loss.detach())
+
+
+def io_bytes() -> tuple[int, int]:
+    lines = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    return int(lines["read_bytes"]), int(lines["write_bytes"])
+
+
+def peak_gib() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+def pairs(folder: Path, tokens: list[int], num: int, config: LlamaConfig) -> None:
+    parts = take_apart(skeleton(config, torch.float32), GROUPS)
+    params = sum(param.numel for block in parts.blocks for param in block.params)
+    first = dict(random_values(parts, 1, CPU))
+    plain = Plain(config, first)
+    for where in ("disk",):
+        shutil.rmtree(folder, ignore_errors=True)
+        engine = Engine(parts, Settings(CPU, clip=1.0, rule=RULE, store=folder if where == "disk" else None))
+        engine.fill(first.items())
+        plain = Plain(config, first)
+        done = 0
+        for count in tokens:
+            times: list[tuple[float, float]] = []
+            read, written, waited = 0, 0, []
+            for turn in range(num + 1):
+                batches = tokens_of(config.vocab_size, count, done)
+                before = io_bytes()
+                begin = time.perf_counter()
+                result = engine.step(batches, lr=1e-4, seed=1)
+                streamed = time.perf_counter() - begin
+                after = io_bytes()
+                begin = time.perf_counter()
+                loss = plain.step(batches)
+                memory = time.perf_counter() - begin
+                assert loss == result.loss, (loss, result.loss)
+                done += 1
+                if turn:
+                    times.append((memory, streamed))
+                    waited.append(result.seconds["waited"] / streamed)
+                    read, written = after[0] - before[0], after[1] - before[1]
+            say(
+                state=where,
+                params=params,
+                tokens=count,
+                ratio=round(statistics.median(a / b for a, b in times), 3),
+                pairs=[[round(a, 2), round(b, 2)] for a, b in times],
+                waited=round(statistics.median(waited), 3),
+                read_per_param=round(read / params, 2),
+                written_per_param=round(written / params, 2),
+                load=[round(x, 1) for x in __import__("os").getloadavg()],
+            )
+        named = dict(plain.net.named_parameters())
+        unequal = [name for name, kinds in engine.state().items() if not torch.equal(kinds["p"], named[name].detach())]
+        say(state=where, steps=done, unequal=len(unequal), tensors=len(named))
+        engine.close()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def large(folder: Path, tokens: int, steps: int, heap_gib: float, config: LlamaConfig) -> None:
+    base = peak_gib()
+    parts = take_apart(skeleton(config, torch.float32), GROUPS)
+    params = sum(param.numel for block in parts.blocks for param in block.params)
+    data = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":" in line)
+    used = int(data["VmData"].split()[0]) * 1024
+    limit = used + int(heap_gib * 2**30)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    say(params=params, state_gb=round(params * 12 / 1e9, 2), heap_limit_gib=heap_gib, libraries_gib=round(base, 2))
+    begin = time.perf_counter()
+    shutil.rmtree(folder, ignore_errors=True)
+    engine = Engine(parts, Settings(CPU, clip=1.0, rule=RULE, store=folder, slots=2, head_tokens=256))
+    engine.fill(random_values(parts, 1, CPU))
+    say(filled_s=round(time.perf_counter() - begin, 1), peak_gib=round(peak_gib() - base, 3))
+    for step in range(steps):
+        before, begin = io_bytes(), time.perf_counter()
+        result = engine.step(tokens_of(config.vocab_size, tokens, step), lr=1e-4, seed=1)
+        took, after = time.perf_counter() - begin, io_bytes()
+        say(
+            step=step,
+            loss=result.loss,
+            step_s=round(took, 1),
+            seconds={key: round(value, 1) for key, value in result.seconds.items()},
+            tokens_s=round(tokens / took, 1),
+            model_gflops=round(6 * params * tokens / took / 1e9, 1),
+            peak_gib=round(peak_gib() - base, 3),
+            read_gb=round((after[0] - before[0]) / 1e9, 2),
+            written_gb=round((after[1] - before[1]) / 1e9, 2),
+        )
+    engine.close()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["pairs", "large"])
+    parser.add_argument("--store", type=Path, default=Path("/tmp/fairlead-train-bench/store"))
+    parser.add_argument("--tokens", default="256,512,1024")
+    parser.add_argument("--num", type=int, default=4)
+    parser.add_argument("--heap-gib", type=float, default=1.5)
+    parser.add_argument("--smoke", action="store_true")
+    args = parser.parse_args()
+    tokens = [int(count) for count in args.tokens.split(",")]
+    small = shape(128, 256, 3, 512)
+    if args.what == "pairs":
+        pairs(args.store, tokens, args.num, small if args.smoke else shape(1024, 2816, 12, 8192))
+    else:
+        large(args.store, tokens[-1], args.num, args.heap_gib, small if args.smoke else shape(1536, 4096, 44, 16384))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""What a run will take: memory of each tier term by term, disk, traffic and work of a step, and whether it fits.
+
+Pure arithmetic over the layout and what `activations.play` found. Must not know: the machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from fairlead.errors import TrainError
+from fairlead.train.activations import Activations
+from fairlead.train.disk import AHEAD, PIECE
+from fairlead.train.engine import STAGING, Settings
+from fairlead.train.layout import Block
+from fairlead.train.schedule import plan
+
+_BUFFERS = 4 * 4 * PIECE * AHEAD
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One use of memory."""
+
+    tier: str
+    """`device`, `host`, `disk`; on the CPU the device's memory is the host's."""
+    what: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """All uses, and what a step moves and computes."""
+
+    terms: tuple[Term, ...]
+    read_bytes: int
+    """From the store, a step."""
+    written_bytes: int
+    work_flop: float
+    """Of a step, with the second forward: 8 per active parameter and token."""
+
+    def total(self, tier: str) -> int:
+        """Bytes of a tier at the peak."""
+        return sum(term.bytes for term in self.terms if term.tier == tier)
+
+
+def need(blocks: Sequence[Block], settings: Settings, found: Activations, *, tokens: int, active: int) -> Need:
+    """What a run with a store needs; `tokens` of a whole step, `active` parameters a token meets."""
+    width = settings.dtype.itemsize
+    micro = settings.accumulation
+    layers = blocks[1:]
+    gradient = width if micro == 1 else 4
+    widest = max(block.numel for block in layers)
+    trained = max(block.trained for block in layers)
+    slots = min(settings.slots, len(layers))
+    on_host = settings.device.type == "cpu"
+    here = "host" if on_host else "device"
+    step = [
+        Term(here, "inputs of layers, until backward", micro * (found.inputs * len(layers) + found.shared)),
+        Term(here, "logits and what else the head keeps", micro * found.head),
+        Term(here, "computing: a layer that goes back, or the loss", found.computing),
+        Term(here, "gradients outside the layers, of other micro-batches", (micro - 1) * blocks[0].trained * width),
+        Term(here, "gradients on their way", 2 * trained * gradient),
+        Term(here, "gradients outside the layers", 4 * blocks[0].trained),
+    ]
+    filling = 8 * max(block.numel for block in blocks)
+    terms = [
+        Term(here, "weights outside the layers", blocks[0].numel * width),
+        Term(here, f"{slots} slots for weights of layers", slots * widest * width),
+        *step,
+        Term("host", "pieces of the store", _BUFFERS),
+    ]
+    more = filling - sum(term.bytes for term in step)
+    if on_host and more > 0:
+        terms.append(Term("host", "first weights, while the store is filled", more))
+    if not on_host:
+        terms.append(
+            Term("host", "first weights, or gradients on their way to the disk", max(filling, 2 * 4 * trained))
+        )
+        if settings.dtype != torch.float32:
+            terms.append(Term(here, "fp32 on its way to a narrower type", 4 * min(widest, STAGING)))
+    total = sum(block.trained for block in blocks)
+    frozen = sum(block.numel - block.trained for block in blocks)
+    kept = sum(block.trained * (gradient if block.index else 4) for block in blocks)
+    spare = 12 * (trained + blocks[0].trained)
+    terms += [
+        Term("disk", "parameters and moments", 12 * total + 4 * frozen),
+        Term("disk", "spare slots", spare + 12 * sum(trained - block.trained for block in layers)),
+        Term("disk", "gradients", kept),
+    ]
+    again = plan(len(layers), slots).copies - len(layers)
+    read = 12 * total + kept + 4 * again * (sum(block.trained for block in layers) // len(layers)) + 4 * frozen
+    return Need(tuple(terms), read, 12 * total + kept, 8.0 * active * tokens)
+
+
+def check(found: Need, limits: dict[str, int]) -> None:
+    """Refuse what does not fit. Raises TrainError that names tier, shortfall and the largest terms."""
+    for tier, limit in limits.items():
+        total = found.total(tier)
+        if total > limit:
+            largest = sorted((term for term in found.terms if term.tier == tier), key=lambda term: -term.bytes)[:2]
+            most = "; ".join(f"{term.what} {term.bytes / 2**30:.2f} GiB" for term in largest)
+            short = f"{total / 2**30:.2f} GiB are needed, {limit / 2**30:.2f} may be used"
+            raise TrainError(
+                "train/too-little-memory",
+                f"the plan needs {(total - limit) / 2**30:.2f} GiB more {tier} memory: {short} ({most})",
+                hint="fewer rows, more accumulation, head_tokens, fewer slots; or a larger [memory] budget",
+            )

@@ -1,0 +1,77 @@
+"""What a run will take is known before it begins, and what does not fit is refused by name."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from fairlead.errors import TrainError  # noqa: E402
+from fairlead.train import Settings, skeleton, take_apart  # noqa: E402
+from fairlead.train.activations import play  # noqa: E402
+from fairlead.train.plan import check, need  # noqa: E402
+from support.families import FAMILIES, config  # noqa: E402
+from support.train_peak import SHAPES  # noqa: E402
+from support.training import GROUPS  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+CPU = torch.device("cpu")
+
+
+def needed(**settings):
+    parts = take_apart(skeleton(config("llama"), torch.float32), GROUPS)
+    found = play(parts, torch.float32, 2, 16, settings.get("head_tokens", 0))
+    return need(parts.blocks, Settings(CPU, **settings), found, tokens=32, active=1000)
+
+
+def measured(name, tmp_path):
+    script = Path(__file__).parents[2] / "support" / "train_peak.py"
+    done = subprocess.run(
+        [sys.executable, script, name, tmp_path], capture_output=True, text=True, timeout=240, check=True
+    )
+    said, took = map(int, done.stdout.split()[-2:])
+    return said / took
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_peak_is_what_the_plan_says(name, tmp_path) -> None:
+    assert measured(name, tmp_path) == pytest.approx(1.0, abs=0.1)
+
+
+def test_fewer_slots_and_pieces_of_the_head_need_less() -> None:
+    three, one = needed(slots=3), needed(slots=1)
+    assert three.total("host") > one.total("host")
+    assert three.total("disk") == one.total("disk")
+    assert needed(head_tokens=4).total("host") < three.total("host")
+    assert one.read_bytes > three.read_bytes
+
+
+def test_what_does_not_fit_is_refused_with_the_shortfall() -> None:
+    found = needed()
+    check(found, {"host": found.total("host"), "disk": found.total("disk")})
+    with pytest.raises(TrainError, match=r"needs 0\.03 GiB more host memory: .*pieces of the store") as refused:
+        check(found, {"host": found.total("host") - (1 << 25)})
+    assert refused.value.code == "train/too-little-memory"
+
+
+def test_a_gpu_has_memory_of_its_own() -> None:
+    parts = take_apart(skeleton(config("llama"), torch.bfloat16), GROUPS)
+    found = play(parts, torch.bfloat16, 2, 16, 0)
+    on_gpu = need(parts.blocks, Settings(torch.device("cuda", 0), torch.bfloat16), found, tokens=32, active=1000)
+    assert on_gpu.total("device") > 0
+    assert not any("slots" in term.what for term in on_gpu.terms if term.tier == "host")
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_every_family_can_be_played_without_memory(family) -> None:
+    parts = take_apart(skeleton(config(family), torch.bfloat16), GROUPS)
+    small, large = (play(parts, torch.bfloat16, rows, 16, 0) for rows in (1, 4))
+    assert large.inputs == 4 * small.inputs > 0
+    assert large.computing > small.computing > 0
