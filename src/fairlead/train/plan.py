@@ -19,6 +19,9 @@ from fairlead.train.schedule import plan
 
 _BUFFERS = 4 * 4 * PIECE * AHEAD
 
+_SCRATCH = 16 << 20
+"""What matrix kernels keep packed and threads keep on stacks: 10 to 40 MiB, by runs of five models with one thread."""
+
 
 @dataclass(frozen=True, slots=True)
 class Term:
@@ -71,6 +74,7 @@ def need(blocks: Sequence[Block], settings: Settings, found: Activations, *, tok
         Term(here, f"{slots} slots for weights of layers", slots * widest * width),
         *step,
         Term("host", "pieces of the store", _BUFFERS),
+        Term("host", "scratch of kernels and threads", _SCRATCH),
     ]
     more = filling - sum(term.bytes for term in step)
     if on_host and more > 0:
