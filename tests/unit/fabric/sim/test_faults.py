@@ -56,8 +56,9 @@ def test_paths_over_a_dead_switch_return_when_it_does():
 def test_lost_packets_are_sent_again():
     played = play(MRC_64 + LONG + fault('kind = "loss"\nplane = 0\nt0 = 0\nt1 = 1\nloss = 0.2'))
     uplink = played.setup.shape.uplink_port(0, 0, 1)
-    lost = played.world.tables["counts"][uplink, at.CN_LOST]  # data; SACKs are lost on the way back too
-    assert 0 < lost <= played.results.counters.retransmitted
+    lost = played.world.tables["counts"][uplink, at.CN_LOST]  # mostly data, now and then a SACK or a probe of a bad EV
+    assert 0 < lost <= 1.25 * played.results.counters.retransmitted
+    assert played.results.counters.timeouts == 0
     assert planes(played, 200, 400) == pytest.approx([1, 1, 1, 1], abs=0.05)
 
 
