@@ -176,7 +176,7 @@ def large(folder: Path, tokens: int, steps: int, heap_gib: float, config: LlamaC
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["pairs", "large"])
+    parser.add_argument("what", choices=["pairs", "large"], nargs="?", default="pairs")
     parser.add_argument("--store", type=Path, default=Path("/tmp/fairlead-train-bench/store"))
     parser.add_argument("--tokens", default="256,512,1024")
     parser.add_argument("--num", type=int, default=4)

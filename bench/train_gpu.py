@@ -594,6 +594,9 @@ def main() -> None:
     parser.add_argument("--no-clip", action="store_true", help="in the section seven")
     parser.add_argument("--threads", type=int, default=0, help="of the CPU; default: all but two")
     args = parser.parse_args()
+    if not CUDA and not args.smoke:
+        say("end", skipped="torch finds no GPU here; --smoke plays everything on the CPU")
+        return
     if os.environ.get("OUT"):
         OUT = (Path(os.environ["OUT"]) / "train_gpu.jsonl").open("a", encoding="utf-8")
     torch.set_num_threads(args.threads or max(1, len(os.sched_getaffinity(0)) - 2))

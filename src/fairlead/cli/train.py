@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 from fairlead.cli.common import Common
 from fairlead.cli.output import Answer, session
+from fairlead.records.verdict import Verdict
 
 if TYPE_CHECKING:
     from fairlead.train.session import Session
@@ -20,7 +21,7 @@ def estimate(
 ) -> Answer:
     """What a run would take: memory term by term, disk, what a step reads, writes and computes. Nothing is begun.
 
-    Exit code 2 where it does not fit, with the shortfall.
+    Exit code 3 where it does not fit, with the shortfall.
 
     Parameters
     ----------
@@ -47,12 +48,16 @@ def estimate(
         ["written to it", size(need.written_bytes)],
         ["computed", f"{need.work_flop / 1e12:,.3g} TFLOP, the second forward included"],
     ]
-    head = f"{plan.params:,} parameters, {plan.schedule.num_blocks} layers through {plan.schedule.num_slots} slots"
+    head = f"{plan.params:,} parameters, {plan.schedule.num_blocks} layers, slots for {plan.schedule.num_slots}"
     parts = [head, table(["WHERE", "WHAT", "SIZE"], rows), table(["A STEP", ""], step)]
+    short = plan.shortfall
+    if short is not None:
+        parts.append(f"it does not fit: {short.message}")
     if schedule:
         parts.append(str(plan.schedule))
     return Answer(
         schema="fairlead.train-estimate/1",
+        verdict=Verdict.FAIL if short is not None else Verdict.PASS,
         text="\n\n".join(parts),
         body={
             "params": plan.params,
@@ -64,7 +69,7 @@ def estimate(
             "written_bytes": need.written_bytes,
             "work_flop": need.work_flop,
         },
-        hints=[f"fairlead train run {config}"],
+        hints=[short.hint if short is not None else f"fairlead train run {config}"],
     )
 
 

@@ -10,31 +10,40 @@ from typing import TYPE_CHECKING
 from fairlead.base.lazy import lazy
 
 if TYPE_CHECKING:
+    from fairlead.train.config import Config, load
     from fairlead.train.engine import Engine, Result, Settings, random_values, seed_of
     from fairlead.train.layout import Group
     from fairlead.train.model import skeleton, take_apart
     from fairlead.train.optimizer import AdamW, rate
     from fairlead.train.schedule import Schedule, hazards, plan
+    from fairlead.train.session import Progress, Session, estimate
 
 __getattr__ = lazy(
     __name__,
     {
+        "config": ("Config", "load"),
         "engine": ("Engine", "Result", "Settings", "random_values", "seed_of"),
         "layout": ("Group",),
         "model": ("skeleton", "take_apart"),
         "optimizer": ("AdamW", "rate"),
         "schedule": ("Schedule", "hazards", "plan"),
+        "session": ("Progress", "Session", "estimate"),
     },
 )
 
 __all__ = [
     "AdamW",
+    "Config",
     "Engine",
     "Group",
+    "Progress",
     "Result",
     "Schedule",
+    "Session",
     "Settings",
+    "estimate",
     "hazards",
+    "load",
     "plan",
     "random_values",
     "rate",

@@ -42,6 +42,8 @@ class Data(Struct, frozen=True, kw_only=True):
     """The same shape; -100 is no target. Without it every token is predicted from those before it."""
     attention_mask: str = ""
     """The same shape, 1 for real tokens and 0 for padding."""
+    position_ids: str = ""
+    """The same shape; where it begins anew another text does, packed into the same sample, and sees none before it."""
     order: Literal["file", "shuffled"] = "shuffled"
     """Samples as they come, or each epoch in another order that the seed decides."""
 

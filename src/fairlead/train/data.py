@@ -23,7 +23,8 @@ class Tokens:
         self.shuffled = data.order == "shuffled"
         self.arrays = {"input_ids": _mapped(base / data.tokens)}
         shape = self.arrays["input_ids"].shape
-        for key, name in (("labels", data.labels), ("attention_mask", data.attention_mask)):
+        beside = {key: getattr(data, key) for key in ("labels", "attention_mask", "position_ids")}
+        for key, name in beside.items():
             if name:
                 self.arrays[key] = _mapped(base / name)
                 if self.arrays[key].shape != shape:

@@ -22,6 +22,8 @@ _BUFFERS = 4 * 4 * PIECE * AHEAD
 _SCRATCH = 16 << 20
 """What matrix kernels keep packed and threads keep on stacks: 10 to 40 MiB, by runs of five models with one thread."""
 
+_NAMES = {"host": "host memory", "device": "device memory", "disk": "room on the store's disk"}
+
 
 @dataclass(frozen=True, slots=True)
 class Term:
@@ -71,7 +73,7 @@ def need(blocks: Sequence[Block], settings: Settings, found: Activations, *, tok
     filling = 8 * max(block.numel for block in blocks)
     terms = [
         Term(here, "weights outside the layers", blocks[0].numel * width),
-        Term(here, f"{slots} slots for weights of layers", slots * widest * width),
+        Term(here, f"weights of layers, slots: {slots}", slots * widest * width),
         *step,
         Term("host", "pieces of the store", _BUFFERS),
         Term("host", "scratch of kernels and threads", _SCRATCH),
@@ -109,6 +111,6 @@ def check(found: Need, limits: dict[str, int]) -> None:
             short = f"{total / 2**30:.2f} GiB are needed, {limit / 2**30:.2f} may be used"
             raise TrainError(
                 "train/too-little-memory",
-                f"the plan needs {(total - limit) / 2**30:.2f} GiB more {tier} memory: {short} ({most})",
+                f"the plan needs {(total - limit) / 2**30:.2f} GiB more {_NAMES[tier]}: {short} ({most})",
                 hint="fewer rows, more accumulation, head_tokens, fewer slots; or a larger [memory] budget",
             )

@@ -94,8 +94,9 @@ class Session:
             checkpoint.load_buffers()
         parts = take_apart(model, config.groups)
         tokens = Tokens(config, base)
-        settings = fitted(config, base, parts, tokens).settings
-        engine = Engine(parts, replace(settings, run=_run(config, parts, tokens)))
+        plan = fitted(config, base, parts, tokens)
+        check(plan.need, plan.limits)
+        engine = Engine(parts, replace(plan.settings, run=_run(config, parts, tokens)))
         try:
             if not engine.filled:
                 random = random_values(parts, config.run.seed, torch.device("cpu"))
@@ -193,9 +194,18 @@ class Plan:
     """Of a step."""
     schedule: Schedule
 
+    @property
+    def shortfall(self) -> TrainError | None:
+        """Why it does not fit; None where it does."""
+        try:
+            check(self.need, self.limits)
+        except TrainError as error:
+            return error
+        return None
+
 
 def fitted(config: Config, base: Path, parts: Parts, tokens: Tokens) -> Plan:
-    """The plan with the most slots that fits. Raises TrainError, with the shortfall, where none does."""
+    """The plan with the most slots that fits, else the smallest."""
     settings = settings_of(config, base)
     found = play(parts, settings.dtype, config.run.rows, tokens.length, settings.head_tokens)
     num = config.run.rows * config.run.accumulation * tokens.length
@@ -203,9 +213,8 @@ def fitted(config: Config, base: Path, parts: Parts, tokens: Tokens) -> Plan:
     for slots in (config.memory.slots,) if config.memory.slots else (3, 2, 1):
         settings = replace(settings, slots=slots)
         needed = need(parts.blocks, settings, found, tokens=num, active=active_params(parts))
-        if all(needed.total(tier) <= limit for tier, limit in limits.items()):
+        if all(needed.total(tier) <= limit for tier, limit in limits.items() if tier != "disk"):
             break
-    check(needed, limits)
     params = sum(param.numel for block in parts.blocks for param in block.params)
     schedule = make_schedule(parts.num_layers, min(settings.slots, parts.num_layers))
     return Plan(settings, needed, limits, params, num, schedule)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
+transformers = pytest.importorskip("transformers")
 
 from fairlead.errors import TrainError  # noqa: E402
 from fairlead.train import Settings, skeleton, take_apart  # noqa: E402
@@ -67,6 +67,49 @@ def test_a_gpu_has_memory_of_its_own() -> None:
     on_gpu = need(parts.blocks, Settings(torch.device("cuda", 0), torch.bfloat16), found, tokens=32, active=1000)
     assert on_gpu.total("device") > 0
     assert not any("slots" in term.what for term in on_gpu.terms if term.tier == "host")
+
+
+GPU = torch.device("cuda", 0)
+
+
+def played(shape, tokens, **settings):
+    parts = take_apart(skeleton(shape, torch.bfloat16), GROUPS)
+    made = Settings(GPU, torch.bfloat16, **settings)
+    found = play(parts, torch.bfloat16, tokens // 2048, 2048, made.head_tokens)
+    return need(parts.blocks, made, found, tokens=tokens, active=1000)
+
+
+def llama(**more):
+    sizes = {"hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32, "vocab_size": 32000}
+    return transformers.LlamaConfig(**{**sizes, "num_hidden_layers": 4, "max_position_embeddings": 4096, **more})
+
+
+def test_depth_adds_inputs_of_layers_to_the_device_and_nothing_else() -> None:
+    flat = []
+    for layers in (4, 8):
+        terms = played(llama(num_hidden_layers=layers), 8192, head_tokens=1024).terms
+        flat.append(sum(t.bytes for t in terms if t.tier == "device" and not t.what.startswith("inputs")))
+    assert flat[1] == pytest.approx(flat[0], rel=0.01)
+
+
+def test_a_layer_of_175b_shape_trains_within_35_gib() -> None:
+    wide = transformers.OPTConfig(
+        hidden_size=12288,
+        word_embed_proj_dim=12288,
+        ffn_dim=49152,
+        num_hidden_layers=2,
+        num_attention_heads=96,
+        vocab_size=512,
+        dropout=0.0,
+    )
+    assert played(wide, 8192, slots=2).total("device") < 35 * 2**30
+
+
+def test_a_vocabulary_of_262_thousand_never_has_all_its_logits() -> None:
+    many = llama(vocab_size=262_144, hidden_size=256, intermediate_size=512, num_attention_heads=4)
+    logits = 16_384 * 262_144 * 4
+    assert played(many, 16_384, head_tokens=512).total("device") < logits / 4
+    assert played(many, 16_384).total("device") > logits
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM  # noqa: E402
 from fairlead.errors import SpecError, TrainError  # noqa: E402
 from fairlead.train import disk, rate  # noqa: E402
 from fairlead.train.config import load  # noqa: E402
-from fairlead.train.session import Session, active_params  # noqa: E402
+from fairlead.train.session import Session, active_params, estimate  # noqa: E402
 from support.families import config as tiny  # noqa: E402
 from support.training import train_plainly  # noqa: E402
 
@@ -179,6 +179,19 @@ def test_what_cannot_be_used_is_said(break_it, code, what, tmp_path) -> None:
     assert found.value.code == code
 
 
+def test_what_does_not_fit_is_told_by_the_estimate_and_refused_before_anything_is_made(tmp_path) -> None:
+    prepare(tmp_path, text=TEXT + "\n[memory]\nhost_gib = 0.01\n")
+    plan = estimate(load(tmp_path / "train.toml"), tmp_path)
+    assert plan.settings.slots == 1
+    assert plan.shortfall is not None
+    assert "more host memory" in plan.shortfall.message
+    with pytest.raises(TrainError, match="more host memory"):
+        opened(tmp_path)
+    assert not (tmp_path / "store").exists()
+    (tmp_path / "train.toml").write_text(TEXT + "\n[memory]\nhost_gib = 1\n")
+    assert estimate(load(tmp_path / "train.toml"), tmp_path).shortfall is None
+
+
 def test_a_missing_weight_is_named(tmp_path) -> None:
     prepare(tmp_path)
     path = tmp_path / "model/model.safetensors.index.json"
@@ -214,6 +227,41 @@ def test_random_first_weights_masks_and_labels(tmp_path) -> None:
     assert bool((batch["labels"][:, 9:] == -100).all())
     assert torch.equal(batch["labels"][:, :9], batch["input_ids"][:, :9])
     assert [step.tokens for step in steps] == [4 * 9] * 2
+
+
+def test_packed_texts_do_not_see_each_other(tmp_path) -> None:
+    prepare(tmp_path, text=TEXT.replace('order = "shuffled"', 'order = "file"\nposition_ids = "positions.npy"'))
+    positions = np.tile(np.concatenate([np.arange(5), np.arange(7)]), (11, 1))
+    np.save(tmp_path / "positions.npy", positions)
+    with opened(tmp_path) as run:
+        first = next(run.train(1)).result.loss
+    tokens = np.load(tmp_path / "tokens.npy")
+    tokens[:, 2] = (tokens[:, 2] + 1) % 90  # what stands before a text decides nothing in it
+    np.save(tmp_path / "tokens.npy", tokens)
+    labels = np.where(positions < 1, -100, tokens)
+    labels[:, :5] = -100
+    (tmp_path / "store").rename(tmp_path / "before")
+    np.save(tmp_path / "labels.npy", labels)
+    config = (tmp_path / "train.toml").read_text()
+    (tmp_path / "train.toml").write_text(config.replace("[run]", 'labels = "labels.npy"\n[run]'))
+    losses_of = []
+    for change in (0, 3):
+        tokens[:, 1] = (tokens[:, 1] + change) % 90
+        np.save(tmp_path / "tokens.npy", tokens)
+        with opened(tmp_path) as run:
+            losses_of.append(next(run.train(1)).result.loss)
+        (tmp_path / "store").rename(tmp_path / f"after-{change}")
+    assert losses_of[0] == losses_of[1] != first
+
+
+def test_the_same_samples_that_plain_training_would_take(tmp_path) -> None:
+    prepare(tmp_path)
+    with opened(tmp_path) as run:
+        first, second = run.tokens.step(0), run.tokens.step(1)
+    order = np.random.default_rng([7, 0]).permutation(11)
+    stored = np.load(tmp_path / "tokens.npy")
+    drawn = np.concatenate([batch["input_ids"].numpy() for batch in (*first, *second)])
+    assert np.array_equal(drawn, stored[order[:8]])
 
 
 def test_each_epoch_has_each_sample_once_and_its_own_order(tmp_path) -> None:
