@@ -31,9 +31,9 @@ TEXT = """\
 # Equal to the bit: {num} families
 
 {date}, `bench/train_exact.py`: torch {torch}, transformers {library}, CPU, one thread. Tiny random models of each
-family, {steps} steps from the store on disk, beside plain training in memory: accumulation 2, warm-up, clipping, weight
-decay by groups, dropout where the family has it. "Equal" is `torch.equal` on the loss and norm of every step, and on p, m
-and v of every tensor at the end; bf16 computes in bf16 from fp32 parameters.
+family, {steps} steps from the store on disk, beside plain training in memory: accumulation 2, warm-up, clipping, groups
+with and without weight decay, dropout where the family has it. "Equal" is `torch.equal` on loss and norm of every step,
+and on p, m and v of every tensor at the end; bf16 computes in bf16 from fp32 parameters.
 
 | family | class | tensors | fp32 | bf16 |
 |---|---|---|---|---|
