@@ -97,20 +97,18 @@ def pids(paths: Sequence[str]) -> list[int]:
     return sorted(found)
 
 
-def kill(paths: Sequence[str]) -> None:
-    """SIGKILL everything in a host's cgroups, also what forks meanwhile."""
+def kill(paths: Sequence[str], *, limit_s: float = 10.0) -> None:
+    """SIGKILL everything in a host's cgroups, also what forks meanwhile, and wait until it is gone."""
+    deadline = time.monotonic() + limit_s
     for path in map(Path, paths):
-        if (path / "cgroup.kill").exists():
-            with contextlib.suppress(FileNotFoundError):
-                (path / "cgroup.kill").write_text("1")
-            continue
-        for _ in range(100):
-            alive = pids([str(path)])
-            if not alive:
-                break
-            for pid in alive:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        while (alive := pids([str(path)])) and time.monotonic() < deadline:
+            if (path / "cgroup.kill").exists():
+                with contextlib.suppress(FileNotFoundError):
+                    (path / "cgroup.kill").write_text("1")
+            else:
+                for pid in alive:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
             time.sleep(0.002)
 
 
