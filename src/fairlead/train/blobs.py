@@ -129,3 +129,11 @@ def damaged(path: Path, what: str) -> TrainError:
         f"{path} {what}: the state is damaged",
         hint="go back to a copy, or start afresh in another store",
     )
+
+
+def other_run(folder: Path) -> TrainError:
+    """A state that belongs to something else."""
+    text = f"{folder} holds the state of another model or other hyper-parameters"
+    return TrainError(
+        "train/other-run", text, hint="resume with the configuration of its beginning, or choose another store"
+    )

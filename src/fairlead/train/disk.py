@@ -29,9 +29,8 @@ from typing import Any
 import msgspec
 import torch
 
-from fairlead.errors import TrainError
 from fairlead.records.stagestate import StageState
-from fairlead.train.blobs import PAGE, BlobFile, damaged, digest, memory_of, pages
+from fairlead.train.blobs import PAGE, BlobFile, damaged, digest, memory_of, other_run, pages
 from fairlead.train.lanes import Lanes, Mark
 from fairlead.train.layout import Block
 from fairlead.train.memory import arena, release
@@ -160,11 +159,7 @@ class DiskStore:
         self.manifest = self.state.read()
         create = self.manifest is None
         if self.manifest is not None and self.manifest.run != self.run:
-            raise TrainError(
-                "train/other-run",
-                f"{self.folder} holds the state of another model or other hyper-parameters",
-                hint="resume with the configuration it was begun with, or choose another store",
-            )
+            raise other_run(self.folder)
         if create:
             for name in ("outer", "layers", "frozen", "gradients"):  # of a run that was killed before its first commit
                 (self.folder / f"{name}.bin").unlink(missing_ok=True)

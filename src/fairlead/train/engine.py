@@ -31,6 +31,7 @@ from fairlead.train.memory import arena
 from fairlead.train.optimizer import AdamW, Moment, clip_factor
 from fairlead.train.ring import Ring
 from fairlead.train.schedule import hazards, plan
+from fairlead.train.snapshots import Snapshots
 
 STAGING = 1 << 26
 """fp32 elements that pass through device memory at once on their way to a narrower dtype: 256 MiB."""
@@ -54,6 +55,8 @@ class Settings:
     """Blocks whose state stays on the device."""
     store: Path | None = None
     """The folder on disk where the state of all blocks lives; without one it ends with the engine."""
+    snapshots: Path | None = None
+    """Without a store: the folder where `save` writes the state, and where it is found again."""
     run: str = ""
     """What the store belongs to; one that belongs to something else is refused."""
     head_tokens: int = 0
@@ -137,6 +140,7 @@ class Engine:
         staging = torch.zeros(min(widest, STAGING), device=settings.device) if narrow else None
 
         self.store: DiskStore | None = None
+        self.snapshots: Snapshots | None = None
         if settings.store is not None:
             assert not settings.on_device
             self.store = DiskStore(settings.store, blocks, self.lanes, self._gradient_dtype, settings.run)
@@ -152,8 +156,13 @@ class Engine:
                 return OnDevice(blocks[index], self.lanes, dtype)
             return InHost(blocks[index], self.lanes, dtype, staging)
 
+        if settings.snapshots is not None:
+            self.snapshots = Snapshots(settings.snapshots, blocks, settings.run)
         with ThreadPoolExecutor(8) as pool:  # the kernel takes its time to find and pin pages
             self.homes = list(pool.map(home, range(len(blocks))))
+        if self.snapshots is not None and self.snapshots.taken is not None:
+            self.snapshots.restore(self.homes)
+            self.steps, self.counts = self.snapshots.taken.steps, dict(self.snapshots.taken.counts)
 
     def _weights_on_device(self, index: int) -> torch.Tensor:
         home = self.homes[index]
@@ -182,8 +191,16 @@ class Engine:
 
     @property
     def filled(self) -> bool:
-        """Whether the store already holds a state to go on from."""
-        return self.store is not None and self.store.manifest is not None
+        """Whether store or snapshots already held a state to go on from."""
+        held = self.snapshots is not None and self.snapshots.taken is not None
+        return held or (self.store is not None and self.store.manifest is not None)
+
+    def save(self, result: Result) -> None:
+        """Take a snapshot after the step that gave this result."""
+        assert self.snapshots is not None
+        self.flush()
+        self.lanes.settle()
+        self.snapshots.take(self.steps, self.homes, self.counts, (result.loss, result.grad_norm))
 
     # one step
 
@@ -399,6 +416,8 @@ class Engine:
             home.close()
         if self.store is not None:
             self.store.close()
+        if self.snapshots is not None:
+            self.snapshots.close()
         self._shells, self._resident = [], {}
 
 

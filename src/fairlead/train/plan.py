@@ -52,7 +52,7 @@ class Need:
 
 
 def need(blocks: Sequence[Block], settings: Settings, found: Activations, *, tokens: int, active: int) -> Need:
-    """What a run with a store needs; `tokens` of a whole step, `active` parameters a token meets."""
+    """What a run needs; `tokens` of a whole step, `active` parameters a token meets."""
     width = settings.dtype.itemsize
     micro = settings.accumulation
     layers = blocks[1:]
@@ -91,6 +91,10 @@ def need(blocks: Sequence[Block], settings: Settings, found: Activations, *, tok
     frozen = sum(block.numel - block.trained for block in blocks)
     kept = sum(block.trained * (gradient if block.index else 4) for block in blocks)
     spare = 12 * (trained + blocks[0].trained)
+    if settings.store is None:
+        held = (Term("host", "parameters and moments", 12 * total + 4 * frozen), Term("host", "gradients", kept))
+        snapshots = Term("disk", "two snapshots of parameters and moments", 2 * (12 * total + 4 * frozen))
+        return Need((*terms, *held, snapshots), 0, 0, 8.0 * active * tokens)
     terms += [
         Term("disk", "parameters and moments", 12 * total + 4 * frozen),
         Term("disk", "spare slots", spare + 12 * sum(trained - block.trained for block in layers)),

@@ -137,6 +137,9 @@ class Session:
             seconds = time.perf_counter() - begin
             real = sum(int(batch.get("attention_mask", torch.ones_like(batch["input_ids"])).sum()) for batch in batches)
             progress = Progress(result, lr, real, seconds, 6.0 * active * real / seconds / 1e12)
+            every = self.config.run.save_every
+            if self.engine.snapshots is not None and (self.done == end or (every and self.done % every == 0)):
+                self.engine.save(result)
             with disk_errors(self.metrics), self.metrics.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(progress.line()) + "\n")
             yield progress
@@ -161,9 +164,10 @@ class Session:
         """Only committed steps stay; one that was killed before it could be told is told by what its commit says."""
         lines = self.metrics.read_text(encoding="utf-8").splitlines() if self.metrics.exists() and self.done else []
         whole = [line for line in lines if line.endswith("}") and json.loads(line)["step"] < self.done]
-        store = self.engine.store
-        if store is not None and store.manifest is not None and len(whole) == self.done - 1:
-            told = {"step": self.done - 1, "loss": store.manifest.loss, "grad_norm": store.manifest.grad_norm}
+        store, snapshots = self.engine.store, self.engine.snapshots
+        last = store.manifest if store is not None else snapshots.taken if snapshots is not None else None
+        if last is not None and len(whole) == self.done - 1:
+            told = {"step": self.done - 1, "loss": last.loss, "grad_norm": last.grad_norm}
             whole.append(json.dumps(told))
         write_atomic(self.metrics, "".join(line + "\n" for line in whole))
 
@@ -209,7 +213,7 @@ def fitted(config: Config, base: Path, parts: Parts, tokens: Tokens) -> Plan:
     settings = settings_of(config, base)
     found = play(parts, settings.dtype, config.run.rows, tokens.length, settings.head_tokens)
     num = config.run.rows * config.run.accumulation * tokens.length
-    limits = limits_of(config, settings)
+    limits = limits_of(config, base, settings)
     for slots in (config.memory.slots,) if config.memory.slots else (3, 2, 1):
         settings = replace(settings, slots=slots)
         needed = need(parts.blocks, settings, found, tokens=num, active=active_params(parts))
@@ -226,7 +230,7 @@ def estimate(config: Config, base: Path) -> Plan:
     return fitted(config, base, parts, Tokens(config, base))
 
 
-def limits_of(config: Config, settings: Settings) -> dict[str, int]:
+def limits_of(config: Config, base: Path, settings: Settings) -> dict[str, int]:
     """What may be used of each memory: the budget, else what is free now."""
     memory = config.memory
     lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
@@ -234,8 +238,7 @@ def limits_of(config: Config, settings: Settings) -> dict[str, int]:
     limits = {"host": int(memory.host_gib * 2**30) or free}
     if settings.device.type == "cuda":
         limits["device"] = int(memory.device_gib * 2**30) or torch.cuda.mem_get_info(settings.device)[0]
-    store = settings.store
-    assert store is not None
+    store = base / config.run.store
     place = next(path for path in (store, *store.absolute().parents) if path.exists())
     held = sum(file.stat().st_blocks * 512 for file in store.glob("*.bin")) if store.exists() else 0
     limits["disk"] = shutil.disk_usage(place).free + held
@@ -253,7 +256,8 @@ def settings_of(config: Config, base: Path, *, run: str = "") -> Settings:
         rule=AdamW(chosen.lr, chosen.beta1, chosen.beta2, chosen.eps),
         slots=config.memory.slots or 3,
         head_tokens=config.memory.head_tokens,
-        store=base / config.run.store,
+        store=base / config.run.store if config.run.keep == "disk" else None,
+        snapshots=base / config.run.store if config.run.keep == "memory" else None,
         run=run,
     )
 
@@ -298,7 +302,7 @@ def _run(config: Config, parts: Parts, tokens: Tokens) -> str:
         config.model.compute,
         repr(config.groups),
         repr(config.optimizer),
-        repr((config.run.rows, config.run.accumulation, config.run.seed, config.data.order)),
+        repr((config.run.keep, config.run.rows, config.run.accumulation, config.run.seed, config.data.order)),
         repr(tokens.arrays["input_ids"].shape),
         repr(config.run.steps if config.optimizer.schedule != "constant" else None),
     ]

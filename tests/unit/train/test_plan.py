@@ -27,7 +27,7 @@ CPU = torch.device("cpu")
 def needed(**settings):
     parts = take_apart(skeleton(config("llama"), torch.float32), GROUPS)
     found = play(parts, torch.float32, 2, 16, settings.get("head_tokens", 0))
-    return need(parts.blocks, Settings(CPU, **settings), found, tokens=32, active=1000)
+    return need(parts.blocks, Settings(CPU, **{"store": Path("store"), **settings}), found, tokens=32, active=1000)
 
 
 def measured(name, tmp_path):
@@ -61,10 +61,17 @@ def test_what_does_not_fit_is_refused_with_the_shortfall() -> None:
     assert refused.value.code == "train/too-little-memory"
 
 
+def test_state_in_memory_needs_memory_and_two_snapshots() -> None:
+    here, there = needed(store=None), needed()
+    state = there.total("disk") - sum(term.bytes for term in there.terms if term.what == "spare slots")
+    assert here.total("host") - there.total("host") == state
+    assert here.read_bytes == here.written_bytes == 0
+
+
 def test_a_gpu_has_memory_of_its_own() -> None:
     parts = take_apart(skeleton(config("llama"), torch.bfloat16), GROUPS)
     found = play(parts, torch.bfloat16, 2, 16, 0)
-    on_gpu = need(parts.blocks, Settings(torch.device("cuda", 0), torch.bfloat16), found, tokens=32, active=1000)
+    on_gpu = need(parts.blocks, Settings(GPU, torch.bfloat16, store=Path("store")), found, tokens=32, active=1000)
     assert on_gpu.total("device") > 0
     assert not any("slots" in term.what for term in on_gpu.terms if term.tier == "host")
 
@@ -74,7 +81,7 @@ GPU = torch.device("cuda", 0)
 
 def played(shape, tokens, **settings):
     parts = take_apart(skeleton(shape, torch.bfloat16), GROUPS)
-    made = Settings(GPU, torch.bfloat16, **settings)
+    made = Settings(GPU, torch.bfloat16, store=Path("store"), **settings)
     found = play(parts, torch.bfloat16, tokens // 2048, 2048, made.head_tokens)
     return need(parts.blocks, made, found, tokens=tokens, active=1000)
 

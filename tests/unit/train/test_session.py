@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import tempfile
@@ -137,6 +138,49 @@ def test_stopped_and_gone_on_with(tmp_path) -> None:
     with opened(tmp_path, resume=True) as run:  # its last line was lost, half a line came after
         list(run.train())
     assert losses(tmp_path) == whole
+
+
+@pytest.mark.parametrize("keep", ["disk", "memory"])
+def test_where_the_state_is_kept_changes_nothing(keep, tmp_path) -> None:
+    prepare(tmp_path)
+    with opened(tmp_path) as run:
+        list(run.train())
+        whole = {name: {kind: t.clone() for kind, t in kinds.items()} for name, kinds in run.state()}
+    told = losses(tmp_path)
+    (tmp_path / "store").rename(tmp_path / "before")
+    (tmp_path / "train.toml").write_text(TEXT.replace("[run]", f'[run]\nkeep = "{keep}"\nsave_every = 2'))
+    with opened(tmp_path) as run:
+        steps = run.train()
+        for _ in range(3):
+            next(steps)
+    with opened(tmp_path, resume=True) as run:  # the third step was not saved from memory
+        assert run.done == (2 if keep == "memory" else 3)
+        list(run.train())
+        state = dict(run.state())
+    assert losses(tmp_path) == told
+    assert [name for name in whole if any(not torch.equal(whole[name][k], state[name][k]) for k in "pmv")] == []
+
+
+def test_a_snapshot_that_was_killed_or_damaged(tmp_path, monkeypatch) -> None:
+    prepare(tmp_path, text=TEXT.replace("[run]", '[run]\nkeep = "memory"\nsave_every = 1'))
+    with opened(tmp_path) as run:
+        list(run.train(2))
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fdatasync", broken)
+            with pytest.raises(TrainError, match="cannot be written"):
+                next(run.train())
+    with opened(tmp_path, resume=True) as run:
+        assert run.done == 2
+    newest = tmp_path / "store" / "snapshot-1.bin"
+    raw = bytearray(newest.read_bytes())
+    raw[4096 * 3 + 5] ^= 1
+    newest.write_bytes(raw)
+    with pytest.raises(TrainError, match="holds another state of block 0"):
+        opened(tmp_path, resume=True)
+
+
+def broken(_handle):
+    raise OSError(errno.EIO, "broken")
 
 
 def test_the_rest_is_refused_by_name(tmp_path) -> None:

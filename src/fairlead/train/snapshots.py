@@ -1,0 +1,159 @@
+"""State that lives in memory, written to disk from time to time: two files in turns, and a manifest that says which.
+
+A snapshot is taken between steps, when all updates are done; the other file is not touched, so a run that is killed
+while it writes goes on from the snapshot before.
+
+Must not know: layers, where a home is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+import torch
+
+from fairlead.records.stagestate import StageState
+from fairlead.train.blobs import PAGE, BlobFile, damaged, digest, memory_of, other_run, pages
+from fairlead.train.homes import Home
+from fairlead.train.layout import Block
+from fairlead.train.memory import arena
+
+PIECE = 1 << 20
+"""Elements that one thread has in its hands: 4 MiB."""
+_THREADS = 4
+_HOST = torch.device("cpu")
+
+
+class Taken(msgspec.Struct, frozen=True, kw_only=True):
+    """The manifest."""
+
+    steps: int
+    run: str
+    file: int
+    """0 or 1."""
+    counts: dict[str, int]
+    digests: list[list[int]]
+    """Of p, m and v, by block."""
+    loss: float = 0.0
+    grad_norm: float = 0.0
+    """Of the last step."""
+
+
+class Snapshots:
+    """The folder of one training run."""
+
+    def __init__(self, folder: Path, blocks: Sequence[Block], run: str) -> None:
+        self.folder = folder
+        self.blocks = blocks
+        self.run = run
+        self.state = StageState(folder / "manifest.json", Taken, schema="fairlead.train-snapshot/1")
+        self._turn = self.state.turn()
+        self._turn.__enter__()
+        self.starts = [0]
+        for block in blocks:
+            self.starts.append(self.starts[-1] + sum(pages(4 * numel) for numel in _numels(block)))
+        try:
+            self.taken = self.state.read()
+        except BaseException:
+            self.close()
+            raise
+        if self.taken is not None and self.taken.run != run:
+            self.close()
+            raise other_run(folder)
+        if self.taken is None:
+            for which in (0, 1):  # of a run that was killed before its first snapshot was whole
+                self._path(which).unlink(missing_ok=True)
+
+    def take(self, steps: int, homes: Sequence[Home], counts: Mapping[str, int], told: tuple[float, float]) -> None:
+        """Write the state after a step; on return it is what a later run begins with."""
+        which = 1 - self.taken.file if self.taken is not None else 0
+        file = self._file(which)
+        try:
+            found = self._all(file, homes, write=True)
+            file.sync()
+        finally:
+            file.close()
+        taken = Taken(
+            steps=steps,
+            run=self.run,
+            file=which,
+            counts=dict(counts),
+            digests=found,
+            loss=told[0],
+            grad_norm=told[1],
+        )
+        self.state.write(taken)
+        handle = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        self.taken = taken
+
+    def restore(self, homes: Sequence[Home]) -> None:
+        """Put what was taken last into homes. Raises TrainError where it is not what was written."""
+        assert self.taken is not None
+        file = self._file(self.taken.file)
+        try:
+            found = self._all(file, homes, write=False)
+        finally:
+            file.close()
+        for block, (was, now) in enumerate(zip(self.taken.digests, found, strict=True)):
+            if was != now:
+                raise damaged(file.path, f"holds another state of block {block} than was written")
+
+    def close(self) -> None:
+        """Let others have it."""
+        self._turn.__exit__(None, None, None)
+
+    def _file(self, which: int) -> BlobFile:
+        path = self._path(which)
+        return BlobFile(path, max(PAGE, self.starts[-1]), create=not path.exists())
+
+    def _path(self, which: int) -> Path:
+        return self.folder / f"snapshot-{which}.bin"
+
+    def _all(self, file: BlobFile, homes: Sequence[Home], *, write: bool) -> list[list[int]]:
+        """Every array of every block to or from its place; their digests."""
+        buffers = [arena(PIECE, torch.float32, _HOST) for _ in range(_THREADS)]
+
+        def one(job: tuple[torch.Tensor, int, int, int]) -> int:
+            flat, begin, size, offset = job
+            buffer = buffers.pop()
+            try:
+                piece, raw = buffer[:size], memory_of(buffer)[: pages(4 * size)]
+                if write:
+                    piece.copy_(flat[begin : begin + size])
+                    file.write(raw, offset)
+                else:
+                    file.read(raw, offset)
+                    flat[begin : begin + size].copy_(piece)
+                return digest(piece, 4 * begin)
+            finally:
+                buffers.append(buffer)
+
+        found = []
+        with ThreadPoolExecutor(_THREADS, "snapshot") as pool:
+            for home, start in zip(homes, self.starts, strict=False):
+                arrays, offset, sums = home.state(), start, []
+                for kind in "pmv":
+                    jobs = [
+                        (arrays[kind], begin, size, offset + 4 * begin) for begin, size in _pieces(len(arrays[kind]))
+                    ]
+                    sums.append(sum(pool.map(one, jobs)) % (1 << 64))
+                    offset += pages(4 * len(arrays[kind]))
+                found.append(sums)
+        return found
+
+
+def _numels(block: Block) -> tuple[int, int, int]:
+    return block.numel, block.trained, block.trained
+
+
+def _pieces(numel: int) -> Iterator[tuple[int, int]]:
+    for begin in range(0, numel, PIECE):
+        yield begin, min(PIECE, numel - begin)
