@@ -8,18 +8,27 @@ its place goes before anything found; what it leaves out of a port's device is f
 from __future__ import annotations
 
 import functools
+import ipaddress
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from importlib import resources
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
 from fairlead.records.addressbook import AddressBook, Place, Port
+from fairlead.records.border import shown
 from fairlead.records.facts import Facts, NodeFacts, Unread
+
+Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+BROADCAST = ipaddress.ip_address("255.255.255.255")
+MIN_PREFIX = 16
+"""Of a network that proves anything: a node with a route to half the world owns nothing there."""
+MAX_NAME = 64
+"""Characters of what a rail or device is called; the kernel's own names are shorter (IFNAMSIZ, IB_DEVICE_NAME_MAX)."""
 
 
 class _Kind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -71,14 +80,14 @@ class Interface:
 
 def book_of(facts: Iterable[NodeFacts], reached: Mapping[str, str] | None = None) -> AddressBook:
     """Every node's place. `reached` are addresses by which a scheduler knows nodes, where it does."""
-    places, unread = [], {}
+    facts, places, unread = list(facts), [], {}
     for record in facts:
         try:
             places.append(_place(Facts(record), (reached or {}).get(record.node, "")))
         except Unread as hole:
             places.append(Place(node=record.node))
             unread[record.node] = str(hole)
-    return AddressBook(places=tuple(places), unread=unread)
+    return AddressBook(places=tuple(_reachable(places, facts)), unread=unread)
 
 
 def _place(facts: Facts, reached: str) -> Place:
@@ -185,10 +194,10 @@ def _devices(facts: Facts) -> Iterator[Port]:
         for i, number in enumerate(sorted(_names(facts, "ib.devices", name, "ports"), key=natural)):
             layer = _get(facts, "ib.devices", name, "ports", number, "link_layer")
             yield Port(
-                rail=name if number == "1" else f"{name}/{number}",
+                rail=shown(name if number == "1" else f"{name}/{number}", MAX_NAME),
                 interface=str(netdevs[i]) if i < len(netdevs) else "",
                 device=name,
-                port=int(number) if number.isdigit() else 1,
+                port=int(number) if re.fullmatch("[0-9]{1,5}", number) else 1,
                 link_layer="InfiniBand" if layer == "InfiniBand" else "Ethernet" if layer == "Ethernet" else "",
                 guid=_get(facts, "ib.devices", name, "node_guid"),
                 pci=_get(facts, "ib.devices", name, "pci"),
@@ -204,7 +213,9 @@ def _ports(links: Sequence[Interface], devices: Sequence[Port], default: str) ->
     for name in sorted(by_name, key=natural):
         if kinds[name] == "rdma" and name != default:
             port = owners.get(name, Port(rail=name))
-            yield msgspec.structs.replace(port, rail=name, interface=name, address=by_name[name].address)
+            yield msgspec.structs.replace(
+                port, rail=shown(name, MAX_NAME), interface=name, address=by_name[name].address
+            )
     yield from (port for port in devices if port.interface not in by_name)
 
 
@@ -219,7 +230,63 @@ def _filled_in(said: Port, devices: Iterable[Port]) -> Port:
 
 def natural(name: str) -> tuple[tuple[int, int | str], ...]:
     """Sorts `ib2` before `ib10`."""
-    return tuple((0, int(part)) if part.isdigit() else (1, part) for part in re.findall(r"\d+|\D+", name))
+    parts = re.findall(r"[0-9]{1,18}|[^0-9]+", name)
+    return tuple((0, int(part)) if part[0] in "0123456789" else (1, part) for part in parts)
+
+
+# ---- what a node says is no reason to send to somebody else ----------------------------------------------------------
+
+
+def _reachable(places: Sequence[Place], facts: Sequence[NodeFacts]) -> Iterator[Place]:
+    """The places without addresses that the others must not send to, whatever a node says its own are.
+
+    A unicast address of private use (RFC 6890) may be anybody's of this site. A global one is somebody's in the world:
+    it counts where another node of the run has an interface in its network.
+    """
+    said = {a for place in places for a in (place.address, *(port.address for port in place.ports)) if a}
+    ours: dict[str, set[str]] = {}
+    if any(_scope(address) == "global" for address in said):
+        for record in facts:
+            for network in _networks(Facts(record)):
+                ours.setdefault(network, set()).add(record.node)
+    for place in places:
+        theirs = [ipaddress.ip_network(network) for network, who in ours.items() if who - {place.node}]
+
+        def kept(address: str, theirs: Sequence[Network] = theirs) -> str:
+            scope = _scope(address) if address else ""
+            is_ours = scope == "global" and any(ipaddress.ip_address(address) in network for network in theirs)
+            return address if scope == "site" or is_ours else ""
+
+        own = [kept(port.address) for port in place.ports]
+        if kept(place.address) == place.address and own == [port.address for port in place.ports]:
+            yield place
+            continue
+        ports = tuple(msgspec.structs.replace(p, address=a) for p, a in zip(place.ports, own, strict=True))
+        yield msgspec.structs.replace(place, address=kept(place.address), ports=ports)
+
+
+@functools.lru_cache(1 << 16)
+def _scope(address: str) -> str:
+    """Whose an address can be: `site`, `global`, or nobody's alone (empty)."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return ""
+    if found.is_multicast or found.is_unspecified or found.is_reserved or found == BROADCAST:
+        return ""
+    return "global" if found.is_global else "site"
+
+
+def _networks(facts: Facts) -> Iterator[str]:
+    """The networks of a node's interfaces."""
+    for name in _names(facts, "net.links"):
+        for address in _list(facts, "net.links", name, "addresses"):
+            try:
+                network = ipaddress.ip_network(str(address), strict=False)
+            except ValueError:
+                continue
+            if network.prefixlen >= MIN_PREFIX:
+                yield str(network)
 
 
 # ---- facts, where a hole is nothing ----------------------------------------------------------------------------------

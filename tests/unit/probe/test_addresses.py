@@ -198,3 +198,39 @@ def test_a_file_that_says_nothing_usable_is_passed_over(tmp_path, text):
     nic(m, "eth0", "10.0.0.4/24", HV)
     m.put("/etc/fairlead/place.json", text)
     assert found(m, tmp_path).address == "10.0.0.4"
+
+
+def claims(node: str, *addresses: str, **more) -> NodeFacts:
+    """A node that has these addresses on one interface, by its own word."""
+    link = {"driver": "mlx5_core", "type": "1", "operstate": "up", "pci": "0000:01:00.0", "addresses": list(addresses)}
+    return NodeFacts(node=node, facts={"net": {"links": {"eth0": link, **more}}})
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["8.8.8.8/24", "2001:4860:4860::8888/64", "224.0.0.1/8", "255.255.255.255/32", "0.0.0.0/8", "ff02::1/64", "::/0",
+     "240.0.0.1/4", "8.8.8.8/0", "$(reboot)/24", "-c/24", "8.8.8.8"],
+)  # fmt: skip
+def test_nobody_sends_to_an_address_that_a_node_only_says_is_its_own(address):
+    book = book_of([claims("n1", "10.0.0.1/24"), claims("n2", address), claims("n3", "10.0.0.3/24")])
+    assert [p.address for p in book.places] == ["10.0.0.1", "", "10.0.0.3"]
+
+
+def test_global_addresses_in_a_network_that_others_have_too_are_the_sites_own():
+    book = book_of([claims("n1", "20.1.2.1/24"), claims("n2", "20.1.2.2/24"), claims("n3", "20.9.9.9/32")])
+    assert [p.address for p in book.places] == ["20.1.2.1", "20.1.2.2", ""]
+
+
+def test_a_file_on_the_node_proves_no_address_either():
+    place = {"schema": "fairlead.place/1", "address": "9.9.9.9", "ports": [{"rail": "r1", "address": "1.1.1.1"}]}
+    lying = NodeFacts(node="n2", facts={"net": {"links": {}, "place": place}})
+    book = book_of([claims("n1", "10.0.0.1/24"), lying])
+    assert [(p.address, [q.address for q in p.ports]) for p in book.places] == [("10.0.0.1", ["10.0.0.1"]), ("", [""])]
+
+
+@pytest.mark.parametrize("name", ["³", "9" * 5000, "\x1b[2J", "ib" + "0" * 5000])
+def test_a_name_of_any_kind_is_sorted_and_drawn(name):
+    device = {"netdevs": [], "ports": {name: {"link_layer": "InfiniBand"}}}
+    facts = NodeFacts(node="n1", facts={"net": {"links": {name: {"addresses": []}}}, "ib": {"devices": {name: device}}})
+    (place,) = book_of([facts]).places
+    assert all(port.rail.isprintable() and len(port.rail) < 700 for port in place.ports)
