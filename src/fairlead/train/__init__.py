@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fairlead.train.layout import Group
     from fairlead.train.model import skeleton, take_apart
     from fairlead.train.optimizer import AdamW, rate
-    from fairlead.train.schedule import Schedule, hazards, plan
+    from fairlead.train.schedule import Schedule, hazards
     from fairlead.train.session import Progress, Session, estimate
 
 __getattr__ = lazy(
@@ -26,7 +26,7 @@ __getattr__ = lazy(
         "layout": ("Group",),
         "model": ("skeleton", "take_apart"),
         "optimizer": ("AdamW", "rate"),
-        "schedule": ("Schedule", "hazards", "plan"),
+        "schedule": ("Schedule", "hazards"),
         "session": ("Progress", "Session", "estimate"),
     },
 )
@@ -44,7 +44,6 @@ __all__ = [
     "estimate",
     "hazards",
     "load",
-    "plan",
     "random_values",
     "rate",
     "seed_of",

@@ -50,8 +50,16 @@ class _Baton:
         ]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join()
+        try:
+            for thread in threads:
+                thread.join()
+        except BaseException as exc:  # an interrupt comes to this thread: the others end at their next meeting
+            with self.changed:
+                self.failed = self.failed or exc
+                self.changed.notify_all()
+            for thread in threads:
+                thread.join()
+            raise
         if self.failed is not None:
             raise self.failed
         return self.results

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from threading import Semaphore
 
 import torch
@@ -29,6 +29,7 @@ class Ring:
         self.slots = [arena(numel, dtype, lanes.device) for _ in range(num_slots)]
         self._free = [Semaphore(1) for _ in range(num_slots)]
         self._freed: list[Mark | None] = [None] * num_slots
+        self._is_abandoned = False
         self._visits: tuple[Visit, ...] = ()
         self._ready: list[Future[Mark]] = []
         self._at = 0
@@ -60,7 +61,7 @@ class Ring:
                 if visit.load:
                     if visit.forward:
                         updated(visit.block)
-                    self._free[visit.slot].acquire()
+                    self._take(visit.slot)
                     with self.lanes.lane("in"):
                         self.lanes.after(self._freed[visit.slot])
                         homes[visit.block].load(self.slots[visit.slot][: homes[visit.block].block.numel])
@@ -72,6 +73,12 @@ class Ring:
                 if not future.done():
                     future.set_exception(exc)
             raise
+
+    def _take(self, slot: int) -> None:
+        """Wait until a slot is free."""
+        self._free[slot].acquire()
+        if self._is_abandoned:
+            raise CancelledError
 
     def rest(self) -> None:
         """Return when the loader has nothing left to do."""
@@ -98,7 +105,8 @@ class Ring:
             self._free[visit.slot].release()
 
     def abandon(self) -> None:
-        """A step has failed: let the loader run out."""
+        """A step has failed: let the loader end."""
+        self._is_abandoned = True
         for semaphore in self._free:
             semaphore.release()
 

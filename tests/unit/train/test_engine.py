@@ -105,6 +105,36 @@ def test_a_failed_forward_ends_the_step_and_leaves_no_thread() -> None:
     assert threading.active_count() == before
 
 
+@pytest.mark.parametrize("accumulation", [1, 3])
+@pytest.mark.parametrize("where", ["in memory", "in a store"])
+def test_an_interrupt_in_the_middle_of_a_step_leaves_no_thread(accumulation, where, tmp_path, monkeypatch) -> None:
+    import threading
+
+    before = threading.active_count()
+    shape = config("llama")
+    shape.num_hidden_layers = 12
+    store = tmp_path / "store" if where == "in a store" else None
+    engine = Engine(
+        take_apart(skeleton(shape, torch.float32), GROUPS),
+        Settings(CPU, accumulation=accumulation, slots=1, store=store),
+    )
+    engine.fill(first_weights(shape).items())
+    (batches,) = micro_batches(shape.vocab_size, steps=1, accumulation=accumulation)
+    real, calls = engine.enter, []
+
+    def enter(layer, *, forward):
+        calls.append(layer)
+        if len(calls) == 5:
+            raise KeyboardInterrupt
+        return real(layer, forward=forward)
+
+    monkeypatch.setattr(engine, "enter", enter)
+    with pytest.raises(KeyboardInterrupt):
+        engine.step(batches, lr=1e-3)
+    engine.close()
+    assert threading.active_count() == before
+
+
 def test_a_model_without_decoder_layers_of_its_own_is_refused() -> None:
     from transformers import T5Config, T5ForConditionalGeneration
 
