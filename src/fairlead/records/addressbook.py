@@ -7,46 +7,53 @@ may say: PLACE, one Place as JSON, written by whoever built the fabric. The lab 
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 BOOK_SCHEMA = "fairlead.address-book/1"
 PLACE_SCHEMA = "fairlead.place/1"
 PLACE = "/etc/fairlead/place.json"
 """Where a node keeps its own Place, if anybody wrote one."""
 
+Name = Annotated[str, Meta(max_length=253)]
+"""A node says its own Place: what it says is bounded, as others reckon with it."""
+Seated = Annotated[int, Meta(ge=0, le=4095)]
+"""Switches of a tier, and ports of a switch, number no further (spec/topology.py, MAX_PER_TIER)."""
+Rate = Annotated[float, Meta(ge=0, le=1e15)]
+
 
 class Seat(msgspec.Struct, frozen=True, kw_only=True):
     """Where a node is attached, the same in every plane, as spec/topology.py numbers it."""
 
-    t0: int
-    port: int
+    t0: Seated
+    port: Seated
 
 
 class Port(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A port of a node on the fabric. Ports of one rail, on different nodes, can reach each other."""
 
-    rail: str
+    rail: Name
     """What findings call it: `plane 0`, `ib0`, or `mlx5_ib0` where the port has no interface."""
-    plane: int | None = None
+    plane: Annotated[int, Meta(ge=0, le=255)] | None = None
     """Number of the plane, where a sender can choose ways through it by address."""
-    address: str = ""
+    address: Name = ""
     """IP address; empty: none, so that only RDMA verbs can use the port."""
-    interface: str = ""
+    interface: Name = ""
     """Network interface; empty: none, or not known."""
-    device: str = ""
+    device: Name = ""
     """RDMA device; empty: none."""
-    port: int = 1
+    port: Annotated[int, Meta(ge=0, le=255)] = 1
     """Number of the port on that device."""
     link_layer: Literal["", "InfiniBand", "Ethernet"] = ""
-    guid: str = ""
-    pci: str = ""
-    numa: int | None = None
+    guid: Name = ""
+    pci: Name = ""
+    numa: Annotated[int, Meta(ge=0, le=4095)] | None = None
     """NUMA node of the device; None: not known."""
-    switch: str = ""
+    switch: Name = ""
     """The switch it hangs below (T0, leaf); empty: not known."""
-    rate_bps: float | None = None
+    rate_bps: Rate | None = None
     """What it is meant to carry; None: nobody says, other than perhaps the VM size."""
 
 
@@ -59,9 +66,9 @@ class Steering(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     by: Literal["usid", "ecmp", "none"] = "ecmp"
-    t1: int = 0
+    t1: Annotated[int, Meta(ge=0, le=4096)] = 0
     """T1 switches of each plane, where the arithmetic needs them."""
-    trunk_bps: float | None = None
+    trunk_bps: Rate | None = None
     """What a link between a T0 and a T1 is meant to carry."""
 
 
@@ -69,16 +76,16 @@ class Place(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One node."""
 
     schema: str = PLACE_SCHEMA
-    node: str = ""
-    address: str = ""
+    node: Name = ""
+    address: Name = ""
     """What programs use between nodes; empty: the node has none that others could reach."""
-    why: str = ""
+    why: Name = ""
     """How that address was chosen: `fabric`, `default route`, ..."""
-    interface: str = ""
+    interface: Name = ""
     """The interface that has it."""
-    management: str = ""
+    management: Name = ""
     """Where the node is reached for control: ssh, Slurm. Often the same."""
-    ports: tuple[Port, ...] = ()
+    ports: Annotated[tuple[Port, ...], Meta(max_length=256)] = ()
     seat: Seat | None = None
     steering: Steering = Steering()
 

@@ -234,3 +234,22 @@ def test_a_name_of_any_kind_is_sorted_and_drawn(name):
     facts = NodeFacts(node="n1", facts={"net": {"links": {name: {"addresses": []}}}, "ib": {"devices": {name: device}}})
     (place,) = book_of([facts]).places
     assert all(port.rail.isprintable() and len(port.rail) < 700 for port in place.ports)
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"seat": {"t0": 10**9, "port": 0}}, {"seat": {"t0": -1, "port": 0}}, {"seat": {"t0": 0, "port": 4096}},
+        {"steering": {"by": "usid", "t1": 10**9}}, {"steering": {"trunk_bps": -1}},
+        {"ports": [{"rail": "r", "plane": 256}]}, {"ports": [{"rail": "r", "plane": -1}]},
+        {"ports": [{"rail": "r" * 5000}]}, {"ports": [{"rail": "r"}] * 257}, {"ports": [{"rail": "r", "rate_bps": -5}]},
+        {"address": "x" * 300},
+    ],
+)  # fmt: skip
+def test_a_place_that_cannot_be_is_none(lie):
+    """Others reckon with it: ways through the fabric, and what ports carry."""
+    record = claims("n1", "10.0.0.1/24")
+    record.facts["net"]["place"] = {"schema": "fairlead.place/1", **lie}
+    (place,) = book_of([record]).places
+    assert (place.address, place.seat, place.steering.t1) == ("10.0.0.1", None, 0)
+    assert [p.rail for p in place.ports] == ["eth0"]
