@@ -4,8 +4,9 @@
     python bench/train_gpu.py --smoke           everything tiny, on the CPU: nothing here may break on the day
 
 Sections: limits (what this machine can do at best), exact (equal to the bit with plain training), depth (device memory
-by number of layers), wide (a layer of 175B shape), sweep (3B by tokens per step), seven (7B streamed beside 7B in
-memory, in turns). Each stands for itself: one that fails is told, the next goes on; none begins when time is up.
+by number of layers), wide (a layer of 175B shape), disk (1B with its state on disk), sweep (3B by tokens per step),
+seven (7B streamed beside 7B in memory, in turns). Each stands for itself: one that fails is told, the next goes on; none
+begins when time is up.
 Needs torch and transformers, and fairlead with its two dependencies: PYTHONPATH=src is enough.
 """
 
@@ -18,6 +19,7 @@ import json
 import os
 import statistics
 import sys
+import tempfile
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
@@ -314,6 +316,7 @@ def batches(vocab: int, rows: int, seq: int, accumulation: int, seed: int) -> li
 def shape(name: str, smoke: bool, layers: int = 0) -> LlamaConfig:
     sizes = {  # hidden, ffn, layers, heads, kv heads, vocabulary
         "7B": (4096, 11008, 32, 32, 32, 32000),
+        "1B": (2048, 5632, 22, 32, 4, 32000),
         "3B": (3072, 8192, 28, 24, 8, 32000),
         "smoke": (64, 128, 6, 4, 2, 256),
     }
@@ -583,11 +586,35 @@ def wide(smoke: bool, left) -> None:
         clean()
 
 
+def disk(smoke: bool, left) -> None:
+    """State on disk beside state in host memory: the same losses to the bit, and what the disk costs."""
+    config = shape("1B", smoke)
+    parts = apart(config)
+    data = batches(config.vocab_size, 1 if smoke else 8, 32 if smoke else 2048, 1, 3)
+    losses = {}
+    with tempfile.TemporaryDirectory(dir=os.environ.get("STORE")) as folder:
+        for where in ("host", "disk"):
+            if left() < 40:
+                return
+            clean()
+            store = Path(folder) / "store" if where == "disk" else None
+            engine = opened(parts, "disk", clip=1.0, head_tokens=4096, store=store)
+            try:
+                results = [timed(engine, data) for _ in range(4)]
+            finally:
+                engine.close()
+            losses[where] = [result.loss for _, result in results]
+            report(
+                "disk", parts, data[0]["input_ids"].numel(), [t for t, _ in results[1:]], results[-1][1], state=where
+            )
+    say("disk", equal=losses["host"] == losses["disk"], losses=losses)
+
+
 def main() -> None:
     global OUT
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=9.0)
-    parser.add_argument("--sections", default="limits,exact,sweep,depth,wide,seven")
+    parser.add_argument("--sections", default="limits,exact,sweep,depth,wide,disk,seven")
     parser.add_argument("--smoke", action="store_true")
     parser.add_argument("--tokens", type=int, default=32768, help="per step, in the section seven")
     parser.add_argument("--keep", type=int, default=3, help="blocks that stay on the device, in the section seven")
@@ -612,6 +639,7 @@ def main() -> None:
         "exact": exact,
         "sweep": lambda: sweep(args.smoke, left),
         "depth": lambda: depth(args.smoke, left),
+        "disk": lambda: disk(args.smoke, left),
         "wide": lambda: wide(args.smoke, left),
         "seven": lambda: beside("seven", "7B", args.smoke, rows, seq, args.keep, left, clip),
         "three": lambda: beside("three", "3B", args.smoke, rows, seq, args.keep, left, clip),
