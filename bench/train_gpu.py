@@ -3,10 +3,10 @@
     python bench/train_gpu.py --minutes 9 --sections limits,exact,seven
     python bench/train_gpu.py --smoke           everything tiny, on the CPU: nothing here may break on the day
 
-Sections: limits (what this machine can do at best), exact (equal to the bit with plain training), depth (device memory
-by number of layers), wide (a layer of 175B shape), disk (1B with its state on disk), sweep (3B by tokens per step),
-seven (7B streamed beside 7B in memory, in turns). Each stands for itself: one that fails is told, the next goes on; none
-begins when time is up.
+Sections: limits (what this machine can do at best), exact (equal to the bit with plain training), depth (device
+memory by number of layers), wide (a layer of 175B shape), disk (1B with its state on disk), sweep (3B by tokens a
+step), seven (7B streamed beside 7B in memory, in turns). Each stands for itself: one that fails is told, the next
+goes on; none begins when time is up.
 Needs torch and transformers, and fairlead with its two dependencies: PYTHONPATH=src is enough.
 """
 
