@@ -148,7 +148,7 @@ def links() -> Iterable[Row]:
         min(during, after) / before, "1: 12 of 32 uplinks are left", f"{r.counters.dropped} packets dropped",
     )  # fmt: skip
     r = play("links-3-of-4")
-    full, single = (arriving_gbps(r, part, 3000, 4000) for part in (0, 1))
+    full, single = (arriving_gbps(r, part, 5000, 7000) for part in (0, 1))
     yield Row(
         "3 of 4 T0-T1 links down, all NICs of the rack send", "follows the capacity left", "Gb/s both ways", 700, 800,
         full, f"2 x {LINE_400:.0f}", f"before {arriving_gbps(r, 0, 300, 1000):.0f}",

@@ -8,6 +8,7 @@ in which the rules apply. The driver calls one handler per event and obeys the b
                 on_sack, on_nack       a control packet came back; on_ack a transport ACK
                 on_timer               TX_DEADLINE has passed
                 on_ev_reply            an EV probe was answered
+                reply_slot             the EV for the answer to a responder's probe
     responder   on_data, on_probe      a packet came: place it or not, answer it or not
                 control_slot           the EV for the answer
                 next_control           DO_CONTROL was returned: a probe or a port status to send
@@ -377,6 +378,14 @@ def on_ev_reply(m: Words, tx: int, now: int, probe_id: int, mark: int) -> int:
     return DID_NOTHING
 
 
+def reply_slot(m: Words, tx: int, ports: int) -> int:
+    """The EV on which a requestor answers its responder's probe: the next in rotation, not the one of that number.
+
+    The probe asks whether the way back works. An answer that got lost on a bad way there would say that it does not.
+    """
+    return paths.choose(m, tx, ports, -1)
+
+
 def probe_mark(flags: int) -> int:
     """What the far end answers to an EV probe that arrived with these flags; it keeps no state for it."""
     return M_SKIP_ONCE if flags & F_ECN else M_NONE
@@ -404,10 +413,15 @@ def on_data(
 
 
 def on_probe(m: Words, rx: int, probe_id: int, flags: int, slot: int, echo: int, s: Words, o: int) -> int:
-    """A reliability probe came: always answered."""
+    """A reliability probe came: always answered, and on another EV than before, for the sender has heard nothing."""
     if m[rx + E_ERROR]:
         return DID_NOTHING
-    return responder.write_probe_sack(m, rx, probe_id, flags, slot, echo, s, o)
+    responder.doubt_reverse(m, rx, slot)
+    did = DID_NOTHING
+    if m[m[rx + E_PROFILE] + P_REVERSE_PROBE_NS] > 0:
+        m[rx + RX_PROBE_DUE] = 1
+        did = DO_CONTROL
+    return did | responder.write_probe_sack(m, rx, probe_id, flags, slot, echo, s, o)
 
 
 def on_pressure(m: Words, rx: int, penalty: int) -> int:

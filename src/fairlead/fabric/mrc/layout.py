@@ -238,6 +238,7 @@ EV_ACTIVE, EV_SKIP, EV_BAD, EV_DENIED, NUM_EV_WORDS = range(5)
     RX_PROBE_DUE,
     RX_PROBE_SLOT,
     RX_PROBE_ID,
+    RX_TRUSTED,  # reliability probes for which a reverse EV found good is still believed
     RX_DEADLINE,
     # counters
     RX_NUM_PACKETS,
@@ -245,7 +246,7 @@ EV_ACTIVE, EV_SKIP, EV_BAD, EV_DENIED, NUM_EV_WORDS = range(5)
     RX_NUM_SACKS,
     RX_NUM_NACKS,
     NUM_RX_FIELDS,
-) = range(NUM_ENDPOINT_FIELDS, NUM_ENDPOINT_FIELDS + 22)
+) = range(NUM_ENDPOINT_FIELDS, NUM_ENDPOINT_FIELDS + 23)
 
 # --- blocks that cross between a handler and its driver -----------------------------------------------------
 # control packet: SACK or NACK, one cache line

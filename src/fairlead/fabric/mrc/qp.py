@@ -67,6 +67,7 @@ from fairlead.fabric.mrc.verbs import (
 
 ALL_PORTS = 0xFFFFFFFF
 MAX_ANSWERS = 4096  # control packets waiting to be sent; SACKs are cumulative, so the oldest may go
+OWN_ROTATION = -1  # in place of the slot that a packet came on: its answer takes the requestor's next EV
 PROBE_ID_MASK = 0xFFFF  # an endpoint packet's id is BTH.PSN[15:0]
 
 
@@ -295,7 +296,10 @@ class QueuePair:
         """Datagrams to send now on the free ports (bit set of planes), answers first; stop taking them at any time."""
         while self._answers:  # also in the error state: the last one may say why
             packet, arrived_on = self._answers[0]
-            slot = law.control_slot(self.m, self.rx, arrived_on, ports)
+            if arrived_on == OWN_ROTATION and self.state is QpState.RTS:
+                slot = law.reply_slot(self.m, self.tx, ports)
+            else:
+                slot = law.control_slot(self.m, self.rx, max(arrived_on, 0), ports)
             if slot < 0:
                 return
             self._answers.popleft()
@@ -451,7 +455,11 @@ class QueuePair:
             for row in (self.tx, self.rx) if self.state is QpState.RTS else (self.rx,):
                 law.on_peer_ports(self.m, row, erth.port_status_mask, number, path.plane)
         eeth = Eeth(erth.op, law.probe_mark(blocks.arrival_flags(path)), erth.tx_timestamp)
-        self._answer(Response(Bth(Opcode.ENDPOINT_RESPONSE, ENDPOINT_QP, packet.bth.psn), eeth), path)
+        response = Response(Bth(Opcode.ENDPOINT_RESPONSE, ENDPOINT_QP, packet.bth.psn), eeth)
+        if erth.op is EndpointOp.EV_PROBE and packet.bth.psn & 1 and self.state is QpState.RTS:
+            self._answers.append((response, OWN_ROTATION))  # odd: the peer's responder asks
+        else:
+            self._answer(response, path)
 
     def _on_response(self, packet: Response, now_ns: int) -> None:
         """An answer to a request of either half; ids tell which."""

@@ -26,6 +26,7 @@ from fairlead.fabric.mrc.layout import *
 RCVD_UNIT_SHIFT = 8  # CC_STATE.rcvd_bytes counts 256 bytes
 RCVD_MASK = 0xFFFFFF
 OOO_MAX = 0x7FFF
+TRUST_PROBES = 2
 RESTORE_SACKS = 16  # restore_cwnd is said so often, for SACKs get lost; to hear it twice changes nothing
 MPR_UNIT_SHIFT = 7
 
@@ -252,6 +253,22 @@ def allow(m: Words, rx: int, slot: int) -> None:
         m[place] = slot
 
 
+def doubt_reverse(m: Words, rx: int, slot: int) -> None:
+    """A packet that came on `slot` says that answers do not arrive: its plane's reverse EV becomes another, at random.
+
+    Silence has two ways to come about: a reverse EV that was found good is not given up for the first two such packets.
+    """
+    if m[rx + RX_TRUSTED] > 0:
+        m[rx + RX_TRUSTED] -= 1
+        return
+    p = m[rx + E_PROFILE]
+    if m[p + P_REVERSE_RULE] != REVERSE_SET:
+        return
+    plane = slot >> m[p + P_EV_SHIFT]
+    number = bits.random32(m, rx + E_RANDOM) & ((1 << m[p + P_EV_SHIFT]) - 1)
+    m[rx + m[p + P_RX_REVERSE] + plane] = allowed_in(m, rx, plane << m[p + P_EV_SHIFT] | number)
+
+
 def set_reverse(m: Words, rx: int, now: int, slot: int) -> None:
     """This EV is known to work: it becomes its plane's reverse EV, unless it is denied."""
     if is_denied(m, rx, slot):
@@ -260,3 +277,4 @@ def set_reverse(m: Words, rx: int, now: int, slot: int) -> None:
     m[rx + m[p + P_RX_REVERSE] + (slot >> m[p + P_EV_SHIFT])] = slot
     m[rx + RX_PROBE_AT] = now + m[p + P_REVERSE_PROBE_NS]
     m[rx + RX_PROBE_DUE] = 0
+    m[rx + RX_TRUSTED] = TRUST_PROBES

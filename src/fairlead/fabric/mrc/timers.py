@@ -24,9 +24,12 @@ def timeout(m: Words, tx: int) -> int:
 
     NACKs count as retries too, but a peer that answers is no reason to wait longer.
     """
-    p = m[tx + E_PROFILE]
-    doublings = max(m[tx + TX_ROUNDS] - m[p + P_RETRY_LINEAR], 0)
-    return min(m[p + P_RTO_NS] << min(doublings, BACKOFF_MAX), BACKOFF_CAP_NS)
+    return _backed_off(m, tx, m[m[tx + E_PROFILE] + P_RTO_NS])
+
+
+def _backed_off(m: Words, tx: int, period: int) -> int:
+    doublings = max(m[tx + TX_ROUNDS] - m[m[tx + E_PROFILE] + P_RETRY_LINEAR], 0)
+    return min(period << min(doublings, BACKOFF_MAX), BACKOFF_CAP_NS)
 
 
 def expire(m: Words, tx: int, now: int) -> int:
@@ -93,8 +96,8 @@ def hold(m: Words, tx: int, now: int) -> None:
 
 
 def probe_again_in(m: Words, tx: int) -> int:
-    """When an unanswered reliability probe is repeated: ever more rarely, as the timeouts of a silent peer add up."""
-    return min(m[m[tx + E_PROFILE] + P_PROBE_RETRY_NS] << min(m[tx + TX_ROUNDS], BACKOFF_MAX), BACKOFF_CAP_NS)
+    """When an unanswered reliability probe is repeated: like the timeout, at longer times after the linear phase."""
+    return _backed_off(m, tx, m[m[tx + E_PROFILE] + P_PROBE_RETRY_NS])
 
 
 def _ev_probe_period(m: Words, tx: int) -> int:

@@ -467,3 +467,54 @@ def test_a_peer_that_has_died_is_reported_in_about_a_second() -> None:
     assert [c.status for c in pair.a.completions] == [Status.RETRY_EXC_ERR]
     assert [event.error.code for event in pair.a.events] == ["fabric/qp-failed"]
     assert pair.now - begin < 2 * 10**9
+
+
+# --- a way back that dies --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_flow_goes_on_when_three_quarters_of_a_single_plane_die_and_the_reverse_ev_with_them(seed: int) -> None:
+    profile = Profile.mrc(planes=1, evs_per_plane=64, evs_active=32, max_messages=64, rate_mbps=100_000)
+    pair = Pair(profile, seed=seed)
+    for _ in range(60):
+        pair.write(100_000)
+    pair.run(for_ns=100 * US)
+    b = pair.b.qp
+    reverse = b.m[b.rx + b.m[at.P_RX_REVERSE]]
+    for link, qp in ((pair.a.out, pair.a.qp), (pair.b.out, b)):
+        link.dead_evs |= {ev for slot, ev in enumerate(qp.evs) if slot & 3 != (reverse + 1) & 3}
+    pair.run(lambda: len(pair.a.completions) == 60, for_ns=10 * MS)
+    assert [c.status for c in pair.a.completions] == [Status.SUCCESS] * 60
+
+
+def test_a_reliability_probe_moves_the_reverse_ev_and_asks_for_a_better_one() -> None:
+    row = Responder(profile(reverse_probe_ns=12 * US, evs_per_plane=64, evs_active=32))
+    used = set()
+    for number in range(20):
+        did = law.on_probe(row.m, row.at, number, 0, 70, -1, row.block, 0)
+        assert did == at.DO_SACK | at.DO_CONTROL
+        used.add(law.control_slot(row.m, row.at, 70, ALL))
+        assert law.next_control(row.m, row.at, number, ALL, row.out, 0) == at.SEND_EV_PROBE
+    assert len(used) > 10
+    assert {slot >> 6 for slot in used} == {1}
+
+
+def test_a_reverse_ev_that_was_found_good_is_not_given_up_for_the_first_two_probes() -> None:
+    row = Responder(profile(reverse_probe_ns=12 * US, evs_per_plane=64, evs_active=32))
+    responder.set_reverse(row.m, row.at, 0, 99)
+    used = []
+    for number in range(3):
+        law.on_probe(row.m, row.at, number, 0, 70, -1, row.block, 0)
+        used.append(law.control_slot(row.m, row.at, 70, ALL))
+    assert used[:2] == [99, 99]
+    assert used[2] != 99
+
+
+def test_a_requestor_answers_the_peers_probe_on_its_own_rotation() -> None:
+    row = make()
+    slot = row.E_PLANE << 3
+    assert len({law.reply_slot(row.m, row.at, ALL) for _ in range(40)}) == 16
+    for number in range(8):
+        evs.deny(row.m, row.at, slot | number)
+    assert not {law.reply_slot(row.m, row.at, ALL) >> 3 for _ in range(40)} & {slot >> 3}
+    assert law.reply_slot(row.m, row.at, 0) == -1

@@ -142,10 +142,13 @@ def _receive_probe(w: Any, thread: int, nic: Any, r: int, row: int, kind: int, n
     now_ns = now // 1000
     if kind == at.KIND_PROBE:
         rx = rx_address(w, row)
-        if law_calls.on_probe(w, thread, rx, number, flags, slot, store[r + at.BODY + 3]):
+        did = law_calls.on_probe(w, thread, rx, number, flags, slot, store[r + at.BODY + 3])
+        if did & DO_SACK:
             body = row_of(w, at.T_BODIES, at.BLOCK_COLUMNS, thread)
             wire.pack(block, body)
             _answer(w, thread, nic, row, rx, slot, at.KIND_SACK, body, now)
+        if did & DO_CONTROL:
+            _send_responder_control(w, thread, nic, row, rx, now)
     elif kind == at.KIND_EV_PROBE or kind == at.KIND_STATUS:
         block[0], block[1], block[2] = store[r + at.BODY], slot, probe_mark(flags)
         reply = at.KIND_EV_REPLY
@@ -154,10 +157,12 @@ def _receive_probe(w: Any, thread: int, nic: Any, r: int, row: int, kind: int, n
             law_calls.on_peer_ports(w, tx_address(w, row) if from_rx else rx_address(w, row), value, number, plane)
             reply = at.KIND_STATUS_REPLY
         if from_rx:
-            _to_responder(w, thread, nic, row, slot, reply, block, now)
+            back = law_calls.reply_slot(w, tx_address(w, row), nic[at.NC_PORTS])
+            if back >= 0:
+                _to_responder(w, thread, nic, row, back, reply, block, now)
             join_line(w, nic, row)
         else:
-            _to_requestor(w, thread, nic, row, slot, reply, block, now)
+            _answer(w, thread, nic, row, rx_address(w, row), slot, reply, block, now)
     elif from_rx:
         rx = rx_address(w, row)
         if kind == at.KIND_EV_REPLY:

@@ -59,6 +59,10 @@ def _control_slot(m: int, rx: int, slot: int, ports: int) -> int:
     return law.control_slot(words(m), rx, slot, ports)
 
 
+def _reply_slot(m: int, tx: int, ports: int) -> int:
+    return law.reply_slot(words(m), tx, ports)
+
+
 def _next_control(m: int, rx: int, now: int, ports: int, out: int) -> int:
     return law.next_control(words(m), rx, now, ports, words(out), 0)
 
@@ -97,6 +101,7 @@ UNITS: dict[int, tuple[Callable[..., int], int]] = {
     at.C_ON_DATA: (_on_data, 9),
     at.C_ON_PROBE: (_on_probe, 7),
     at.C_CONTROL_SLOT: (_control_slot, 4),
+    at.C_REPLY_SLOT: (_reply_slot, 3),
     at.C_NEXT_CONTROL: (_next_control, 5),
     at.C_ON_RX_TIMER: (_on_rx_timer, 3),
     at.C_ON_PORTS: (_on_ports, 5),
@@ -174,6 +179,12 @@ def on_probe(w: Any, thread: int, rx: int, probe: int, flags: int, slot: int, ec
 def control_slot(w: Any, rx: int, slot: int, ports: int) -> int:
     """The EV an answer takes."""
     return call(w[at.C_CONTROL_SLOT], w[at.T_MEMORY], rx, slot, ports)
+
+
+@engine_inline
+def reply_slot(w: Any, tx: int, ports: int) -> int:
+    """The EV on which a requestor answers a probe."""
+    return call(w[at.C_REPLY_SLOT], w[at.T_MEMORY], tx, ports)
 
 
 @engine_inline

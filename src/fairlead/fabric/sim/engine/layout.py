@@ -120,6 +120,7 @@ TABLES: Final = (
     C_ON_DATA,
     C_ON_PROBE,
     C_CONTROL_SLOT,
+    C_REPLY_SLOT,
     C_NEXT_CONTROL,
     C_ON_RX_TIMER,
     C_ON_PORTS,
@@ -131,7 +132,7 @@ TABLES: Final = (
     C_ROCE_SEND,
     C_ROCE_TIMERS,
     WORLD_WORDS,
-) = range(NUM_SCALARS + 2 * len(TABLES), NUM_SCALARS + 2 * len(TABLES) + 21)
+) = range(NUM_SCALARS + 2 * len(TABLES), NUM_SCALARS + 2 * len(TABLES) + 22)
 
 # --- records ----------------------------------------------------------------------------------------------------------
 RECORD_WORDS: Final = 8  # one cache line
