@@ -334,8 +334,8 @@ def _python(
 
 
 def _wrong_count(world: World, rng: random.Random) -> Drawn:
-    """A job that has one task a node, or one task too few in all."""
-    tasks = rng.choice([len(world.nodes), len(world.nodes) * world.per_node - 1])
+    """A job that has one task too few, or one node's second task alone. One task a node is a launcher's, and right."""
+    tasks = rng.choice([len(world.nodes) + 1, len(world.nodes) * world.per_node - 1])
     truth = Truth(kind="count", target=f"{tasks} tasks", codes=("preflight/rank-count",))
     return truth, lambda: lambda: None
 

@@ -275,7 +275,8 @@ def tasks_step(
     """The srun of a group of tasks, numbered node by node, their lines labelled.
 
     A node that fails ends its own tasks and not the step: else all others were killed, and looked guilty. No binding
-    to CPUs of srun's own choice: what ranks then see would be taken for what the user's job is given.
+    to CPUs of srun's own choice: what ranks then see would be taken for what the user's job is given. More ranks than
+    CPUs of the job are no reason to refuse: a job of one task a node may have asked for no more.
     """
     return [
         "srun",
@@ -283,6 +284,7 @@ def tasks_step(
         f"--nodes={len(nodes)}",
         f"--ntasks={len(nodes) * per_node}",
         f"--ntasks-per-node={per_node}",
+        "--overcommit",
         "--distribution=block",
         "--kill-on-bad-exit=0",
         "--no-kill",

@@ -139,9 +139,9 @@ def _gpus(what: Mapping[str, Any]) -> dict[str, str | bytes]:
             bus, vendor=0x10DE, device=0x2330, kind=0x030200, driver="nvidia", speed="32.0 GT/s PCIe", width=16
         )
     files[f"{CMD}/nvidia-smi_-q_-x"] = smi_xml(what)
-    files[f"{CMD}/nvidia-smi_-L"] = "".join(
-        f"GPU {i}: {GPU_NAME} (UUID: {_uuid(what, i)})\n" for i in range(what["gpus"])
-    )
+    listed = "".join(f"GPU {i}: {GPU_NAME} (UUID: {_uuid(what, i)})\n" for i in range(what["gpus"]))
+    files[f"{CMD}/nvidia-smi_-L"] = listed
+    files[f"{CMD}/nvidia-smi_nvlink_-s"] = listed  # a line a GPU, and below it none: no NVLinks
     return files
 
 

@@ -1,6 +1,6 @@
 """Nodes first: every declared node is probed before anything waits for it. Returns answers; judging is for checks.
 
-The fleet sets the pace: once half of the nodes have answered, the others get three times as long again, and fifteen
+The fleet sets the pace: once half of the nodes have answered, the others get three times as long again, and thirteen
 seconds at least: the probe itself gives nvidia-smi twelve, which it may need where the driver is not kept loaded. So a
 hung node costs seconds where probes take one, and is not called hung where they take a minute.
 """
@@ -18,7 +18,7 @@ from fairlead.records.border import shown
 from fairlead.records.log import tell
 
 PATIENCE = 3.0
-PATIENCE_S = 15.0
+PATIENCE_S = 13.0
 _TALKS_S = 1.0
 _START_S = 5.0
 """Of the limit, what reaching a node and starting Python there may take; the rest is the probe's own."""
@@ -71,7 +71,7 @@ def patience_s(answered_s: Iterable[float], num_nodes: int, limit_s: float) -> f
     """How long, counted from the start, a node may take, given when others have answered.
 
     >>> patience_s([1.0, 1.2], 4, 60.0), patience_s([9.0, 10.0, 11.0], 4, 60.0), patience_s([1.0], 4, 60.0)
-    (16.0, 30.0, 60.0)
+    (14.0, 30.0, 60.0)
     """
     done = sorted(answered_s)
     half = -(-num_nodes // 2)
