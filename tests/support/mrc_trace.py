@@ -54,7 +54,8 @@ def apply(m: Words, tx: int, rx: int, e: Words, out: Words, s: Words) -> int:
     if op == 17:
         return law.on_ports(m, tx, now, e[2], e[3] & 1) | law.on_peer_ports(m, rx, e[4], e[5], e[6]) << 8
     if op == 18:
-        return law.next_control(m, rx, now, e[2], out, 0) | law.control_slot(m, rx, e[3], e[2]) << 8
+        sent = law.next_control(m, rx, now, e[2], out, 0) | law.control_slot(m, rx, e[3], e[2]) << 8
+        return sent ^ law.reply_slot(m, tx, e[2]) << 20
     if op == 19:
         law.set_peer_window(m, tx, e[4])
         return law.on_pressure(m, rx, e[2]) | law.probe_mark(e[3]) << 8
