@@ -178,12 +178,13 @@ def write_probe_sack(m: Words, rx: int, probe_id: int, flags: int, slot: int, ec
 
 
 def write_nack(m: Words, rx: int, psn: int, reason: int, flags: int, slot: int, echo: int, s: Words, o: int) -> int:
-    """Fill the control block with a NACK of one packet."""
+    """Fill the control block with a NACK of one packet. NETH has no place for an ECN mark; the reference's NACK has."""
+    says_ecn = m[m[rx + E_PROFILE] + P_SACK_RULE] == SACK_UEC
     s[o + S_CACK] = m[rx + RX_NEXT] - 1
     s[o + S_PSN] = psn
     s[o + S_INFO] = (
         slot
-        | (M_SKIP_ONCE if flags & F_ECN else M_NONE) << INFO_M_SHIFT
+        | (M_SKIP_ONCE if says_ecn and flags & F_ECN else M_NONE) << INFO_M_SHIFT
         | (INFO_RTX if flags & F_RTX else 0)
         | reason << INFO_REASON_SHIFT
     )

@@ -518,3 +518,10 @@ def test_a_requestor_answers_the_peers_probe_on_its_own_rotation() -> None:
         evs.deny(row.m, row.at, slot | number)
     assert not {law.reply_slot(row.m, row.at, ALL) >> 3 for _ in range(40)} & {slot >> 3}
     assert law.reply_slot(row.m, row.at, 0) == -1
+
+
+@pytest.mark.parametrize(("shape", "mark"), [(profile(), at.M_NONE), (Profile.uec(mpr=128), at.M_SKIP_ONCE)])
+def test_a_nack_says_of_ecn_what_its_header_has_room_for(shape: Profile, mark: int) -> None:
+    row = Responder(shape)
+    assert row.data(0, at.F_TRIMMED | at.F_LAST_HOP | at.F_ECN) & at.DO_NACK
+    assert row.block[at.S_INFO] >> at.INFO_M_SHIFT & 3 == mark

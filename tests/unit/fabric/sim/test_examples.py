@@ -54,7 +54,6 @@ MISSED = {
     ],
     "collectives": [
         "64-way ring all-reduce, 64 MB: RoCE, 1 QP: about half of MRC",
-        "64-way all-to-all, 1 MB a pair: MRC, 1 QP: best",
         "64-way all-to-all, 1 MB a pair: RoCE, 16 QPs: slightly behind 1 QP",
     ],
 }
