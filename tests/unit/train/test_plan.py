@@ -42,7 +42,7 @@ def measured(name, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SHAPES)
 def test_the_peak_is_what_the_plan_says(name, tmp_path) -> None:
-    assert measured(name, tmp_path) == pytest.approx(1.0, abs=0.1)
+    assert measured(name, tmp_path) == pytest.approx(1.0, abs=0.15)
 
 
 def test_fewer_slots_and_pieces_of_the_head_need_less() -> None:
