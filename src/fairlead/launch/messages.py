@@ -63,6 +63,18 @@ class Wrote:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lied:
+    """A rank sent what no rank of ours sends; it is heard no more."""
+
+    rank: int
+    node: str
+    at_s: float
+    what: str
+    said: str
+    """Its beginning, escaped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
     """A rank's process has ended."""
 
@@ -116,4 +128,4 @@ class Over:
     """Who kept the others waiting, where that is known."""
 
 
-Event: TypeAlias = Said | Beat | CannotStart | Wrote | Ended | Held | CutOff | Over
+Event: TypeAlias = Said | Beat | CannotStart | Wrote | Lied | Ended | Held | CutOff | Over

@@ -22,10 +22,12 @@ from fairlead.cluster import Cluster, Line, Result
 from fairlead.cluster.heard import Key
 from fairlead.cluster.live import Live
 from fairlead.launch.cut import cut
+from fairlead.launch.ears import Ears
 from fairlead.launch.job import RankJob
-from fairlead.launch.messages import STOPPED, Beat, CannotStart, CutOff, Ended, Event, Held, Over, Said, Wrote
+from fairlead.launch.messages import STOPPED, Beat, CannotStart, CutOff, Ended, Event, Held, Lied, Over, Said, Wrote
 from fairlead.launch.pending import heard, question
 from fairlead.launch.watch import Watch
+from fairlead.records.border import Breach
 
 STOP_S = 3.0
 """How long ranks that are told to stop may take before they are killed."""
@@ -33,6 +35,7 @@ READ_S, LOOK_S = 0.25, 0.1
 """The longest wait for a line, and how often, at most, the watch is asked: it looks at every rank."""
 DEAF_S = 1.0
 """This side was late itself where it listens again only after so long: what it did not hear is nobody's silence."""
+MAX_REASON = 500
 _ASK_S = 10.0
 _ASK_EVERY_S = 3.0
 
@@ -56,11 +59,13 @@ def launch(cluster: Cluster, job: RankJob) -> Ranks:
     else:  # one step has one input for all its tasks: they find out for themselves
         group.send(_text(job.own("")))
 
+    host = job.host if group.kind == "processes" else ""
+
     def ask(number: str) -> str:
         said = cluster.control(question(number), limit_s=_ASK_S)
         return said.out if said is not None and said.rc == 0 else ""
 
-    return Ranks(group, Watch(job.patience, job.limit_s), job.wanted, backend=group.kind, ask=ask)
+    return Ranks(group, Watch(job.patience, job.limit_s), job.wanted, backend=group.kind, host=host, ask=ask)
 
 
 class Ranks:
@@ -73,14 +78,17 @@ class Ranks:
         wanted: int,
         *,
         backend: str = "processes",
+        host: str = "",
         ask: Callable[[str], str] = lambda _: "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`ask` says why a job of the scheduler waits."""
+        """`ask` says why a job of the scheduler waits; `host` is where rank 0 must listen, where that is known."""
         self.backend = backend
         """`tasks` of a scheduler, or `processes`."""
         self._group, self._watch, self._wanted, self._ask, self._clock = group, watch, wanted, ask, clock
-        self._pieces = Pieces()
+        self._ears = Ears(host)
+        self._lied: set[int] = set()
+        """Who is heard no more."""
         self._began = clock()
         self._num_ended = 0
         self._held: Held | None = None
@@ -167,17 +175,26 @@ class Ranks:
 
     def _of_rank(self, line: Line, rank: int) -> Iterator[Event]:
         own: dict[str, Any] = {"rank": rank, "node": line.node, "at_s": round(self.now, 3)}
-        text = self._pieces.whole(rank, line.text) if line.stream == "stdout" else line.text
-        said = parse(text) if line.stream == "stdout" else None
+        is_out = line.stream == "stdout"
+        if rank in self._lied:
+            return
+        try:
+            text, said = self._ears.message(rank, line.text, is_out=is_out)
+        except Breach as breach:
+            self._lied.add(rank)
+            yield Lied(**own, what=breach.what, said=breach.said)
+            return
         if said is None:
             if text.strip():
                 yield Wrote(**own, stream=line.stream, text=text)
             return
         what = said.pop("say")
-        own["node"] = said.pop("node", line.node)
+        theirs = said.pop("node", "")
+        if self.backend == "tasks" and isinstance(theirs, str) and theirs:
+            own["node"] = theirs  # a scheduler may number its nodes in another order: see nodes_by_rank() of a stage
         said.pop("rank", None)
         if what == "failed":
-            why, kind, text = (str(said.get(key, "")) for key in ("why", "kind", "text"))
+            why, kind, text = (str(said.get(key, ""))[:MAX_REASON] for key in ("why", "kind", "text"))
             yield CannotStart(**own, why=why, kind=kind, text=text)
         else:
             if what == "store":
@@ -193,35 +210,3 @@ class Ranks:
 
 def _text(message: Mapping[str, Any]) -> str:
     return json.dumps(message, separators=(",", ":"))
-
-
-class Pieces:
-    """Puts lines together again that came in pieces."""
-
-    def __init__(self) -> None:
-        self._open: dict[tuple[int, str], dict[int, str]] = {}
-
-    def whole(self, rank: int, text: str) -> str:
-        """The line, or the whole of which this was the last piece, or nothing yet."""
-        if not text.startswith("~"):
-            return text
-        number, at, num, rest = [*text[1:].split(" ", 3), "", "", ""][:4]
-        if not (at.isdigit() and num.isdigit()):
-            return text
-        held = self._open.setdefault((rank, number), {})
-        held[int(at)] = rest
-        if len(held) < int(num):
-            return ""
-        del self._open[rank, number]
-        return "".join(held[i] for i in sorted(held))
-
-
-def parse(text: str) -> dict[str, Any] | None:
-    """A message, if this is one."""
-    if not text.startswith("{"):
-        return None
-    try:
-        said = json.loads(text)
-    except ValueError:
-        return None
-    return said if isinstance(said, dict) and isinstance(said.get("say"), str) else None

@@ -7,12 +7,14 @@ that cannot start, or whose task is silent while others beat.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from fairlead.base.units import counted, duration
-from fairlead.launch.messages import Beat, CannotStart, CutOff, Ended, Event, Held, Over, Said
+from fairlead.launch.messages import Beat, CannotStart, CutOff, Ended, Event, Held, Lied, Over, Said
 from fairlead.launch.patience import Patience
 
+_NUMBERS = re.compile(r"\d{1,9}(-\d{1,9})?(,\d{1,9}(-\d{1,9})?){0,9999}")
 LAST_WORDS_S = 1.0
 """How long the others may still complain once one rank has ended badly: their words tell who missed whom."""
 
@@ -76,6 +78,10 @@ class Watch:
             return
         if isinstance(event, Over):
             return
+        if isinstance(event, Lied):
+            self.done.add(event.rank)
+            self._fail(event.at_s)
+            return
         rank = self.ranks.setdefault(event.rank, Rank(event.rank, since=event.at_s))
         rank.last_word = event.at_s
         if isinstance(event, Beat):
@@ -95,7 +101,7 @@ class Watch:
 
     def _said(self, rank: Rank, said: Said) -> None:
         if said.what == "missing":
-            self.missing = str(said.fields.get("ranks", ""))
+            self.missing = str(said.fields.get("ranks", "")) if rank.number == 0 else self.missing
             return
         self.last_step = said.at_s
         if said.what == "joined" and self.joined_at is None:
@@ -181,7 +187,7 @@ class Watch:
         who = tuple(rank.number for rank in hindmost)
         if phase == "rendezvous" and self.missing:
             why = f"ranks {self.missing} did not come to the rendezvous within {duration(limit_s)}"
-            return Over(at_s=now, kind="rendezvous", why=why, ranks=_numbers(self.missing))
+            return Over(at_s=now, kind="rendezvous", why=why, ranks=_numbers(self.missing, patience.ranks))
         if len(who) == len(running):
             why = f"no rank made a step for {duration(limit_s)} ({phase or 'start'})"
             return Over(at_s=now, kind="hang", why=why)
@@ -202,10 +208,12 @@ def _ranks(numbers: list[int] | tuple[int, ...]) -> str:
     return f"rank {numbers[0]}" if len(numbers) == 1 else counted(len(numbers), "rank")
 
 
-def _numbers(text: str) -> tuple[int, ...]:
-    """Numbers of `0-3,8`."""
+def _numbers(text: str, most: int) -> tuple[int, ...]:
+    """Numbers of `0-3,8`, as far as they are below `most`; none where it is anything else."""
+    if not _NUMBERS.fullmatch(text):
+        return ()
     out: list[int] = []
     for piece in filter(None, text.split(",")):
         low, _, high = piece.partition("-")
-        out += range(int(low), int(high or low) + 1)
+        out += range(int(low), min(int(high or low) + 1, most))
     return tuple(out)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from fairlead.preflight.ranks.facts import Lie
+from fairlead.preflight.ranks.judge import judge_ranks
 from fairlead.preflight.ranks.judge_launch import judge_launch
 from fairlead.preflight.ranks.wanted import Wanted
 from fairlead.records.verdict import Verdict
@@ -61,7 +63,7 @@ def test_local_ranks_count_from_zero():
 
 
 def test_more_ranks_on_a_node_than_gpus():
-    facts = ranks()
+    facts = ranks(backend="tasks")  # elsewhere the connection says where a rank is
     for rank, local in ((4, 2), (5, 3)):
         of(facts, rank, "start").update(node="n1", local_rank=local)
     found = judged(facts)
@@ -268,3 +270,28 @@ def test_a_setting_of_the_users_is_named():
     of(facts, 1, "start").update(cpus="48-95", env={"OMP_PLACES": "cores"})
     found = next(f for f in judged(facts) if f.code == "preflight/affinity")
     assert found.data["bound_by"] == "OMP_PLACES in its environment"
+
+
+@pytest.mark.parametrize("name", ["n9", "n2 /shared/x.sbatch", "-oProxyCommand=x", 7, None])
+@pytest.mark.parametrize("backend", ["processes", "tasks"])
+def test_a_rank_is_on_a_node_of_the_job_whatever_it_says(backend, name):
+    facts = ranks(backend=backend)
+    for rank in (4, 5):
+        of(facts, rank, "start").update(node=name, python="2.7.0")
+    for finding in [*judged(facts), *judge_ranks(facts, {})]:
+        assert set(finding.subject.nodes) <= set(facts.nodes)
+
+
+def test_a_rank_that_names_another_node_accuses_nobody_there():
+    facts = ranks(backend="processes")
+    for rank in (4, 5):
+        of(facts, rank, "start").update(node="n0", python="2.7.0")
+    found = [f for f in [*judged(facts), *judge_ranks(facts, {})] if f.verdict is Verdict.FAIL]
+    assert ("n0",) not in [f.subject.nodes for f in found]
+
+
+def test_a_rank_that_sent_what_no_rank_sends_is_the_cause():
+    facts = ranks()
+    facts.lies = [Lie(rank=5, what="a message more than 12 levels deep", said="x"), Lie(rank=900, what="x", said="")]
+    found = [f for f in judge_ranks(facts, {}) if f.verdict is Verdict.FAIL]
+    assert [(f.code, f.subject.nodes) for f in found] == [("cluster/bad-answer", ("n2",))]

@@ -33,10 +33,21 @@ class RankFacts(msgspec.Struct, kw_only=True):
     """Why the ranks only started and met nobody; empty where they did everything."""
     waiting: Waiting | None = None
     """The step had not begun when it was given up; None where it had."""
+    lies: list[Lie] = []
+    """Ranks that sent what no rank of ours sends, and were heard no more."""
     cut: list[CutByScheduler] = []
     """What the scheduler said when it ended the step itself, or lost a node of it."""
     broken: str = ""
     """Why the group was stopped from outside: empty where it ended by itself."""
+
+
+class Lie(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rank sent that no rank of ours sends."""
+
+    rank: int
+    what: str
+    said: str
+    """Its beginning, escaped."""
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -78,10 +89,14 @@ def nodes_by_rank(facts: RankFacts) -> list[str]:
     """
     each = max(1, facts.per_node)
     claimed: dict[int, str] = {}
+    claims: dict[str, set[int]] = {}
     for line in facts.lines:
         rank, name = line.get("rank"), line.get("node")
         if line.get("say") == "start" and isinstance(rank, int) and name in facts.nodes:
             claimed.setdefault(rank // each, str(name))
+            claims.setdefault(str(name), set()).add(rank // each)
+    # where two say that they are the same node, one lies, and nobody knows which
+    claimed = {group: name for group, name in claimed.items() if len(claims[name]) == 1}
     free = set(facts.nodes) - set(claimed.values())
     ours = [claimed.get(i) or (name if name in free else "") for i, name in enumerate(facts.nodes)]
     left = iter([name for name in facts.nodes if name in free - set(ours)])

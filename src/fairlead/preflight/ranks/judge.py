@@ -71,7 +71,8 @@ def judge_ranks(facts: RankFacts, addresses: Mapping[str, str], wanted: Wanted |
     """All findings of the ranks. `addresses`: node -> its ranks' address; `wanted`: what they are held against."""
     said, wanted = heard(facts), wanted or Wanted()
     garbled = list(_garbled(said))
-    causes = list(judge_no_gpu(said, wanted)) or judge_cut(facts) or judge_start(facts)
+    lies = list(_lies(said))
+    causes = lies or list(judge_no_gpu(said, wanted)) or judge_cut(facts) or judge_start(facts)
     causes = causes or list(_causes(said, addresses, wanted))
     if facts.launch_only:
         return [*garbled, *causes, _not_run(facts)]
@@ -93,6 +94,20 @@ def judge_ranks(facts: RankFacts, addresses: Mapping[str, str], wanted: Wanted |
 def has_succeeded(findings: Iterable[Finding]) -> bool:
     """Whether every rank went through every collective and every value was right."""
     return any(f.code == "preflight/collective" and f.verdict is Verdict.PASS for f in findings)
+
+
+def _lies(said: Heard) -> Iterator[Finding]:
+    """Ranks that sent what no rank of ours sends: the group ended for that, and of the others nothing is known."""
+    for lie in said.facts.lies:
+        if 0 <= lie.rank < said.facts.wanted:
+            yield Finding(
+                code="cluster/bad-answer",
+                verdict=Verdict.FAIL,
+                subject=rank_subject(said, lie.rank),
+                message=f"it sent {lie.what}, so it was heard no more and the ranks were stopped",
+                evidence=(Evidence("what it sent", lie.said),),
+                remedy="keep the node out, and look at what runs there: fairlead explain cluster/bad-answer",
+            )
 
 
 def _garbled(said: Heard) -> Iterator[Finding]:

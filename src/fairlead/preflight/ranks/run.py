@@ -8,8 +8,22 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from fairlead.cluster import Cluster, NodeSet
-from fairlead.launch import Beat, CannotStart, CutOff, Ended, Event, Held, Over, Patience, RankJob, Said, Wrote, launch
-from fairlead.preflight.ranks.facts import CutByScheduler, RankEnd, RankFacts, Waiting
+from fairlead.launch import (
+    Beat,
+    CannotStart,
+    CutOff,
+    Ended,
+    Event,
+    Held,
+    Lied,
+    Over,
+    Patience,
+    RankJob,
+    Said,
+    Wrote,
+    launch,
+)
+from fairlead.preflight.ranks.facts import CutByScheduler, Lie, RankEnd, RankFacts, Waiting
 from fairlead.preflight.ranks.onnode.perftest import READY_S, RUN_S
 from fairlead.preflight.ranks.wanted import Device
 
@@ -18,6 +32,7 @@ PARTS = (
     *(f"fairlead.preflight.ranks.onnode.{part}" for part in ("nccllog", "device", "rails", "perftest", "rank")),
 )
 _MAX_LINES_PER_RANK = 400
+_MAX_PROOFS = 64
 _LAST_WORDS = 8
 _NCCL = re.compile(r"Using network \S+|NET/\w+ : Using .*|via NET/\w+\S*|via P2P\S*|via SHM\S*|NCCL version \S+")
 
@@ -133,6 +148,8 @@ def keep(facts: RankFacts, events: Iterable[Event], note: Callable[[str], object
                 facts.lines.append(_line("failed", event, why=event.why, kind=event.kind, text=event.text))
             case Wrote():
                 _keep_words(facts, event, num_words)
+            case Lied():
+                facts.lies.append(Lie(rank=event.rank, what=event.what, said=event.said))
             case Ended():
                 facts.ends.append(_end(facts, event))
             case CutOff():
@@ -167,7 +184,7 @@ def _keep_words(facts: RankFacts, event: Wrote, num: dict[int, int]) -> None:
     """A library's words: its proof of the network it chose, else as they are, of each rank so many."""
     if proof := _NCCL.search(event.text):
         known = facts.nccl.setdefault(event.rank, [])
-        if proof[0] not in known:
+        if proof[0] not in known and len(known) < _MAX_PROOFS:
             known.append(proof[0])
         return
     num[event.rank] = num.get(event.rank, 0) + 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -278,6 +279,23 @@ class Heard:
             return self.start[rank].node
         return self.nodes[min(rank, len(self.nodes) - 1)] if self.nodes else ""
 
+    def placed(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+        """A line with a node of the job: of tasks of a scheduler the one it names, if it is one, else the rank's own.
+
+        What is no rank of the job has none.
+        """
+        rank, facts = raw.get("rank"), self.facts
+        if not isinstance(rank, int) or not 0 <= rank < max(facts.wanted, len(self.nodes)):
+            return {**raw, "rank": None, "node": ""}
+        if facts.backend == "tasks" and raw.get("node") in self.known:
+            return dict(raw)
+        return {**raw, "node": self.node_of(rank)}
+
+    @functools.cached_property
+    def known(self) -> frozenset[str]:
+        """The nodes of the job."""
+        return frozenset(self.facts.nodes)
+
     @functools.cached_property
     def nodes(self) -> list[str]:
         """The node of each rank."""
@@ -289,7 +307,7 @@ def heard(facts: RankFacts) -> Heard:
     out = Heard(facts)
     by_say: defaultdict[str, list[Any]] = defaultdict(list)
     for raw in facts.lines:
-        said = _typed(raw, out.garbled)
+        said = _typed(out.placed(raw), out.garbled)
         if said is not None:
             out.lines.append(said)
             by_say[str(raw["say"])].append(said)
@@ -312,7 +330,7 @@ def heard(facts: RankFacts) -> Heard:
     for said in by_say["nccl"]:
         out.nccl.setdefault(said.rank, []).extend(said.lines)
     for beat in facts.beats.values():
-        said = _typed({**beat, "say": "beat"}, out.garbled, Line)
+        said = _typed(out.placed({**beat, "say": "beat"}), out.garbled, Line)
         if said is not None:
             out.beats[said.rank] = said
     return out
