@@ -15,10 +15,13 @@ from fairlead.cluster.engine import Engine
 from fairlead.cluster.onnode import END, FRAME, MAGIC
 from fairlead.cluster.protocol import State
 from fairlead.preflight.pairs.drive import Driver
+from fairlead.preflight.pairs.facts import PairFacts
 from fairlead.preflight.pairs.judge import judge_pairs
 from fairlead.preflight.pairs.phase import Counted, Plan, pair_phase
+from fairlead.preflight.slurm.scheduler import parse as parse_nodes
 from fairlead.probe import NodeAnswer, sort_answers
 from fairlead.probe.addresses import book_of
+from fairlead.records.codec import from_json, to_json
 from fairlead.records.finding import Finding
 from fairlead.records.verdict import Verdict
 from support.depth import cases
@@ -121,3 +124,30 @@ def test_facts(seed):
             findings = [*silent, *judge(facts, SPEC)]
             check(findings)
             assert {code for code, _ in accused(findings)} <= AT_FAULT
+
+
+# ---- files and outputs -----------------------------------------------------------------------------------------------
+
+SHOWN = (
+    "NodeName=n1 Arch=x86_64 CPUTot=8 Gres=gpu:8(S:0-1) State=IDLE+DRAIN Reason=fairlead gpu/count [root@2026-01-01T00:"
+    "00:00]\nNodeName=n2 NodeAddr=n2 State=DOWN*\n"
+)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_files_of_a_run_and_what_slurm_says(seed):
+    plan = Plan(nodes=NODES, paths=("eth",), addresses=tuple((f"10.0.0.{i}",) for i in range(len(NODES))))
+    facts = Driver(Agents(NODES, 1, {}), NODES, lost_s=0.0).run(pair_phase(plan))
+    document = json.loads(to_json(facts))
+    document["bursts"] = [[0, 1, 0, 3, 0, 0, 0, 0], [2, 1, 0, 0, 0, 0, 8, 0]]
+    num_judged = 0
+    for number in range(10 * EACH):
+        liar = Liar(seed * 10 * EACH + number)
+        parse_nodes(liar.torn(SHOWN.encode()).decode("utf-8", "backslashreplace"))
+        try:
+            altered = from_json(liar.json(document), PairFacts)
+        except ValueError:
+            continue
+        num_judged += 1
+        judge_pairs(altered, plan.limits)
+    assert num_judged > 5

@@ -191,6 +191,7 @@ def test_a_node_that_was_slow_only_while_all_worked_is_not_slow():
 
 def test_of_two_clocks_that_differ_nobody_knows_which_is_wrong():
     two = {"nodes": ("n0", "n1"), "members": (0, 1), "addresses": (("fd::1",), ("fd::2",)), "paths": ("fabric",)}
+    two |= {"full_bytes": {}, "work": {}}
     clocks = {0: Clock(0, 1_000_000), 1: Clock(5_000_000_000, 1_000_000)}
     found = judge_pairs(facts(**two, clocks=clocks, speeds=[]))
     (alarm,) = [f for f in found if f.code == "preflight/clock-skew"]

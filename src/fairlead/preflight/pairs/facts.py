@@ -121,9 +121,9 @@ class PairFacts(msgspec.Struct, kw_only=True):
     tcp_tested: int = 0
     tcp_skipped: bool = False
     lost: dict[int, str] = {}
+    """Nodes that stopped answering, and what was last known."""
     refused: dict[int, str] = {}
     """Of those, who said what none of our agents says: its beginning, escaped."""
-    """Nodes that stopped answering, and what was last known."""
     clocks: dict[int, Clock] = {}
     work: dict[int, list[Work]] = {}
     counters: dict[int, Reading] = {}
@@ -139,6 +139,25 @@ class PairFacts(msgspec.Struct, kw_only=True):
     rounds: dict[str, int] = {}
     """How many rounds of each kind were run."""
     took_s: dict[str, float] = {}
+
+    def __post_init__(self) -> None:
+        """A file that speaks of nodes or paths it does not list is none of ours. Raises ValueError."""
+        seen: list[Burst | Speed | Fault] = [*self.bursts, *self.again, *self.speeds, *self.speeds_again, *self.faults]
+        nodes = {*self.members, *self.pools, *self.groups, *self.lost, *self.refused, *self.clocks, *self.work}
+        nodes.update(self.counters, self.watched_s, (n for n, _ in self.counted), (n for n, _ in self.uncounted))
+        nodes.update((n for n, _, _ in self.unbound), *(p[:2] for p in self.steered), *(p[:2] for p in self.tcp))
+        nodes.update(b.src for b in seen)
+        nodes.update(b.dst for b in seen)
+        paths = {*self.full_bytes, *self.stopped, *(p for _, p, _ in self.unbound), *(p for p, _ in self.ways.values())}
+        steered = {b.path for b in seen} | {p for _, _, p in self.steered}
+        if not nodes <= set(range(len(self.nodes))) or not paths | (steered - self.ways.keys()) <= set(
+            range(len(self.paths))
+        ):
+            raise ValueError("nodes or paths that it does not list")
+        if any(len(rows) not in (0, len(self.nodes)) for rows in (self.addresses, self.switches)):
+            raise ValueError("addresses of other nodes than it lists")
+        if any(len(row) != len(self.paths) for rows in (self.addresses, self.switches) for row in rows):
+            raise ValueError("addresses on other paths than it lists")
 
     def num_sent(self, burst: Burst, *, again: bool = False) -> int:
         """Small packets of a burst, as many as were sent."""

@@ -93,7 +93,7 @@ def _of_line(line: str) -> SlurmNode | None:
         states=node_words(fields.get("State", "UNKNOWN")),
         reason=reason,
         gpus=_gpus(fields.get("Gres", "")),
-        cpus=int(fields.get("CPUTot", "0") or 0),
+        cpus=int(count) if (count := fields.get("CPUTot", "")).isdecimal() and len(count) < 10 else 0,
         address=fields.get("NodeAddr", ""),
     )
 
@@ -118,7 +118,7 @@ def _of_json(text: str) -> Iterator[SlurmNode | None]:
     """Nodes of `--json`: 21.08, 22.05 have a state and a list of flags, later ones one list, numbers in a dict."""
     try:
         nodes = json.loads(text).get("nodes", [])
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         return
     for said in nodes if isinstance(nodes, list) else []:
         if not isinstance(said, dict) or not is_name(str(said.get("name", ""))):
