@@ -12,10 +12,13 @@ import json
 import os
 import secrets
 import zlib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import msgspec
 
 from fairlead.base.nodeset import NodeSet
 from fairlead.base.program import Program
@@ -24,6 +27,7 @@ from fairlead.cluster.live import Group
 from fairlead.cluster.protocol import Result, State
 from fairlead.cluster.relay import CHUNK_BYTES, chained, digest_of
 from fairlead.errors import UsageError
+from fairlead.records.border import Border, Breach, Count, PortOrNone, Text
 
 RELAY = ("fairlead-relay", "fairlead.cluster.channel", "fairlead.cluster.relay")
 """The name and the parts of the program on the nodes."""
@@ -31,6 +35,20 @@ CHILDREN = 2
 """With two, a push takes twice what a node's link needs for it, however many nodes there are; more take longer."""
 MAX_SOURCES = 12
 _GOODBYE_S = 3.0
+_MOST = {"ready": 1, "need": 2, "whole": 2, "source": 2 * MAX_SOURCES, "done": 1, "failed": 1}
+"""How often a node says each: a chunk that an earlier node had wrong begins the copy once more."""
+
+
+class Told(msgspec.Struct, kw_only=True):
+    """What a node reports of its part of a push; see relay.py."""
+
+    do: Literal["ready", "need", "whole", "source", "done", "failed"]
+    port: PortOrNone = 0
+    chunk: Count = 0
+    error: Text = ""
+
+
+_told = Border(Told, "a report of a push", max_bytes=1 << 15)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +141,7 @@ class Spread:
     done: set[str] = field(default_factory=set)
     failed: dict[str, str] = field(default_factory=dict)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    heard: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     async def run(self, nodes: NodeSet) -> list[Result]:
         """To the end; one result a node."""
@@ -143,10 +162,14 @@ class Spread:
             for frame in frames:
                 await group.room()
                 group.send(frame)
-            while any(node not in self.done and (node, None) not in group.heard.ended for node in nodes):
+            over = (self.done, self.failed)
+            while any(all(node not in o for o in over) and (node, None) not in group.heard.ended for node in nodes):
                 for line in await group.read_all(1.0):
-                    if line.stream == "stdout" and line.text.startswith("{"):
-                        self._hear(line.node, json.loads(line.text), chain)
+                    if line.stream == "stdout" and line.text.startswith("{") and line.node not in self.failed:
+                        try:
+                            self._hear(line.node, _told(line.text), chain)
+                        except Breach as breach:
+                            self.failed[line.node] = f"it sent {breach}"
                 for task in [task for task in self.tasks if task.done()]:
                     self.tasks.discard(task)
                     task.result()
@@ -157,22 +180,26 @@ class Spread:
                 task.cancel()
         return [self._result(result) for result in await group.close(_GOODBYE_S)]
 
-    def _hear(self, node: str, said: dict[str, Any], chain: asyncio.Task[str]) -> None:
-        match said["do"]:
+    def _hear(self, node: str, said: Told, chain: asyncio.Task[str]) -> None:
+        """Raises Breach."""
+        self.heard[node, said.do] += 1
+        if self.heard[node, said.do] > _MOST[said.do] or said.chunk > self.source.num_chunks:
+            raise Breach("a report of a push that cannot be", str(said))
+        match said.do:
             case "ready":
                 index = len(self.servers)
                 sources = [self.servers[i] for i in ancestors(index) if i < index]
-                if said["port"]:
-                    self.servers.append((node, self.addresses[node], said["port"]))
+                if said.port and node in self.addresses:
+                    self.servers.append((node, self.addresses[node], said.port))
                 self.group.send(json.dumps(sources), to=node)
             case "need":
-                self._begin(self._feed(node, said["chunk"]))
+                self._begin(self._feed(node, said.chunk))
             case "whole":
                 self._begin(self._tell(node, chain))
             case "done":
                 self.done.add(node)
             case "failed":
-                self.failed[node] = said["error"]
+                self.failed[node] = said.error
 
     def _begin(self, work: Any) -> None:
         self.tasks.add(asyncio.create_task(work))
