@@ -17,12 +17,14 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
+from msgspec import Meta
 
 from fairlead.cluster import Cluster, Command, NodeSet, Program, Result
 from fairlead.errors import UsageError
+from fairlead.records.border import Border, Breach, Text, Word, shown
 
 LEASE_S = 86_400.0
 """A day: whoever uses a service renews it long before."""
@@ -82,6 +84,16 @@ class ServiceState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
             return not self.error and self.state == "absent"
         fell = self.restarts and self.did in ("started", "upgraded")  # within its first moments
         return not self.error and self.state == "running" and not fell
+
+
+class _Answer(msgspec.Struct, kw_only=True):
+    did: Word = ""
+    services: Annotated[list[dict[str, Any]], Meta(max_length=1024)] = []
+    error: Text = ""
+    hint: Text = ""
+
+
+_answer = Border(_Answer, "an answer about services")
 
 
 def check_name(name: str) -> str:
@@ -146,17 +158,18 @@ def _ask(
 
 def _states(result: Result, name: str) -> Sequence[ServiceState]:
     """What a node answered; one that did not is unknown."""
-    said: dict[str, Any] = {}
     if result.ok:
         try:
-            said = json.loads(result.stdout.text)
-        except ValueError:
-            said = {"error": "its answer cannot be read"}
+            said = _answer(result.stdout.text)
+        except Breach as breach:
+            said = _Answer(error=f"it answered with {breach}")
     else:
         words = result.stderr.text.strip().splitlines()
-        said = {"error": result.error + (f": {words[-1]}" if words else ""), "hint": result.hint}
-    if "error" in said:
-        why, hint = str(said["error"]), str(said.get("hint", ""))
-        return [ServiceState(node=result.node, name=name, state="unknown", error=why, hint=hint)]
-    did = said.get("did", "")
-    return [msgspec.convert({"node": result.node, "did": did, **s}, ServiceState) for s in said["services"]]
+        said = _Answer(error=result.error + (f": {shown(words[-1])}" if words else ""), hint=result.hint)
+    if said.error:
+        return [ServiceState(node=result.node, name=name, state="unknown", error=said.error, hint=said.hint)]
+    try:
+        return [msgspec.convert({**s, "node": result.node, "did": said.did}, ServiceState) for s in said.services]
+    except msgspec.ValidationError as error:
+        why = f"it answered with services that cannot be read: {shown(str(error))}"
+        return [ServiceState(node=result.node, name=name, state="unknown", error=why)]
