@@ -12,10 +12,7 @@ ROOM = Room(
             rejudge="fairlead.preflight.rejudge:rejudge",
         ),
     ),
-    tables=(
-        Table("preflight", "fairlead.preflight.table:Preflight", rules="fairlead.preflight.table:rules"),
-        Table("rank_limits", "fairlead.preflight.table:RankLimits"),
-    ),
+    tables=(Table("preflight", "fairlead.preflight.table:Preflight", rules="fairlead.preflight.table:rules"),),
     limits=("fairlead.preflight.pairs.limits:limits", "fairlead.preflight.ranks.limits:limits"),
     doctor=(Doctor("torch", "real ranks: preflight, bringup", extra="ranks", modules=("torch",)),),
 )

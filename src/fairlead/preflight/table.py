@@ -10,6 +10,9 @@ from fairlead.base.suggest import did_you_mean
 from fairlead.spec.model import Seconds, Spec
 from fairlead.spec.problems import Problems
 
+MOST = 1000
+"""No share, multiple or number of seconds that judges a rank is larger."""
+
 
 class Preflight(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The gate before a job."""
@@ -45,63 +48,20 @@ class Preflight(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Let a warning close the gate."""
 
     limits: Annotated[dict[str, Annotated[float, Meta(ge=0)]], Meta(examples=[{"slow_ratio": 0.4}])] = {}
-    """Other numbers for the pair phase, by the names `fairlead limits preflight` lists: slow_ratio = 0.4, ..."""
+    """Other numbers for pairs and ranks, by the names `fairlead limits preflight` lists: slow_ratio = 0.4, ..."""
 
 
 def rules(spec: Spec, report: Problems) -> None:
-    """A number of the pair phase must be one there is, and whole where it counts something."""
+    """A number must be one there is, whole where it counts something, and above 0 where it is a share or a multiple."""
     from fairlead.preflight.pairs.limits import table
+    from fairlead.preflight.ranks.limits import numbers
 
-    known = table()
+    pairs, ranks = table(), numbers()
     for name, value in spec.table(Preflight).limits.items():
         path = ("preflight", "limits", name)
-        if name not in known:
-            report(path, "preflight/no-limit", f"no number `{name}`; {did_you_mean(name, known)}", on="key")
-        elif isinstance(known[name].value, int) and value != int(value):
-            report(path, "preflight/no-limit", f"`{name}` counts whole {known[name].unit or 'things'}")
-
-
-Ratio = Annotated[float, Meta(gt=0, le=1_000)]
-
-
-class RankLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Numbers that ranks are judged by; `fairlead limits` shows each with its source."""
-
-    straggler_ratio: Ratio = 2.0
-    """A rank is a straggler from this multiple of the median rank's time."""
-
-    outlier_mads: Ratio = 6.0
-    """Distance from the median, in median absolute deviations, that anything slow must have besides."""
-
-    gpu_matmul_warn_share: Ratio = 0.93
-    """Matrix rate of a GPU as a share of the median's: a warning below this."""
-
-    gpu_matmul_fail_share: Ratio = 0.85
-    """The same, a failure below this."""
-
-    gpu_copy_warn_share: Ratio = 0.9
-    """Rates of copies and of the all-reduce in a node as a share of the median's: a warning below this."""
-
-    gpu_copy_fail_share: Ratio = 0.7
-    """The same, a failure below this."""
-
-    cpu_warn_share: Ratio = 0.2
-    """All these rates for ranks on CPUs: a warning where every one is below this."""
-
-    size_floor_share: Ratio = 0.8
-    """Rates of a GPU as a share of the VM size's least: a failure below this."""
-
-    rail_slow_ratio: Ratio = 0.5
-    """Rate of a rail as a share of the median's: a failure below this."""
-
-    rail_floor_ratio: Ratio = 0.2
-    """Rate of a rail as a share of the port's: a failure below this."""
-
-    launch_skew_s: Ratio = 10.0
-    """Seconds after the first rank from which a node's start is late."""
-
-    perftest_share: Ratio = 0.9
-    """Rate of ib_write_bw as a share of the port's: a failure below this."""
-
-    perftest_latency_ratio: Ratio = 2.0
-    """Latency of ib_write_lat as a multiple of the median's: a warning above this."""
+        if name not in pairs and name not in ranks:
+            report(path, "preflight/no-limit", f"no number `{name}`; {did_you_mean(name, [*pairs, *ranks])}", on="key")
+        elif name in pairs and isinstance(pairs[name].value, int) and value != int(value):
+            report(path, "preflight/no-limit", f"`{name}` counts whole {pairs[name].unit or 'things'}")
+        elif name in ranks and not 0 < value <= MOST:
+            report(path, "preflight/no-limit", f"`{name}` is a share or a multiple: above 0, at most {MOST}")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
+from fairlead.preflight.pairs.limits import table
 from fairlead.preflight.ranks import limits
 from fairlead.preflight.ranks.judge import bandwidth, judge_ranks
 from fairlead.preflight.ranks.wanted import Wanted, sizes_to_try
-from fairlead.preflight.table import RankLimits
 from fairlead.records.verdict import Verdict
 from fairlead.spec.vmsize import Expected, VmSize
 from fairlead.spec.vmsize import size as vm_size
@@ -263,9 +262,11 @@ def test_on_gpus_the_sizes_that_are_judged_are_tried_too():
     assert sizes_to_try(Wanted(device="cpu", size=vm_size(H100)), (8,), 16) == (8,)
 
 
-def test_numbers_in_the_cluster_file_are_by_default_those_of_the_table():
-    assert msgspec.structs.asdict(RankLimits()) == {n: x.value for n, x in limits.numbers().items()}
-    assert limits.Numbers(msgspec.structs.asdict(RankLimits())).own == {}
+def test_a_number_of_the_cluster_file_holds_for_ranks_and_those_of_pairs_are_none_of_theirs():
+    ours = limits.Numbers({"straggler_ratio": 3.0, "slow_ratio": 0.4})
+    assert (ours["straggler_ratio"], ours.source("straggler_ratio")) == (3.0, "the cluster file")
+    assert ours.own == {"straggler_ratio": 3.0}
+    assert not set(limits.numbers()) & set(table()), "one table of the cluster file names both"
 
 
 def test_ranks_that_were_only_to_start():

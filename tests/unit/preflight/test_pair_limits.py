@@ -6,6 +6,7 @@ import pytest
 
 from fairlead.errors import SpecError
 from fairlead.preflight.pairs.limits import DEFAULT, limits, limits_of, table
+from fairlead.preflight.ranks.wanted import wanted_of
 from fairlead.spec.loader import read
 
 HEAD = 'schema = 1\n[access]\nvia = "ssh"\n[[pool]]\nname = "p"\nsize = "other"\nnodes = "n[0-3]"\n'
@@ -37,7 +38,22 @@ def test_they_are_listed_with_what_holds_here(tmp_path):
     assert "pings" not in listed, "it judges nothing"
 
 
-@pytest.mark.parametrize("line", ["slow_rato = 0.4", "small = 0.5", "slow_ratio = -1", 'slow_ratio = "half"'])
+def test_numbers_of_ranks_stand_in_the_same_table(tmp_path):
+    ours = spec(tmp_path, "[preflight.limits]\nslow_ratio = 0.4\nstraggler_ratio = 3\n")
+    assert (limits_of(ours).slow_ratio, wanted_of(ours, ["n0", "n1"], []).numbers["straggler_ratio"]) == (0.4, 3)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "slow_rato = 0.4",
+        "small = 0.5",
+        "slow_ratio = -1",
+        "straggler_ratio = 0",
+        "straggler_ratio = 1e9",
+        'slow_ratio = "half"',
+    ],
+)
 def test_what_is_no_such_number_is_refused_at_its_line(tmp_path, line):
     with pytest.raises(SpecError) as refused:
         spec(tmp_path, f"[preflight.limits]\n{line}\n")

@@ -96,7 +96,11 @@ DEFAULT = msgspec.convert({name: row.value for name, row in table().items()}, Li
 def limits_of(spec: Spec) -> Limits:
     """The numbers for a cluster: the table's, with what the cluster file says instead."""
     lossless = {name: row.lossless for name, row in table().items() if row.lossless is not None}
-    ours = asdict(DEFAULT) | (lossless if is_lossless(spec) else {}) | spec.table(Preflight).limits
+    ours = (
+        asdict(DEFAULT)
+        | (lossless if is_lossless(spec) else {})
+        | {name: value for name, value in spec.table(Preflight).limits.items() if name in table()}
+    )
     return msgspec.convert(ours, Limits, strict=False)
 
 

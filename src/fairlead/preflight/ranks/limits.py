@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from fairlead.preflight.table import Preflight
 from fairlead.records.limit import Judges, Limit
 from fairlead.spec.limits import Reached, least_message, limit_for, quantity_limits
 from fairlead.spec.model import Spec
@@ -43,14 +44,19 @@ class Numbers:
     """The numbers in force: the cluster file's own before numbers.toml."""
 
     def __init__(self, own: Mapping[str, float] | None = None) -> None:
-        self.own = {name: value for name, value in (own or {}).items() if value != numbers()[name].value}
+        self.own = {name: value for name, value in (own or {}).items() if name in numbers()}
 
     def __getitem__(self, name: str) -> float:
         return self.own.get(name, numbers()[name].value)
 
     def source(self, name: str) -> str:
         """Where a number comes from."""
-        return "[rank_limits] in the cluster file" if name in self.own else numbers()[name].source
+        return "the cluster file" if name in self.own else numbers()[name].source
+
+
+def numbers_of(spec: Spec) -> Numbers:
+    """The numbers for a cluster: `[preflight.limits]` has those of the pair phase besides."""
+    return Numbers(spec.table(Preflight).limits)
 
 
 def reduce_limit(size: VmSize | None, *, nodes: int, message_bytes: int, over_nvlink: bool) -> Reached | None:
@@ -72,7 +78,7 @@ def judged_messages(size: VmSize | None, *, nodes: int) -> set[int]:
 
 def limits(spec: Spec) -> Iterator[Limit]:
     """All of them, for `fairlead limits`."""
-    own = Numbers(msgspec.structs.asdict(spec.table("rank_limits")))
+    own = numbers_of(spec)
     for name, number in numbers().items():
         yield Limit(
             name=name,
@@ -81,7 +87,7 @@ def limits(spec: Spec) -> Iterator[Limit]:
             value=own[name],
             unit=number.unit,
             source=own.source(name),
-            key=f"rank_limits.{name}",
+            key=f"preflight.limits.{name}",
             code=number.code,
         )
     for quantity in (NODE, RACK, JOB):

@@ -10,12 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-import msgspec
-
 from fairlead.base.nodeset import NodeSet
 from fairlead.checks import Expect, expect_of, gpu_count, held_gpus, rdma_devices
-from fairlead.preflight.ranks.limits import Numbers, judged_messages
-from fairlead.preflight.table import Preflight, RankLimits
+from fairlead.preflight.ranks.limits import Numbers, judged_messages, numbers_of
+from fairlead.preflight.table import Preflight
 from fairlead.probe.addresses import natural
 from fairlead.records.addressbook import AddressBook
 from fairlead.records.facts import NodeFacts, Unread
@@ -76,7 +74,7 @@ def wanted_of(spec: Spec, nodes: Iterable[str], facts: Sequence[NodeFacts]) -> W
         # where the file declares no RDMA, ranks talk over another network than these ports
         port_gbps=min((r for c in contracts for r in c.hca_rates_gbps if spec.fabric.rdma != "none"), default=0.0),
         size=first if first and len({c.name for c in contracts}) == 1 else None,
-        numbers=Numbers(msgspec.structs.asdict(spec.table(RankLimits))),
+        numbers=numbers_of(spec),
         pools={n: pool.name for pool in pools for n in pool.nodes & names},
     )
 
