@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from fairlead.preflight.pairs.answers import Report
+from fairlead.preflight.pairs.answers import AgentReport
 from fairlead.preflight.pairs.phase import Answers, PairFacts, Step
 from fairlead.preflight.pairs.steered import Steering
 
@@ -138,7 +138,7 @@ class Fabric:
                 json.dumps(step.line)  # what is sent costs time, too
                 raw = self.answer(step)
                 self.num_steps += 1
-                decode = msgspec.json.Decoder(Report).decode
+                decode = msgspec.json.Decoder(AgentReport).decode
                 reports = {node: decode(text) for node, text in raw.items()}
                 lost = {n: "no answer" for n in step.expect if n in self.dead}
                 step = phase.send(Answers(reports, 0, dict.fromkeys(reports, 1000), lost))

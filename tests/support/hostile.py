@@ -179,7 +179,7 @@ def frame_number(number: int) -> bytes:
 
 
 class Agents:
-    """Agents in memory on a fabric where all is well; those of `liars` say something else. A Group for Driver."""
+    """Agents in memory on a fabric where all is well; those of `liars` say something else. Agents for Driver."""
 
     num_starting = 0
 

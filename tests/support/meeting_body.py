@@ -15,13 +15,13 @@ import signal
 import time
 
 from fairlead.launch.onnode.me import Me
-from fairlead.launch.onnode.meet import Group
+from fairlead.launch.onnode.meet import RankGroup
 
 
 def body(me: Me) -> int:
     """Join, add up, leave."""
     want, mine = me.settings, str(me.rank)
-    group = Group(me)
+    group = RankGroup(me)
     if me.rank in want.get("absent", []):
         me.enter("rendezvous")
         time.sleep(3600)

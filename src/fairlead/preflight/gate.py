@@ -32,7 +32,7 @@ from fairlead.preflight.consequences import without_consequences
 from fairlead.preflight.everywhere import none_answered, shared
 from fairlead.preflight.nodes.probing import Progress, probe_nodes
 from fairlead.preflight.pairs.counters import ports, probed
-from fairlead.preflight.pairs.drive import AGENT, Driver, Group
+from fairlead.preflight.pairs.drive import AGENT, Agents, Driver
 from fairlead.preflight.pairs.facts import PairFacts
 from fairlead.preflight.pairs.judge import dead_part, judge_pairs
 from fairlead.preflight.pairs.limits import DEFAULT, Limits, limits_of
@@ -340,7 +340,7 @@ class _Stages:
         self.keep("ranks.json", self.seen.ranks)
 
 
-class _OnePerNode(Group):
+class _OnePerNode(Agents):
     """A live group of one process a node, with ends by node name."""
 
     def __init__(self, live: Live) -> None:

@@ -156,7 +156,7 @@ def test_rank_0_names_all_that_are_missing_however_many_they_are(monkeypatch):
         said.append((what, fields))
         store[meet.ALL_HERE] = "1"
 
-    group = meet.Group.__new__(meet.Group)
+    group = meet.RankGroup.__new__(meet.RankGroup)
     group.me = SimpleNamespace(rank=0, node="n0", world=8192, say=say)
     keys = SimpleNamespace(
         set=store.__setitem__, add=lambda _, num: num, check=lambda names: all(name in store for name in names)
@@ -169,7 +169,7 @@ def test_rank_0_names_all_that_are_missing_however_many_they_are(monkeypatch):
 def test_rank_0_listens_where_it_is_also_if_slurm_put_it_on_another_node(monkeypatch):
     said = []
     monkeypatch.setattr(meet, "source_towards", lambda host: "127.0.0.1" if host == "198.51.100.1" else "")
-    group = meet.Group.__new__(meet.Group)
+    group = meet.RankGroup.__new__(meet.RankGroup)
     group.me = SimpleNamespace(config={"host": "198.51.100.1"}, say=lambda what, **fields: said.append((what, fields)))
     group.store = lambda *_, master_listen_fd, **__: socket.close(master_listen_fd)
     group.open_store()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.preflight.pairs.answers import Report
+from fairlead.preflight.pairs.answers import AgentReport
 from fairlead.preflight.pairs.phase import ALONE_TIMES, MAX_ALONE, Answers, Plan, pair_phase
 
 MS = 1_000_000
@@ -30,7 +30,7 @@ def asked_alone(walls_ms: list[float], cpu_ms: float, alone_ms: float = 0.0) -> 
             wall_ns = int(walls_ms[n] * MS) if step.line["do"] == "work" else 0
             if wall_ns and "only" in step.line:
                 wall_ns = int(alone_ms * MS) or wall_ns * ALONE_TIMES
-            reports[n] = Report(
+            reports[n] = AgentReport(
                 step=step.line.get("step", 0), ports=[1], tcp=1, wall_ns=wall_ns, cpu_ns=int(cpu_ms * MS)
             )
         if step.line["do"] == "work" and "only" in step.line:

@@ -1,6 +1,6 @@
 """A body meets the others: its device, the rendezvous store, the process group. For the body of any stage.
 
-    group = Group(me)      # takes its GPU, says what torch is
+    group = RankGroup(me)      # takes its GPU, says what torch is
     group.join()           # returns when every rank is there and a first all-reduce has gone through all of them
     group.torch, group.dist, group.device
     group.leave()
@@ -54,7 +54,7 @@ def num_devices(torch: Any) -> dict[str, Any]:
     return {"num_devices": torch.cuda.device_count() if torch.cuda.is_available() else 0}
 
 
-class Group:
+class RankGroup:
     """What a rank has of torch, and its way into the process group."""
 
     def __init__(self, me: Me, reach: Callable[[Any], dict[str, Any]] | None = None) -> None:

@@ -26,7 +26,7 @@ else:
 """Numbers and a word: (path, word), (dst, word) or (dst, path, word), by what was asked."""
 
 
-class Report(msgspec.Struct):
+class AgentReport(msgspec.Struct):
     """An agent's answer to one step; only the fields of that step are filled."""
 
     step: Count
@@ -48,7 +48,7 @@ class Report(msgspec.Struct):
     ] = {}
 
 
-REPORT = Border(Report, "an answer", max_bytes=2 * MAX_BYTES)
+REPORT = Border(AgentReport, "an answer", max_bytes=2 * MAX_BYTES)
 
 
 class Asked:
@@ -62,7 +62,7 @@ class Asked:
         self.paths = set(line.get("paths", ())).union(*(paths for _, _, paths in line.get("pairs", ())))
         self.names = {name for name, _ in self.setup.get("counters", ())}
 
-    def hold(self, report: Report, node: int) -> None:
+    def hold(self, report: AgentReport, node: int) -> None:
         """Raises Breach where a node tells what it was not asked for, or twice."""
         if report.counters:
             rails = {rail for rail, *_ in (self.setup.get("ports") or {node: ()})[node]}
@@ -77,7 +77,7 @@ class Asked:
         elif self.do in ("burst", "speed", "tcp"):
             self._round(report, node)
 
-    def _round(self, report: Report, node: int) -> None:
+    def _round(self, report: AgentReport, node: int) -> None:
         _unless({path for path, _ in report.full} <= self.paths, "sizes", report.full)
         if not (report.bad or report.errors or report.rates or report.sent_to):
             return

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from fairlead.cluster.protocol import Line, Result
-from fairlead.preflight.pairs.answers import REPORT, Asked, Report
+from fairlead.preflight.pairs.answers import REPORT, AgentReport, Asked
 from fairlead.preflight.pairs.phase import Answers, Step
 from fairlead.records.border import Breach, shown
 
@@ -34,7 +34,7 @@ MAX_WORDS_BYTES = 1 << 20
 """What one node may write beside its answers."""
 
 
-class Group(Protocol):
+class Agents(Protocol):
     """Processes that run on nodes, one each, with their lines in and out."""
 
     def send(self, text: str) -> None:
@@ -60,7 +60,7 @@ class Driver:
     """Drives one group of agents. `hears` sees everything that is not an answer: complaints on standard error."""
 
     def __init__(
-        self, group: Group, nodes: Sequence[str], *, lost_s: float, hears: Callable[[Line], None] = lambda _: None
+        self, group: Agents, nodes: Sequence[str], *, lost_s: float, hears: Callable[[Line], None] = lambda _: None
     ) -> None:
         self.group, self.nodes, self.lost_s, self.hears = group, nodes, lost_s, hears
         self.number = {node: i for i, node in enumerate(nodes)}
@@ -94,7 +94,7 @@ class Driver:
             self.setup = step.line
         asked_of = Asked(step.line, self.setup)
         refused: dict[int, str] = {}
-        reports: dict[int, Report] = {}
+        reports: dict[int, AgentReport] = {}
         at_ns: dict[int, int] = {}
         waiting, unsent = set(step.expect), set(step.expect)
         lost: dict[int, str] = {}
@@ -160,7 +160,7 @@ class Driver:
             return True
         return len(waiting) < len(step.expect) and now >= last_word + self.lost_s
 
-    def _report(self, line: Line, node: int | None, step: Step, asked: Asked) -> Report | None:
+    def _report(self, line: Line, node: int | None, step: Step, asked: Asked) -> AgentReport | None:
         """Its answer to this step, if it is one; of a node that is not waited for, words alone. Raises Breach."""
         if line.stream == "stdout" and line.text.startswith("{"):
             if node is None:

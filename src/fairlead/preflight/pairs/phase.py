@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairlead.preflight.pairs import counters
-from fairlead.preflight.pairs.answers import Report
+from fairlead.preflight.pairs.answers import AgentReport
 from fairlead.preflight.pairs.blame import MIN_PARTNERS, NEARLY_ALL
 from fairlead.preflight.pairs.counters import Reading
 from fairlead.preflight.pairs.facts import Burst, Clock, Fault, PairFacts, Speed, Work
@@ -91,7 +91,7 @@ class Step:
 class Answers:
     """What came back: reports by node, when each arrived (this side's time of day, ns), and who is gone, and why."""
 
-    reports: Mapping[int, Report]
+    reports: Mapping[int, AgentReport]
     asked_ns: int = 0
     at_ns: Mapping[int, int] = field(default_factory=dict)
     lost: Mapping[int, str] = field(default_factory=dict)
@@ -102,7 +102,7 @@ class Answers:
 Phase = Generator[Step, Answers, PairFacts]
 
 
-def compare(facts: PairFacts, counted: Sequence[Counted], reports: Mapping[int, Report]) -> None:
+def compare(facts: PairFacts, counted: Sequence[Counted], reports: Mapping[int, AgentReport]) -> None:
     """What the nodes' counters say now against what they said first, into the facts; replaces what was said before."""
     facts.counted = [(node, change) for node, change in facts.counted if node not in reports]
     facts.uncounted = [(node, rail) for node, rail in facts.uncounted if node not in reports]
@@ -403,7 +403,7 @@ class _Run:
                 into.append(Speed(src, dst, path, rate_bps, *sent.get((src, dst, path), (0, 0))))
             self._keep_faults(dst, report)
 
-    def _keep_faults(self, node: int, report: Report) -> None:
+    def _keep_faults(self, node: int, report: AgentReport) -> None:
         known = {(f.src, f.dst, f.path) for f in self.facts.faults} if report.errors else set()
         for dst, path, error in report.errors:
             if (node, dst, path) not in known:

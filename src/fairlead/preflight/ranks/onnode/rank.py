@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 
 from fairlead.launch.onnode.me import Me
-from fairlead.launch.onnode.meet import Group
+from fairlead.launch.onnode.meet import RankGroup
 from fairlead.preflight.ranks.onnode.device import CPU_NODE, GPU_NODE, Card, gpu_reach, node_reduce
 from fairlead.preflight.ranks.onnode.nccllog import NcclLog
 from fairlead.preflight.ranks.onnode.perftest import Perftest
@@ -43,7 +43,7 @@ UNEVEN, MAX_ROUNDS, ROUNDS_S = 1.5, 60, 2.0
 
 def body(me: Me) -> int:
     """Join the group and do the work; returns the exit status."""
-    group = Group(me, gpu_reach)
+    group = RankGroup(me, gpu_reach)
     if me.settings["launch_only"]:
         return 0
     log = NcclLog() if group.cuda else None
@@ -60,7 +60,7 @@ def body(me: Me) -> int:
 class Collectives:
     """What a rank does with torch."""
 
-    def __init__(self, me: Me, group: Group, log: NcclLog | None) -> None:
+    def __init__(self, me: Me, group: RankGroup, log: NcclLog | None) -> None:
         self.me, self.group, self.log = me, group, log
         self.torch, self.dist, self.device, self.cuda = group.torch, group.dist, group.device, group.cuda
 
