@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 MAX_LINKS = 40
-MAX_RACES = 20
+MAX_RACES = 100
 PRIVATE_DIR, PRIVATE_FILE = 0o700, 0o600
 _STEP = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 

@@ -4,6 +4,7 @@ import contextlib
 import os
 import stat
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -233,6 +234,7 @@ def test_folders_that_somebody_removes_meanwhile_are_made_again(tmp_path):
             for path in (place.parent, place.parent.parent):
                 with contextlib.suppress(OSError):
                     path.rmdir()
+            time.sleep(0.0002)
 
     other = threading.Thread(target=remove_empty_ones)
     other.start()
