@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 from fairlead.base.files import disk_errors
@@ -19,7 +19,7 @@ _CHUNK = 1 << 18
 
 
 async def push_one(talk: Talk, source: Path, target: str, mode: int) -> Result:
-    """Copy a local file to a node. Raises OSError where the local file cannot be read."""
+    """Copy a local file to a node. Raises UsageError where the local file cannot be read."""
     size = file_size(source)
     gathered = Gathered(talk.node)
     job = {"do": "receive", "target": target, "size": size, "mode": mode}
@@ -68,11 +68,22 @@ async def fetch_one(talk: Talk, source: str, path: Path, max_bytes: int) -> Resu
             path.parent.rmdir()  # only where nothing ever came
 
 
+@contextlib.contextmanager
+def readable(source: Path) -> Iterator[None]:
+    """Say what cannot be read of a local file or folder, as one that goes meanwhile. Raises UsageError."""
+    try:
+        yield
+    except OSError as error:
+        where = error.filename or source
+        raise UsageError("cluster/no-file", f"{where}: {error.strerror}", hint=f"ls -l {where}") from error
+
+
 def file_size(source: Path) -> int:
     """The size of a local regular file. Raises UsageError."""
     if not source.is_file():
         raise UsageError("cluster/no-file", f"{source} is not a file", hint=f"ls -l {source}")
-    return source.stat().st_size
+    with readable(source):
+        return source.stat().st_size
 
 
 def whole_path(path: str) -> None:
@@ -88,7 +99,7 @@ def whole_path(path: str) -> None:
 async def _content(source: Path, size: int) -> AsyncIterator[bytes]:
     """The file as it is now, then its digest; a file that shrinks meanwhile ends short, and the node keeps nothing."""
     digest, left = hashlib.sha256(), size
-    with source.open("rb") as file:
+    with readable(source), source.open("rb") as file:
         while left:
             data = file.read(min(left, _CHUNK))
             if not data:

@@ -23,6 +23,7 @@ import msgspec
 from fairlead.base.nodeset import NodeSet
 from fairlead.base.program import Program
 from fairlead.cluster.channel import MAX_FRAME_BYTES
+from fairlead.cluster.copies import readable
 from fairlead.cluster.live import Group
 from fairlead.cluster.protocol import Result, State
 from fairlead.cluster.relay import CHUNK_BYTES, chained, digest_of
@@ -71,13 +72,13 @@ class Source:
         return -(-self.size // CHUNK_BYTES)
 
     def chunk(self, number: int) -> bytes:
-        """One chunk. Raises UsageError where a file is shorter than it was."""
+        """One chunk. Raises UsageError where a file is shorter than it was, or gone."""
         at, end = number * CHUNK_BYTES, min(self.size, (number + 1) * CHUNK_BYTES)
         parts, start = [], 0
         for path, (_, size, *_rest) in zip(self.paths, self.entries, strict=True):
             low, high = max(at, start), min(end, start + size)
             if low < high:
-                with path.open("rb") as file:
+                with readable(path), path.open("rb") as file:
                     data = os.pread(file.fileno(), high - low, low - start)
                 if len(data) < high - low:
                     raise UsageError(
@@ -92,6 +93,11 @@ class Source:
 
 def source_of(path: Path, mode: int) -> Source:
     """What lies at a path. Raises UsageError `cluster/no-file`."""
+    with readable(path):
+        return _source_of(path, mode)
+
+
+def _source_of(path: Path, mode: int) -> Source:
     if path.is_file():
         return Source((("", path.stat().st_size, mode),), (path,), is_folder=False)
     if not path.is_dir():

@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from fairlead.launch import service as services
+from fairlead.launch.onnode.service import Supervised, locked
+from fairlead.launch.onnode.supervisor import start_ticks
 from fairlead.launch.service import Service, renew, status, stop
 from support.backends import LOCAL
 from support.services import FAILS, TALKER, is_alive, kill, until, with_mark
@@ -166,6 +168,44 @@ def test_two_deploys_at_once_take_turns_and_one_service_runs(place):
     assert now.digest in {s.digest for s in found.values()}
     mine = [pid for pid, words in with_mark(str(place)).items() if "program-" in words]
     assert mine == [now.pid]
+
+
+def test_requests_that_take_the_last_empty_folder_away_are_in_nobodys_way(tmp_path):
+    failed = []
+
+    def go(name):
+        try:
+            for _ in range(300):
+                with locked(str(tmp_path / "a" / "b" / "c" / name)):  # which leaves no service: its folders go, too
+                    pass
+        except OSError as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=go, args=(name,)) for name in ("one", "two", "three")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_supervisor_that_ends_just_before_it_is_told_is_replaced(place, monkeypatch):
+    """Its lease may end at any moment: here between the look at it and the signal to it."""
+    with LOCAL.cluster() as cluster:
+        first = one(deploy(cluster, "n1", talker()))
+        folder = place / "n1" / "talk"
+        at_work = Supervised(str(folder))
+        seen = at_work.running()
+        kill(seen["pid"])
+        until(lambda: start_ticks(seen["pid"]) < 0)
+        monkeypatch.setattr(at_work, "running", lambda: seen)
+        at_work.renew()
+        at_work.apply(json.loads((folder / "spec.json").read_text()))
+        until(lambda: one(status(cluster, "n1")).state == "running")
+        second = one(status(cluster, "n1"))
+        assert second.pid != first.pid
+        assert supervisors(place) != [seen["pid"]]
 
 
 def test_it_ends_by_itself_when_nobody_renews_its_lease(place):

@@ -1,13 +1,18 @@
-"""Files from nodes: what a node may send is bounded on this side, whatever the node thinks."""
+"""Files from nodes: what a node may send is bounded on this side, whatever the node thinks. Files to them that go."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 
-from fairlead.cluster.copies import fetch_one
+import pytest
+
+from fairlead.cluster.copies import fetch_one, push_one
 from fairlead.cluster.protocol import State
+from fairlead.cluster.spread import source_of
 from fairlead.cluster.talk import Ending
+from fairlead.errors import UsageError
 from fairlead.records.border import Breach
 
 
@@ -44,3 +49,28 @@ async def test_a_node_that_sends_more_than_was_asked_for_fills_no_disk(tmp_path)
     assert result.error == "it sent more of /a/file than the 5000 bytes allowed"
     assert node.num_taken == 5000
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_goes_away_while_it_is_copied_is_said_to(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "shard").write_bytes(b"x" * 1000)
+    found = source_of(tmp_path / "model", 0o644)
+    shutil.rmtree(tmp_path / "model")
+    with pytest.raises(UsageError, match=r"model/shard: No such file") as why:
+        found.chunk(0)
+    assert why.value.code == "cluster/no-file"
+
+
+async def test_a_file_that_goes_away_while_it_is_copied_is_said_to(tmp_path):
+    class Slow:
+        """A node that is reached when the file has gone."""
+
+        node = "n1"
+
+        async def hold(self, job, body, on_frame):
+            (tmp_path / "file").unlink()
+            return [data async for data in body]
+
+    (tmp_path / "file").write_bytes(b"x")
+    with pytest.raises(UsageError, match=r"file: No such file"):
+        await push_one(Slow(), tmp_path / "file", "/a/file", 0o644)

@@ -22,7 +22,7 @@ import subprocess
 import sys
 import time
 
-from fairlead.base.trust import NotOurs, own_folder
+from fairlead.base.trust import NotOurs, open_folder
 from fairlead.launch.onnode.supervisor import boot_id, end_marked, now_s, read_json, start_ticks, write_json
 
 TYPE_CHECKING = False
@@ -63,12 +63,15 @@ def base() -> str:
 def private(path: str) -> str:
     """A directory that is ours alone, made if it is not there. Raises Refused where somebody else can write there."""
     try:
-        own_folder(path)
+        found = open_folder(path, make=True)
     except (NotOurs, NotADirectoryError) as error:
         why = f"{error.filename}: {error.strerror}"
         raise Refused(f"{path} is not a directory of our own: {why}", f"ls -ld {error.filename}") from None
-    if os.stat(path).st_mode & 0o077:
-        os.chmod(path, 0o700)
+    try:
+        if os.fstat(found).st_mode & 0o077:
+            os.fchmod(found, 0o700)
+    finally:
+        os.close(found)
     return path
 
 
@@ -77,7 +80,11 @@ def locked(folder: str) -> Iterator[None]:
     """Alone with this service. Raises Refused where another request does not end."""
     path, deadline = folder + ".lock", time.monotonic() + LOCK_S
     while True:
-        file = open(path, "a")  # noqa: SIM115
+        private(os.path.dirname(folder))
+        try:
+            file = open(path, "a")  # noqa: SIM115
+        except FileNotFoundError:
+            continue  # the last request about another service took the empty directory away
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.fstat(file.fileno()).st_nlink:  # else its holder removed it with the service
@@ -101,6 +108,13 @@ def locked(folder: str) -> Iterator[None]:
 # ---- the two ways to keep it running ---------------------------------------------------------------------------------
 
 
+def tell(pid: int, number: int) -> bool:
+    """Signal a process; False where it has ended meanwhile. A zombie takes signals, too, and does nothing."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+    return start_ticks(pid) >= 0
+
+
 class Supervised:
     """By our own supervisor, where there is no service manager: until stopped, or until the lease ends."""
 
@@ -118,9 +132,7 @@ class Supervised:
     def apply(self, spec: dict[str, Any]) -> None:
         """Have this spec run: told to a supervisor that lives, else with a new one."""
         state = self.running()
-        if state and state.get("supervisor") == spec["supervisor"]:
-            os.kill(state["pid"], signal.SIGHUP)
-        else:
+        if state.get("supervisor") != spec["supervisor"] or not tell(state["pid"], signal.SIGHUP):
             self.end()
             self.begin()
 
@@ -128,7 +140,7 @@ class Supervised:
         """The lease has changed."""
         state = self.running()
         if state:
-            os.kill(state["pid"], signal.SIGHUP)
+            tell(state["pid"], signal.SIGHUP)
 
     def begin(self) -> None:
         """Start a supervisor that belongs to nobody."""
@@ -153,13 +165,12 @@ class Supervised:
     def end(self) -> None:
         """End the supervisor and all of the service."""
         state = self.running()
-        if state:
-            os.kill(state["pid"], signal.SIGTERM)
+        if state and tell(state["pid"], signal.SIGTERM):
             deadline = time.monotonic() + SETTLE_S
             while time.monotonic() < deadline and start_ticks(state["pid"]) == state["start"]:
                 time.sleep(0.02)
             if start_ticks(state["pid"]) == state["start"]:
-                os.kill(state["pid"], signal.SIGKILL)
+                tell(state["pid"], signal.SIGKILL)
         end_marked(self.folder)
 
     def look(self) -> dict[str, Any]:
@@ -417,7 +428,7 @@ def serve(asked: dict[str, Any]) -> dict[str, Any]:
     """One request."""
     if asked["do"] == "status":
         return {"services": status(asked)}
-    folder = os.path.join(private(base()), asked["name"])
+    folder = os.path.join(base(), asked["name"])
     with locked(folder):
         done: dict[str, Any] = {}
         if asked["do"] == "deploy":
