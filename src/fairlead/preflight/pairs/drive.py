@@ -23,6 +23,7 @@ OVERSLEPT_S = 0.25
 """This side was late itself if a wait took so much longer than it was to take: that wait was nobody's silence."""
 AGENT = (
     "fairlead-agent",
+    "fairlead.preflight.pairs.onnode.coming",
     "fairlead.preflight.pairs.onnode.counting",
     "fairlead.preflight.pairs.onnode.working",
     "fairlead.preflight.pairs.onnode.wire",

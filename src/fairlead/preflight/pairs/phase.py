@@ -170,7 +170,9 @@ class _Run:
         line = {"do": do, "step": self.step, **fields}
         if of is not None:
             line["only"] = list(of)
-        late = {"do": "collect", "step": self.step, "quiet_ms": quiet_ms} if quiet_ms else None
+        # who sends without end keeps nobody from its answer: it comes before a node counts as lost
+        most_ms = int(1000 * self.limits.lost_s * 2 / 3)
+        late = {"do": "collect", "step": self.step, "quiet_ms": quiet_ms, "most_ms": most_ms} if quiet_ms else None
         expect = frozenset(self.members if of is None else of)
         answers = yield Step(line=line, expect=expect, collect=late, limit_s=limit_s)
         for node, why in answers.lost.items():

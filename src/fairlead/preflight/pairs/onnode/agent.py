@@ -33,6 +33,7 @@ import sys
 import threading
 import time
 
+from fairlead.preflight.pairs.onnode.coming import TCP_BYTES, Heard, Server, ports_of, senders
 from fairlead.preflight.pairs.onnode.counting import read_counters
 from fairlead.preflight.pairs.onnode.wire import (
     ACK,
@@ -57,9 +58,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-TCP_BYTES = 256 << 10
 TCP_AT_ONCE = 16
-TCP_SERVE_S = 10.0
 SAY_SENT_NS = 20_000_000
 PING_NS = 100_000_000
 SPEED_BATCH = 32
@@ -71,6 +70,8 @@ ACK_EVERY = 16
 """Small packets, by number, of which one is acknowledged: a quarter of the smallest window that is asked for."""
 AT_ONCE = 256
 """Packets taken from a socket before anything else is done."""
+MAX_WAITING = 1 << 17
+"""Packets that wait in a socket at most: its buffer, in the smallest of them."""
 
 
 class Pings:
@@ -78,16 +79,6 @@ class Pings:
 
     def __init__(self, left: int) -> None:
         self.left, self.best_ns, self.asked_at = left, 0, 0
-
-
-class Heard:
-    """What came from one sender on one path in one step."""
-
-    def __init__(self) -> None:
-        self.numbers: set[int] = set()
-        """Of a burst: twice the number, and one more for a full-size packet; each once, however often it came."""
-        self.stream: list[tuple[int, int]] = []
-        """Of a stream: arrival by the kernel's clock, ns, and size."""
 
 
 class Agent:
@@ -107,8 +98,10 @@ class Agent:
         self.ports: list[list[Any]] = []
         self.counters: list[list[str]] = []
         self.is_over = False
-        # step -> (sender, path) -> what came: a quick sender may be heard before its order
-        self.arrived: dict[int, dict[tuple[int, int], Heard]] = {}
+        self.senders: dict[tuple[int, int], str] = {}
+        """(node, path) -> where its packets come from."""
+        self.heard: dict[tuple[int, int], Heard] = {}
+        """(node, path) -> what came: a quick sender may be heard before its order."""
         self.space = bytearray(1 << 16)
         self.begin({"step": 0})
 
@@ -121,10 +114,9 @@ class Agent:
         self.expected: dict[tuple[int, int], int] = {}
         self.pings: dict[tuple[int, int], Pings] = {}
         self.has_said_sent = self.is_collecting = False
-        self.quiet_ns = self.last_heard = self.sent_at = 0
+        self.quiet_ns = self.last_heard = self.sent_at = self.wait_until = 0
         self.begun_at = now_ns()
-        self.arrived = {step: heard for step, heard in self.arrived.items() if step >= self.step}
-        self.heard = self.arrived.setdefault(self.step, {})
+        self.heard = {key: heard for key, heard in self.heard.items() if heard.step >= self.step}
         self.drops_before = [r.dropped() if r else 0 for r in self.routes]
         self.to = {(src, dst, path): address for src, dst, path, address in order.get("to", ())}
         for route in self.routes:
@@ -172,49 +164,55 @@ class Agent:
             if order and self.me in order.get("only", (self.me,)):
                 getattr(self, "do_" + order["do"])(order)
 
-    def read_packets(self, path: int, sock: socket.socket) -> None:
-        """What has arrived on one socket."""
+    def read_packets(self, path: int, sock: socket.socket) -> int:
+        """Some of what has arrived on one socket; how many packets."""
         route = self.routes[path]
         assert route is not None
         if self.task == self.burst_task:
-            self.read_burst(route, sock)
-            return
+            return self.read_burst(route, sock)
+        num = 0
         for data, stamp, sender in route.arrivals(sock):
+            num += 1
             if len(data) >= HEAD.size:
                 self.take(route, HEAD.unpack_from(data), stamp, len(data), sender)
+        return num
 
-    def read_burst(self, route: Route, sock: socket.socket) -> None:
+    def read_burst(self, route: Route, sock: socket.socket) -> int:
         """The same where packets are many and their times do not count."""
-        space, unpack, take = self.space, HEAD.unpack_from, self.take
+        space, unpack, take, num = self.space, HEAD.unpack_from, self.take, 0
         with contextlib.suppress(OSError):
             for _ in range(AT_ONCE):
                 size, sender = sock.recvfrom_into(space)
+                num += 1
                 if size >= HEAD.size:
                     take(route, unpack(space), 0, size, sender)
+        return num
 
     def take(self, route: Route, head: tuple[int, ...], stamp: int, size: int, sender: Any) -> None:
-        """One packet."""
-        run, step, src, number, on, flow, kind = head
-        if run != self.run:
+        """One packet; whose it is, is where it came from."""
+        run, step, src, dst, number, on, flow, kind = head
+        if run != self.run or dst != self.me or self.senders.get((src, on)) != sender[0]:
             return
         if kind == PING:
-            route.answer(HEAD.pack(run, step, self.me, number, on, flow, PONG), sender)
+            route.answer(HEAD.pack(run, step, self.me, src, number, on, flow, PONG), sender)
         elif kind == PONG:
             self.on_pong(src, on, number)
         elif kind == ACK:
             if step == self.step and (out := self.outgoing.get((src, on))):
                 out.on_ack(number)
-        else:
+        elif step >= self.step:
             self.last_heard = now_ns()
-            heard = self.arrived.setdefault(step, {}).get((src, on))
-            if heard is None:
-                heard = self.arrived[step][src, on] = Heard()
+            heard = self.heard.get((src, on))
+            if heard is None or heard.step < step:
+                heard = self.heard[src, on] = Heard(step)
+            elif heard.step > step:
+                return
             if kind == SPEED:
-                heard.stream.append((stamp, size))
-            else:
+                heard.timed(stamp, size)
+            elif kind in (SMALL, FULL):
                 heard.numbers.add(2 * number + kind)
                 if kind == SMALL and number % ACK_EVERY == ACK_EVERY - 1:
-                    route.answer(HEAD.pack(run, step, self.me, number, on, 0, ACK), sender)
+                    route.answer(HEAD.pack(run, step, self.me, src, number, on, 0, ACK), sender)
 
     # ---- orders ------------------------------------------------------------------------------------------------------
 
@@ -222,6 +220,8 @@ class Agent:
         """Open sockets on my addresses."""
         self.run, self.me = order["run"], order["nodes"].index(os.environ["FAIRLEAD_NODE"])
         self.addresses = order["addresses"]
+        self.senders = senders(self.addresses)
+        self.peers = ports_of([], len(self.addresses), len(self.addresses[self.me]))
         self.order = order
         errors = []
         for path, address in enumerate(self.addresses[self.me]):
@@ -239,7 +239,8 @@ class Agent:
         if self.routes[0]:
             server = socket.create_server((self.addresses[self.me][0], 0), family=self.routes[0].family, backlog=1024)
             tcp_port = server.getsockname()[1]
-            threading.Thread(target=serve_tcp, args=(server,), daemon=True).start()
+            serving = Server(server, [row[0] for row in self.addresses])
+            threading.Thread(target=serving.serve, daemon=True).start()
         self.drops_before = [0 for _ in self.routes]
         self.ports, self.counters = (order.get("ports") or {self.me: ()})[self.me], order.get("counters", ())
         self.say(
@@ -251,8 +252,9 @@ class Agent:
 
     def do_peers(self, order: dict[str, Any]) -> None:
         """Learn where the others listen."""
-        self.peers = order["peers"]
+        self.peers = ports_of(order["peers"], len(self.addresses), len(self.addresses[self.me]))
         self.steered = dict(order.get("steered", ()))
+        self.senders = senders(self.addresses, self.steered.items())
 
     def do_clock(self, order: dict[str, Any]) -> None:
         """Tell the time."""
@@ -308,6 +310,21 @@ class Agent:
             self.is_collecting = True
             self.last_heard = max(self.last_heard, now_ns())
             self.quiet_ns = order["quiet_ms"] * 1_000_000
+            self.wait_until = now_ns() + order["most_ms"] * 1_000_000
+
+    def is_over_with_waiting(self) -> bool:
+        """Whether late packets are waited for no longer: it has been quiet, or somebody sends without end.
+
+        Then what has come up to now still counts, however slowly it is read here.
+        """
+        now = now_ns()
+        if not self.is_collecting or (now - self.last_heard <= self.quiet_ns and now < self.wait_until):
+            return False
+        for path, route in enumerate(self.routes) if now >= self.wait_until else ():
+            num = 0
+            while route and num < MAX_WAITING and (more := self.read_packets(path, route.listener)):
+                num += more
+        return True
 
     def do_tcp(self, order: dict[str, Any]) -> None:
         """Connect to some of the others."""
@@ -332,6 +349,11 @@ class Agent:
                 for path in paths:
                     yield src, dst, path
 
+    def came(self, key: tuple[int, int]) -> Heard | None:
+        """What has come from (node, path) in this step."""
+        heard = self.heard.get(key)
+        return heard if heard and heard.step == self.step else None
+
     def target(self, dst: int, path: int) -> tuple[str, int]:
         """Where a peer listens on a path; a peer without it has no such place, and sending fails."""
         own = self.steered.get(path, path)
@@ -339,7 +361,7 @@ class Agent:
 
     def send(self, dst: int, path: int, batch: int, gap_ns: int, window: int = 0) -> Outgoing:
         """Begin to send to a peer."""
-        route, head = self.route(path), (self.run, self.step, self.me)
+        route, head = self.route(path), (self.run, self.step, self.me, dst)
         assert route is not None
         out = Outgoing(route, self.target(dst, path), head, path, batch=batch, gap_ns=gap_ns, window=window)
         self.outgoing[dst, path] = out
@@ -353,11 +375,11 @@ class Agent:
             return
         now = now_ns()
         self.sent_at = self.sent_at or now
-        whole = all((got := self.heard.get(key)) and len(got.numbers) >= num for key, num in self.expected.items())
+        whole = all((got := self.came(key)) and len(got.numbers) >= num for key, num in self.expected.items())
         sizes = sorted({(path, o.full) for (_, path), o in self.outgoing.items()})
         if whole and not any(o.error for o in self.outgoing.values()):
             self.say(ok=len(self.expected), full=sizes)
-        elif self.is_collecting and now - self.last_heard > self.quiet_ns:
+        elif self.is_over_with_waiting():
             self.say(bad=self.damage(), errors=self.send_errors(), full=sizes)
         else:
             if not self.has_said_sent and now - self.sent_at > SAY_SENT_NS:
@@ -371,7 +393,7 @@ class Agent:
         smalls = dict(self.order.get("smalls", ()))
         out = []
         for (src, path), num in sorted(self.expected.items()):
-            got = self.heard.get((src, path))
+            got = self.came((src, path))
             numbers = got.numbers if got else set()
             if len(numbers) >= num:
                 continue
@@ -397,7 +419,7 @@ class Agent:
         state, route = self.pings[dst, path], self.route(path)
         assert route is not None
         state.asked_at = now_ns()
-        ping(route, self.target(dst, path), (self.run, self.step, self.me), state.left, path)
+        ping(route, self.target(dst, path), (self.run, self.step, self.me, dst), state.left, path)
 
     def on_pong(self, src: int, path: int, number: int) -> None:
         """A round trip is complete."""
@@ -430,12 +452,8 @@ class Agent:
                 out.cut()
         if any(p.left for p in self.pings.values()) or not all(o.is_done for o in self.outgoing.values()):
             return
-        got = {
-            key: sum(size for _, size in self.heard[key].stream) if key in self.heard else 0 for key in self.expected
-        }
-        if all(got[key] >= num for key, num in self.expected.items()) or (
-            self.is_collecting and now - self.last_heard > self.quiet_ns
-        ):
+        whole = all((got := self.came(key)) and got.size >= num for key, num in self.expected.items())
+        if whole or self.is_over_with_waiting():
             self.say(rates=[[*key, *self.rate(key)] for key in sorted(self.expected)], sent_to=self.sent_to(),
                      errors=self.send_errors())  # fmt: skip
             self.task = None
@@ -445,8 +463,8 @@ class Agent:
 
     def rate(self, key: tuple[int, int]) -> tuple[int, int]:
         """How fast a stream came in, and how much of it."""
-        arrivals = self.heard[key].stream if key in self.heard else ()
-        return rate_of(arrivals, self.order["skip"], self.order["window"])
+        got = self.came(key)
+        return rate_of(got.stream if got else (), self.order["skip"], self.order["window"])
 
     def sent_to(self) -> list[list[int]]:
         """To whom, on which path, the shortest round trip, how often held back by this node's own port."""
@@ -465,7 +483,7 @@ class Agent:
         def one(dst: int) -> None:
             try:
                 place = (self.addresses[dst][0], self.peers[dst][-1])
-                with socket.create_connection(place, timeout=wait_s) as sock:
+                with socket.create_connection(place, wait_s, (self.addresses[self.me][0], 0)) as sock:
                     sock.sendall(bytes(TCP_BYTES))
                     sock.shutdown(socket.SHUT_WR)
                     if sock.recv(16) != b"%d" % TCP_BYTES:
@@ -491,25 +509,6 @@ def burst_of(small: int, full: int) -> list[tuple[int, int]]:
         if i % every == every - 1 and i // every < full:
             packets.append((FULL, i // every))
     return packets
-
-
-def serve_tcp(server: socket.socket) -> None:
-    """Take connections for ever; read each to its end and answer how much came."""
-
-    def one(sock: socket.socket) -> None:
-        with contextlib.suppress(OSError), sock:
-            sock.settimeout(TCP_SERVE_S)
-            num = 0
-            data = sock.recv(1 << 16)
-            while data:
-                num += len(data)
-                data = sock.recv(1 << 16)
-            sock.sendall(b"%d" % num)
-
-    while True:
-        with contextlib.suppress(OSError):
-            sock, _ = server.accept()
-            threading.Thread(target=one, args=(sock,), daemon=True).start()
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Any
 
-HEAD = struct.Struct("!QIHHHBB")
-"""Run, step, sender, number, path, flow, kind."""
+HEAD = struct.Struct("!QIHHHHBB")
+"""Run, step, sender, receiver, number, path, flow, kind."""
 SMALL, FULL, SPEED, PING, PONG, ACK = range(6)
 SO_TIMESTAMPNS, SO_MEMINFO = 35, 55
 MEMINFO_DROPS = struct.Struct("32xI")
@@ -148,7 +148,7 @@ class Outgoing:
         self,
         route: Route,
         target: tuple[str, int],
-        head: tuple[int, int, int],
+        head: tuple[int, int, int, int],
         path: int,
         *,
         batch: int,
@@ -213,7 +213,7 @@ class Outgoing:
             self.due = 0
 
 
-def ping(route: Route, target: tuple[str, int], head: tuple[int, int, int], number: int, path: int) -> None:
+def ping(route: Route, target: tuple[str, int], head: tuple[int, int, int, int], number: int, path: int) -> None:
     """Ask a peer for an answer."""
     with contextlib.suppress(OSError):
         route.flows[0].sendto(HEAD.pack(*head, number, path, 0, PING), target)
