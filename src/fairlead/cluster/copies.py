@@ -28,12 +28,13 @@ async def push_one(talk: Talk, source: Path, target: str, mode: int) -> Result:
 
 async def fetch_one(talk: Talk, source: str, path: Path, max_bytes: int) -> Result:
     """Copy a node's file to a local path. Raises DiskFull or NotPermitted where it cannot be written here."""
-    part = path.with_name(f".{path.name}.part-{os.getpid()}")
+    part = path.with_name(f".{path.name[:200]}.{os.urandom(8).hex()}")
     gathered = Gathered(talk.node)
     digest = hashlib.sha256()
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = part.open("wb")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+        file = open(os.open(part, flags, 0o666), "wb")  # noqa: SIM115
 
     num_bytes = 0
 

@@ -303,7 +303,8 @@ class Engine(AsyncCluster):
         await group.start(self._fanout)
         results: list[Result] = []
         try:
-            results = await Spread(group, what, target, addresses, fanout=self._fanout).run(nodes)
+            push = Spread(group, what, target, addresses, fanout=self._fanout, limit_s=limit_s)
+            results = await push.run(nodes)
         finally:
             done(results or await group.close())
         return self.last

@@ -415,12 +415,14 @@ def receive(job: dict[str, Any], stdin: BinaryIO) -> None:
     prefix = f".{name}.fairlead-"
     for leftover in os.listdir(folder):  # of a copy that was killed; one that lives holds its lock
         if leftover.startswith(prefix):
-            with contextlib.suppress(OSError), open(os.path.join(folder, leftover), "rb") as old:
-                fcntl.flock(old, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                os.unlink(old.name)
+            with contextlib.suppress(OSError):  # a neighbour's pipe or link of that name is not waited for
+                path = os.path.join(folder, leftover)
+                with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW), "rb") as old:
+                    fcntl.flock(old, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    os.unlink(path)
     while True:
         temporary = os.path.join(folder, f"{prefix}{os.getpid()}-{time.time_ns()}")
-        file = open(temporary, "xb")  # noqa: SIM115
+        file = open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")  # noqa: SIM115
         fcntl.flock(file, fcntl.LOCK_EX)
         if os.fstat(file.fileno()).st_nlink:
             break

@@ -29,6 +29,7 @@ import sys
 import threading
 import time
 import zlib
+from collections import Counter
 
 from fairlead.cluster.channel import Channel
 
@@ -45,8 +46,12 @@ CONNECT_S = 3.0
 ALIVE_S = 1.0
 STALL_S = 5.0
 """A source that says nothing for so long, not even that it is alive, is lost."""
+BARREN_S = 30.0
+"""And one that is alive for so long, and brings no whole chunk: the slowest that is of use sends 17 KB/s."""
 MAX_SERVED = 8
 """Later nodes served at once; one more is turned away and asks elsewhere."""
+SERVED_EACH, MAX_GREETED = 4, 32
+"""How many of them at one address, and how many links at once that have not shown yet that they know the token."""
 OPEN_FILES = 64
 
 
@@ -90,7 +95,7 @@ class Whole:
             if leftover.startswith(prefix):
                 path = os.path.join(folder, leftover)
                 with contextlib.suppress(OSError):
-                    fd = os.open(path, os.O_RDONLY)
+                    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
                     try:
                         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                         shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
@@ -116,8 +121,7 @@ class Whole:
             if self.is_folder:
                 os.mkdir(path, 0o700)
             else:
-                with open(path, "xb"):
-                    pass
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
             with contextlib.suppress(FileNotFoundError):
                 self.held = os.open(path, os.O_RDONLY)
                 fcntl.flock(self.held, fcntl.LOCK_EX)
@@ -203,7 +207,10 @@ class Relay:
         self.digests: list[bytes] = []
         """Of the chunks that are here and checked."""
         self.more = threading.Condition()
-        self.served = threading.Semaphore(MAX_SERVED)
+        self.deadline = time.monotonic() + order["limit_s"]
+        self.greeted = threading.Semaphore(MAX_GREETED)
+        self.served: Counter[str] = Counter()
+        """Links by the address they come from."""
         self.num_lost = 0
 
     def say(self, do: str, **fields: Any) -> None:
@@ -243,57 +250,83 @@ class Relay:
         """Each in a thread; one too many is turned away."""
         while True:
             try:
-                link, _ = server.accept()
+                link, (address, *_) = server.accept()
             except OSError:
                 time.sleep(0.05)
                 continue
-            if not self.served.acquire(blocking=False):
+            if not self.greeted.acquire(blocking=False):
                 link.close()
                 continue
-            threading.Thread(target=self.serve, args=(link,), daemon=True).start()
+            threading.Thread(target=self.greet, args=(link, address), daemon=True).start()
 
-    def serve(self, link: socket.socket) -> None:
-        """All chunks from the one that is asked for on."""
-        with contextlib.suppress(OSError), link:
+    def greet(self, link: socket.socket, address: str) -> None:
+        """Serve whoever knows the token, as long as there is a place; nobody else takes one."""
+        chunk = -1
+        with contextlib.suppress(OSError, EOFError):
             link.settimeout(CONNECT_S)
             nonce = os.urandom(NONCE_BYTES)
             link.sendall(nonce)
-            asked = received(link, PROOF_BYTES + 8)
-            chunk = int.from_bytes(asked[PROOF_BYTES:], "big")
-            if hmac.compare_digest(asked[:PROOF_BYTES], proof(self.token, nonce, chunk)):
-                link.settimeout(6 * STALL_S)  # one that takes nothing must not hold its place for ever
-                while chunk < self.num_chunks:
+            asked = received(link, PROOF_BYTES + 8, time.monotonic() + CONNECT_S)
+            number = int.from_bytes(asked[PROOF_BYTES:], "big")
+            if hmac.compare_digest(asked[:PROOF_BYTES], proof(self.token, nonce, number)):
+                chunk = number
+        self.greeted.release()
+        with self.more:
+            has_place = sum(self.served.values()) < MAX_SERVED and self.served[address] < SERVED_EACH
+            self.served[address] += has_place and chunk >= 0
+        with contextlib.suppress(OSError), link:
+            if has_place and chunk >= 0:
+                try:
+                    self.serve(link, chunk)
+                finally:
                     with self.more:
-                        if len(self.digests) <= chunk:
-                            self.more.wait(ALIVE_S)
-                        digest = self.digests[chunk] if chunk < len(self.digests) else b""
-                    if not digest:
-                        link.sendall(CHUNK_HEAD.pack(0, b""))
-                        continue
-                    at = chunk * CHUNK_BYTES
-                    data = self.whole.read(at, min(CHUNK_BYTES, self.whole.size - at))
-                    link.sendall(CHUNK_HEAD.pack(len(data), digest))
-                    link.sendall(data)
-                    chunk += 1
-        self.served.release()
+                        self.served[address] -= 1
+
+    def serve(self, link: socket.socket, chunk: int) -> None:
+        """All chunks from one on."""
+        link.settimeout(6 * STALL_S)  # one that takes nothing must not hold its place for ever
+        while chunk < self.num_chunks:
+            with self.more:
+                if len(self.digests) <= chunk:
+                    self.more.wait(ALIVE_S)
+                digest = self.digests[chunk] if chunk < len(self.digests) else b""
+            if not digest:
+                link.sendall(CHUNK_HEAD.pack(0, b""))
+                continue
+            at = chunk * CHUNK_BYTES
+            data = self.whole.read(at, min(CHUNK_BYTES, self.whole.size - at))
+            link.sendall(CHUNK_HEAD.pack(len(data), digest))
+            link.sendall(data)
+            chunk += 1
 
     # ---- an earlier node ---------------------------------------------------------------------------------------------
 
     def ask(self, name: str, address: str, port: int) -> None:
-        """Take chunks from an earlier node until all are here; returns early when it is lost."""
+        """Take chunks from an earlier node until all are here; returns early when it is lost.
+
+        Lost is, too, who brings nothing for long, or with half of the time that is left less than half of what is
+        missing: the next one shall still have the time for it.
+        """
         with contextlib.suppress(OSError, EOFError), socket.create_connection((address, port), CONNECT_S) as link:
-            nonce = received(link, NONCE_BYTES)
+            now = time.monotonic()
+            nonce = received(link, NONCE_BYTES, now + CONNECT_S)
             chunk = len(self.digests)
             link.sendall(proof(self.token, nonce, chunk) + struct.pack(">Q", chunk))
-            link.settimeout(STALL_S)
-            heard = False
+            heard, came_at, turn, half = False, now, now + (self.deadline - now) / 2, (chunk + self.num_chunks) // 2
             while not self.is_whole():
-                length, digest = CHUNK_HEAD.unpack(received(link, CHUNK_HEAD.size))
+                until = came_at + BARREN_S
+                length, digest = CHUNK_HEAD.unpack(received(link, CHUNK_HEAD.size, until))
                 if not heard:
                     heard = True
                     self.say("source", name=name, chunk=chunk)
-                if length > CHUNK_BYTES or (length and not self.take(received(link, length), digest)):
+                if length > CHUNK_BYTES or (length and not self.take(received(link, length, until), digest)):
                     return
+                now = time.monotonic()
+                came_at = now if length else came_at
+                if now > turn:
+                    if len(self.digests) < half:
+                        return
+                    turn, half = now + (self.deadline - now) / 2, (len(self.digests) + self.num_chunks) // 2
 
     def get(self, sources: list[list[Any]]) -> None:
         """Everything: from the sources, one after the other, then from whoever started this."""
@@ -340,10 +373,11 @@ class Relay:
         self.channel.read()  # later nodes are served until all have it
 
 
-def received(link: socket.socket, num: int) -> bytes:
-    """Exactly so many bytes. Raises EOFError."""
+def received(link: socket.socket, num: int, until: float) -> bytes:
+    """Exactly so many bytes. Raises EOFError, or TimeoutError after a while without any, or past `until`."""
     parts = []
     while num:
+        link.settimeout(max(0.001, min(STALL_S, until - time.monotonic())))
         data = link.recv(num)
         if not data:
             raise EOFError

@@ -142,6 +142,8 @@ class Spread:
     addresses: Mapping[str, str]
     """Node -> where the others reach it; a node without one only takes."""
     fanout: int
+    limit_s: float = 3600.0
+    """How long the nodes have for it."""
     servers: list[tuple[str, str, int]] = field(default_factory=list)
     """(node, address, port) in the order in which they were ready."""
     done: set[str] = field(default_factory=set)
@@ -161,6 +163,7 @@ class Spread:
             "token": secrets.token_hex(32),
             "is_folder": self.source.is_folder,
             "num_frames": len(frames),
+            "limit_s": self.limit_s,
         }
         try:
             for node in nodes:

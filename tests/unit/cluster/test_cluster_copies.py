@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 
 import pytest
 
 from fairlead.cluster.copies import fetch_one, push_one
+from fairlead.cluster.engine import Engine
+from fairlead.cluster.local import LocalBackend
 from fairlead.cluster.protocol import State
 from fairlead.cluster.spread import source_of
 from fairlead.cluster.talk import Ending
@@ -74,3 +77,24 @@ async def test_a_file_that_goes_away_while_it_is_copied_is_said_to(tmp_path):
     (tmp_path / "file").write_bytes(b"x")
     with pytest.raises(UsageError, match=r"file: No such file"):
         await push_one(Slow(), tmp_path / "file", "/a/file", 0o644)
+
+
+async def test_a_link_under_a_name_that_could_be_guessed_is_not_written_through(tmp_path):
+    kept = tmp_path / "kept"
+    kept.write_text("kept")
+    (tmp_path / "n1").mkdir()
+    for name in (f".file.part-{os.getpid()}", "file"):
+        (tmp_path / "n1" / name).symlink_to(kept)
+    result = await fetch_one(Sender(5000), "/a/file", tmp_path / "n1/file", 5000)
+    assert result.state is State.DONE
+    assert kept.read_text() == "kept"
+    assert not (tmp_path / "n1/file").is_symlink()
+
+
+async def test_a_neighbours_pipe_beside_the_target_is_not_waited_for(tmp_path):
+    """Names of temporary files begin alike, so that leftovers can be found."""
+    os.mkfifo(tmp_path / ".file.fairlead-1")
+    (tmp_path / "source").write_text("content")
+    results = await Engine(LocalBackend()).push("n1", tmp_path / "source", str(tmp_path / "file"), limit_s=30)
+    assert [(r.state, r.error) for r in results] == [(State.DONE, "")]
+    assert (tmp_path / "file").read_text() == "content"
