@@ -34,7 +34,7 @@ async def fetch_one(talk: Talk, source: str, path: Path, max_bytes: int) -> Resu
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-        file = open(os.open(part, flags, 0o666), "wb")  # noqa: SIM115
+        file = os.fdopen(os.open(part, flags, 0o666), "wb")
 
     num_bytes = 0
 

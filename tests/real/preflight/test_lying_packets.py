@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,8 +69,11 @@ class Agent:
                 return found
 
     def memory_kib(self) -> int:
-        with open(f"/proc/{self.process.pid}/status") as file:
-            return next(int(line.split()[1]) for line in file if line.startswith("VmRSS"))
+        return self.status("VmRSS")
+
+    def status(self, name: str) -> int:
+        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith(name))
 
 
 @pytest.fixture
@@ -230,14 +234,15 @@ def test_connections_of_one_node_leave_room_for_the_others(honest, wire):
                     link.send(b"x" * 100)
         n0.order(do="tcp", step=5, wait_s=2.0, pairs=[[0, 1, [0]]])
         assert n0.answer() == {"step": 5, "errors": [], "ok": 1}
-        with open(f"/proc/{n1.process.pid}/status") as file:
-            threads = next(int(line.split()[1]) for line in file if line.startswith("Threads"))
-        assert threads < 100
+        assert n1.status("Threads") < 100
 
 
 def test_a_connection_that_carries_without_end_is_closed(honest):
     _, n1 = honest
     with socket.create_connection((ADDRESSES[1][0], n1.ports["tcp"]), timeout=10) as link:
-        with pytest.raises(OSError, match="[Rr]eset|[Pp]ipe"):
-            for _ in range(1000):
+        num = 0
+        with contextlib.suppress(ConnectionError):
+            while num < 1000:
                 link.sendall(bytes(1 << 20))
+                num += 1
+    assert num < 1000
