@@ -33,7 +33,8 @@ class Backend(abc.ABC):
     def wrap_tasks(self, nodes: NodeSet, per_node: int, command: Command, options: Sequence[str]) -> list[str] | None:
         """One step of a scheduler that runs a command as `per_node` tasks on each node; None where there is none.
 
-        The nodes are ready. Tasks are numbered node by node, and every line they write is labelled with the number.
+        The nodes are ready. Every line that a task writes is labelled with its number; which node that is, the
+        scheduler is asked (slurmsteps.py).
         """
         return None
 

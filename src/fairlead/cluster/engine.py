@@ -18,6 +18,7 @@ from fairlead.base.nodeset import NodeSet
 from fairlead.base.program import Program
 from fairlead.base.suggest import did_you_mean
 from fairlead.base.units import counted
+from fairlead.cluster import slurmsteps
 from fairlead.cluster.backend import Backend
 from fairlead.cluster.channel import encoded
 from fairlead.cluster.child import Captured, capture
@@ -231,7 +232,16 @@ class Engine(AsyncCluster):
             first_rank += per_node * len(own)
         heard, env = Heard(len(steps)), self._backend.environ()
         groups = [
-            TaskGroup(argv, own, one, env=env, per_node=per_node, heard=heard, first_rank=first)
+            TaskGroup(
+                argv,
+                own,
+                one,
+                env=env,
+                per_node=per_node,
+                heard=heard,
+                first_rank=first,
+                places=self._places(argv, own, per_node),
+            )
             for argv, own, one, first in steps
         ]
         for group in groups:
@@ -255,7 +265,17 @@ class Engine(AsyncCluster):
             return None
         done = self._begun(one.argv, found, limit_s, len(one.stdin) * len(found))
         env = self._backend.environ()
-        return await TaskGroup(argv, found, one, env=env, per_node=per_node, record=done).start(limit_s)
+        places = self._places(argv, found, per_node)
+        group = TaskGroup(argv, found, one, env=env, per_node=per_node, record=done, places=places)
+        return await group.start(limit_s)
+
+    def _places(self, argv: Sequence[str], nodes: NodeSet, per_node: int) -> Callable[[], Awaitable[list[str]]]:
+        """Asks the scheduler for the node of each task of a step."""
+
+        async def ask(words: Sequence[str]) -> Captured | None:
+            return await self.control(words, limit_s=slurmsteps.LIMIT_S)
+
+        return lambda: slurmsteps.places(ask, slurmsteps.name_of(argv), nodes, per_node)
 
     async def control(self, argv: Sequence[str], *, limit_s: float) -> Captured | None:
         """A short command of the scheduler itself, such as `scontrol show node`; None where there is no scheduler."""

@@ -12,7 +12,7 @@ from fairlead.base.suggest import did_you_mean
 from fairlead.cluster import enter, scheduler
 from fairlead.cluster.backend import Backend, last_line
 from fairlead.cluster.protocol import Command, Refusal, State
-from fairlead.cluster.slurm import tasks_step
+from fairlead.cluster.slurm import new_step, tasks_step
 from fairlead.errors import LabError
 
 _CANCEL_LIMIT_S = 10.0
@@ -36,8 +36,8 @@ class LabBackend(Backend):
     def __init__(self, lab: str) -> None:
         self._lab = lab
         self._tag = f"fairlead-{secrets.token_hex(4)}"
-        """The name of the jobs in the lab's Slurm."""
-        self._has_jobs = False
+        """What names of jobs in the lab's Slurm begin with."""
+        self._jobs: list[str] = []
 
     def environ(self) -> Mapping[str, str]:
         """This process's own, with the place first where a host keeps the tools of the hardware it shows."""
@@ -70,8 +70,8 @@ class LabBackend(Backend):
         slurm = enter.running(self._lab).slurm
         if slurm is None:
             return None
-        self._has_jobs = True
-        place = [f"--partition={slurm.partition}", f"--job-name={self._tag}", *options]
+        self._jobs.append(name := new_step(self._tag))
+        place = [f"--partition={slurm.partition}", f"--job-name={name}", *options]
         return self.wrap_control(tasks_step(nodes, per_node, place, command.env, command.argv))
 
     def wrap_control(self, argv: Sequence[str]) -> list[str] | None:
@@ -84,12 +84,11 @@ class LabBackend(Backend):
 
     async def close(self) -> None:
         """Cancel what is left in the lab's Slurm: the job of an srun that was killed outlives it."""
-        if not self._has_jobs:
-            return
-        with contextlib.suppress(LabError):  # the lab may have gone down meanwhile
-            argv = self.wrap_control(["scancel", f"--name={self._tag}"])
-            if argv is not None:
-                await scheduler.ask(argv, self.environ(), _CANCEL_LIMIT_S)
+        while self._jobs:
+            with contextlib.suppress(LabError):  # the lab may have gone down meanwhile
+                argv = self.wrap_control(["scancel", f"--name={self._jobs.pop()}"])
+                if argv is not None:
+                    await scheduler.ask(argv, self.environ(), _CANCEL_LIMIT_S)
 
     def explain(self, node: str, rc: int | None, said: str) -> Refusal:
         """`nsenter` and the shell before it speak for themselves; what they say is about the host, not the command."""

@@ -81,6 +81,8 @@ class Group(abc.ABC):
 
     kind = "processes"
     """`tasks` where a scheduler runs them."""
+    knows_places = True
+    """Whether `node` of what they say is sure, also where a scheduler chose it."""
 
     def __init__(self, heard: Heard, record: Callable[[list[Result]], None]) -> None:
         """`record` is told the results at the end."""
@@ -325,6 +327,11 @@ class JoinedGroup(Group):
         self._groups = groups
 
     @property
+    def knows_places(self) -> bool:  # type: ignore[override]
+        """See Group."""
+        return all(group.knows_places for group in self._groups)
+
+    @property
     def num_running(self) -> int:
         """Conversations that still go on."""
         return sum(group.num_running for group in self._groups)
@@ -383,6 +390,11 @@ class Live:
     def kind(self) -> str:
         """`tasks` where a scheduler runs them, else `processes`."""
         return self._group.kind
+
+    @property
+    def knows_places(self) -> bool:
+        """Whether `node` of what they say is sure: the scheduler said it, or they were reached one by one."""
+        return self._group.knows_places
 
     @property
     def ended(self) -> Mapping[Key, Result]:

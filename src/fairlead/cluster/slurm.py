@@ -120,7 +120,15 @@ class SlurmBackend(Backend):
         # what the job does not hold, a step of it cannot have: what it does hold counts, whoever asks for what
         own = [option for option in options if not option.startswith(_GPU_OPTIONS)]
         gpus = gres(min(self._gpus.get(node, 0) for node in nodes))
-        step = [f"--jobid={job}", "--overlap", *gpus, *contained, *self._step_options(), *own]
+        step = [
+            f"--jobid={job}",
+            f"--job-name={new_step(self._tag)}",
+            "--overlap",
+            *gpus,
+            *contained,
+            *self._step_options(),
+            *own,
+        ]
         return tasks_step(nodes, per_node, step, command.env, argv)
 
     def _step_options(self) -> list[str]:
@@ -269,10 +277,15 @@ class SlurmBackend(Backend):
             self._job_of.clear()
 
 
+def new_step(tag: str) -> str:
+    """A name that no other step has: by it Slurm is asked which of its tasks runs where."""
+    return f"{tag}-{secrets.token_hex(4)}"
+
+
 def tasks_step(
     nodes: NodeSet, per_node: int, options: Sequence[str], env: Mapping[str, str], argv: Sequence[str]
 ) -> list[str]:
-    """The srun of a group of tasks, numbered node by node, their lines labelled.
+    """The srun of a group of tasks, their lines labelled. `options` name the step: see new_step.
 
     A node that fails ends its own tasks and not the step: else all others were killed, and looked guilty. No binding
     to CPUs of srun's own choice: what ranks then see would be taken for what the user's job is given. More ranks than

@@ -9,7 +9,7 @@ import asyncio
 import re
 import sys
 import time
-from collections.abc import AsyncIterable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Mapping, Sequence
 from typing import Self
 
 from fairlead.base.nodeset import NodeSet
@@ -40,7 +40,10 @@ class _Here(LocalBackend):
 
 
 class TaskGroup(Group):
-    """Rank r is on the (r div per_node)-th node, counted from `first_rank`. `argv` is the step; it labels every line.
+    """Ranks are counted from `first_rank`; which node each is on, `places` is asked once the first of them speaks.
+
+    Where that says nothing, rank r is taken to be on the (r div per_node)-th node. `argv` is the step; it labels every
+    line, and that label is all that says who speaks.
 
     The step runs below a node-side program on this machine, so that it ends as everything does: at the limit, at an
     interrupt, and when this process is killed. The scheduler's program then ends the tasks. It hands its input to every
@@ -60,10 +63,16 @@ class TaskGroup(Group):
         heard: Heard | None = None,
         first_rank: int = 0,
         record: Callable[[list[Result]], None] = lambda _: None,
+        places: Callable[[], Awaitable[Sequence[str]]] | None = None,
     ) -> None:
         super().__init__(heard or Heard(1), record)
         self._argv, self._env, self._nodes, self._command, self._per_node = argv, env, nodes, command, per_node
-        self._first, self._node_of = first_rank, list(nodes)
+        self._first = first_rank
+        self._lay([node for node in nodes for _ in range(per_node)])
+        self.knows_places, self._places = False, places
+        self._asked: asyncio.Task[None] | None = None
+        self._early: list[tuple[str, str]] = []
+        """Lines that came before it was known which node a task is on."""
         self._task: asyncio.Task[None] | None = None
         self._outbox, self._source = Outbox(), self.heard.source()
         self._cut: dict[int, Incoming] = {}
@@ -80,7 +89,7 @@ class TaskGroup(Group):
     @property
     def num_starting(self) -> int:
         """All of them until the first task speaks: a step begins as a whole."""
-        return 0 if self._has_begun or not self.num_running else len(self._node_of)
+        return 0 if self._has_begun or not self.num_running else len(self._nodes)
 
     async def start(self, limit_s: float) -> Self:
         """Begin the step."""
@@ -122,24 +131,30 @@ class TaskGroup(Group):
                 self._finish(node, rank, Refusal(State.CANCELLED, "not started"), None)
         return [self.heard.ended[key] for key in self._keys()]
 
-    def _keys(self) -> list[tuple[str, int]]:
-        return [(node, rank) for node in self._node_of for rank in self._ranks_of(node)]
+    def _lay(self, node_of: list[str]) -> None:
+        """Each task on its node."""
+        self._node_of = node_of
+        self._ranks: dict[str, list[int]] = {}
+        for task, node in enumerate(node_of):
+            self._ranks.setdefault(node, []).append(self._first + task)
 
-    def _ranks_of(self, to: str | int) -> range:
+    def _keys(self) -> list[tuple[str, int]]:
+        return [(node, self._first + task) for task, node in enumerate(self._node_of)]
+
+    def _ranks_of(self, to: str | int) -> list[int]:
         if isinstance(to, int):
-            last = self._first + len(self._node_of) * self._per_node
-            return range(to, to + 1) if self._first <= to < last else range(0)
-        if to not in self._nodes:
-            return range(0)
-        first = self._first + self._node_of.index(to) * self._per_node
-        return range(first, first + self._per_node)
+            return [to] if 0 <= to - self._first < len(self._node_of) else []
+        return self._ranks.get(to, [])
 
     async def _run(self, limit_s: float) -> None:
         talk = Talk(_Here(self._env), "", sys.executable, limit_s, self._started_s)
         step = Gathered("", keep_bytes=0, on_line=lambda line: self._line(line.stream, line.text, talk.ending))
         step_command = Command(argv=tuple(self._argv), stdin=self._command.stdin)
         job = run_job(step_command, "", [{}], UNBOUNDED, is_live=True) | {"grace_s": _CANCEL_S}
-        ending = await talk.hold(job, self._input(), step.on_frame, when_wanted=self._source.wanted.wait)
+        ending = await talk.hold(job, self._input(), step.on_frame, when_wanted=self._wanted)
+        if self._asked is not None and not self._asked.done():
+            self._asked.cancel()
+            await asyncio.wait([self._asked])
         how = step.result(ending)
         # a step that fails without naming a task failed as a whole: refused, cancelled, or its way broke
         said = last_line("\n".join(self._own_words)).removeprefix("srun: error: ")
@@ -158,10 +173,36 @@ class TaskGroup(Group):
         while True:
             yield await self._outbox.take()
 
+    async def _wanted(self) -> None:
+        """No more is read before it is known who speaks, and before what was read is wanted."""
+        if self._asked is not None and not self._asked.done():
+            await asyncio.wait([self._asked])
+        await self._source.wanted.wait()
+
+    async def _ask_places(self, ending: Ending) -> None:
+        assert self._places is not None
+        try:
+            if found := list(await self._places()):
+                self._lay(found)
+                self.knows_places = True
+        finally:
+            early, self._early = self._early, []
+            for name, text in early:
+                self._heard(name, text, ending)
+
     def _line(self, name: str, text: str, ending: Ending) -> None:
+        if self._asked is None and self._places is not None and _LABEL.match(text):
+            self._has_begun = True
+            self._asked = asyncio.create_task(self._ask_places(ending))
+        if self._asked is not None and not self._asked.done():
+            self._early.append((name, text))
+        else:
+            self._heard(name, text, ending)
+
+    def _heard(self, name: str, text: str, ending: Ending) -> None:
         label, colon, said = text.partition(": ")
         task = label.strip()
-        if colon and task.isdecimal():
+        if colon and task.isdecimal() and len(task) < 10 and int(task) < len(self._node_of):
             self._has_begun = True
             self._said(int(task), name, said)
             return
@@ -172,14 +213,13 @@ class TaskGroup(Group):
         del self._own_words[:-64]
         for tasks, how, rc in task_ends(text):
             for task_number in tasks:
-                if task_number < len(self._node_of) * self._per_node:
+                if task_number < len(self._node_of):
                     told = Exit(rc=rc, error=how, stopped=ending.cut)
-                    node = self._node_of[task_number // self._per_node]
-                    self._finish(node, self._first + task_number, judge(told, ending), rc)
+                    self._finish(self._node_of[task_number], self._first + task_number, judge(told, ending), rc)
 
     def _said(self, task: int, name: str, text: str) -> None:
         """One line of one task; it may be a part of a message."""
-        rank, node = self._first + task, self._node_of[min(task // self._per_node, len(self._node_of) - 1)]
+        rank, node = self._first + task, self._node_of[task]
         if not text.startswith(_PIECE):
             self.heard.hear(self._source, Line(node, rank, name, text))
             return
@@ -195,13 +235,14 @@ class TaskGroup(Group):
 
     def _finish(self, node: str, rank: int, why: Refusal, rc: int | None) -> None:
         took_s = asyncio.get_running_loop().time() - self._started_s
-        local = (rank - self._first) % self._per_node
+        local = self._ranks[node].index(rank)
         self.heard.end(
             (node, rank),
             Result(node=node, state=why.state, rc=rc, error=why.error, rank=rank, local_rank=local, duration_s=took_s),
         )
 
 
+_LABEL = re.compile(r" *[0-9]{1,9}: ")
 _TASK_END = re.compile(r"srun: error: \S+: tasks? ([\d,\-\[\]]+): (.+)")
 _SIGNALS = {"Killed": 9, "Segmentation fault": 11, "Aborted": 6, "Terminated": 15, "Bus error": 7, "Interrupt": 2}
 

@@ -65,7 +65,9 @@ def launch(cluster: Cluster, job: RankJob) -> Ranks:
         said = cluster.control(question(number), limit_s=_ASK_S)
         return said.out if said is not None and said.rc == 0 else ""
 
-    return Ranks(group, Watch(job.patience, job.limit_s), job.wanted, backend=group.kind, host=host, ask=ask)
+    return Ranks(
+        group, Watch(job.patience, job.limit_s, len(job.nodes)), job.wanted, backend=group.kind, host=host, ask=ask
+    )
 
 
 class Ranks:
@@ -190,8 +192,8 @@ class Ranks:
             return
         what = said.pop("say")
         theirs = said.pop("node", "")
-        if self.backend == "tasks" and isinstance(theirs, str) and theirs:
-            own["node"] = theirs  # a scheduler may number its nodes in another order: see nodes_by_rank() of a stage
+        if not self._group.knows_places and isinstance(theirs, str) and theirs:
+            own["node"] = theirs  # the scheduler does not say, and may number its nodes in another order: nodes_by_rank
         said.pop("rank", None)
         if what == "failed":
             why, kind, text = (str(said.get(key, ""))[:MAX_REASON] for key in ("why", "kind", "text"))

@@ -3,11 +3,15 @@
 A group that hangs never ends by itself. Who holds the others up is the rank that has made the fewest steps, and how
 long it may do so depends on the phase it is in. Quicker than any patience: a rank that ended badly, that is stopped,
 that cannot start, or whose task is silent while others beat.
+
+What a rank says of itself may be false. That it is behind costs itself alone; that it is ahead, or that the group
+stands, counts when ranks of two nodes say so, where there are three nodes or more: one alone accuses nobody.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 
 from fairlead.base.units import counted, duration
@@ -24,6 +28,7 @@ class Rank:
     """How far one rank is."""
 
     number: int
+    node: str = ""
     phase: str = ""
     since: float = 0.0
     """When it entered that phase."""
@@ -42,6 +47,8 @@ class Watch:
     patience: Patience
     limit_s: float
     """How long the body may take once the group stands."""
+    num_nodes: int = 0
+    """Of the group; 0: as many as have spoken."""
     ranks: dict[int, Rank] = field(default_factory=dict)
     """Those that have spoken."""
     done: set[int] = field(default_factory=set)
@@ -56,8 +63,12 @@ class Watch:
     """When this side last listened again after it had not for a while: silence before that is nobody's."""
     missing: str = ""
     """Who is not at the rendezvous, in rank 0's words."""
-    _left: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """Phase -> (when the first rank came through it, how long that one had been in it)."""
+    here: set[int] = field(default_factory=set)
+    """Who says of itself that it is there."""
+    _through: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
+    """Phase -> node -> (when its first rank came through it, how long that one had been in it)."""
+    _joined: set[str] = field(default_factory=set)
+    """Nodes with a rank for which the group stands."""
     _longest_s: float = 0.0
     """Of the phases that any rank came through."""
 
@@ -82,7 +93,7 @@ class Watch:
             self.done.add(event.rank)
             self._fail(event.at_s)
             return
-        rank = self.ranks.setdefault(event.rank, Rank(event.rank, since=event.at_s))
+        rank = self.ranks.setdefault(event.rank, Rank(event.rank, event.node, since=event.at_s))
         rank.last_word = event.at_s
         if isinstance(event, Beat):
             rank.last_beat = event.at_s
@@ -103,16 +114,31 @@ class Watch:
         if said.what == "missing":
             self.missing = str(said.fields.get("ranks", "")) if rank.number == 0 else self.missing
             return
+        if said.what == "here":
+            self.here.add(rank.number)
         self.last_step = said.at_s
         if said.what == "joined" and self.joined_at is None:
-            self.joined_at = said.at_s
+            self._joined.add(said.node)
+            if len(self._joined) >= self._witnesses:
+                self.joined_at = said.at_s
         if said.what == "phase":
             if rank.phase:
                 self._longest_s = max(self._longest_s, said.at_s - rank.since)
-                self._left.setdefault(rank.phase, (said.at_s, said.at_s - rank.since))
+                through = self._through.setdefault(rank.phase, {})
+                through.setdefault(said.node, (said.at_s, said.at_s - rank.since))
             rank.phase, rank.since, rank.steps = said.phase, said.at_s, rank.steps + 1
             if said.phase == "done":
                 self.done.add(rank.number)
+
+    @property
+    def _witnesses(self) -> int:
+        """How many nodes must say what others are measured by."""
+        return 2 if (self.num_nodes or len({rank.node for rank in self.ranks.values()})) > 2 else 1
+
+    def _left(self, phase: str) -> tuple[float, float] | None:
+        """When ranks came through a phase, and how long they had been in it; None where too few have."""
+        through = list(self._through.get(phase, {}).values())  # in the order in which they did
+        return through[self._witnesses - 1] if len(through) >= self._witnesses else None
 
     def over(self, now: float) -> Over | None:
         """Why the group should be stopped now; None while it should not."""
@@ -177,18 +203,21 @@ class Watch:
             return None
         fewest = min(rank.steps for rank in running)
         hindmost = [rank for rank in running if rank.steps == fewest]
-        phase = hindmost[0].phase
+        phase = Counter(rank.phase for rank in hindmost).most_common(1)[0][0]
+        ahead = {rank.node for rank in running if rank.steps > fewest}
         limit_s, since = self._limit_s(phase, running, now), self.last_step
-        if phase in self._left and patience.is_together(phase) and len(hindmost) < len(running):
-            left_at, took_s = self._left[phase]
+        if patience.is_together(phase) and len(ahead) >= self._witnesses and (left := self._left(phase)):
+            left_at, took_s = left
             limit_s, since = min(limit_s, max(patience["behind"], took_s)), max(left_at, hindmost[-1].since)
         if now - max(since, self.resumed) <= limit_s:
             return None
         who = tuple(rank.number for rank in hindmost)
-        if phase == "rendezvous" and self.missing:
-            why = f"ranks {self.missing} did not come to the rendezvous within {duration(limit_s)}"
-            return Over(at_s=now, kind="rendezvous", why=why, ranks=_numbers(self.missing, patience.ranks))
-        if len(who) == len(running):
+        # who says that it is there contradicts rank 0: one of the two is wrong, and nobody knows which
+        missing = tuple(number for number in _numbers(self.missing, patience.ranks) if number not in self.here)
+        if phase == "rendezvous" and missing:
+            why = f"{_ranks(missing)} did not come to the rendezvous within {duration(limit_s)}"
+            return Over(at_s=now, kind="rendezvous", why=why, ranks=missing)
+        if len(ahead) < self._witnesses:
             why = f"no rank made a step for {duration(limit_s)} ({phase or 'start'})"
             return Over(at_s=now, kind="hang", why=why)
         why = f"{_ranks(who)} made no step for {duration(limit_s)} ({phase or 'start'}), and the others wait"

@@ -181,6 +181,34 @@ def test_tasks_are_real_tasks_numbered_node_by_node(slurm_world):
     ]  # fmt: skip
 
 
+LIES = 'case $SLURM_PROCID in 1) echo "0: {}"; printf "2: srun: error: n1: task 0: Killed\\n" >&2;; esac; '
+
+
+@slurm_only
+def test_where_a_task_runs_is_what_slurm_says_not_what_it_says_itself(slurm_world):
+    """Slurm may number its nodes in another order; and one task writes lines that look like those of others."""
+    command = Command(argv=("sh", "-c", LIES + TASK))
+    with (
+        slurm_world.cluster() as cluster,
+        cluster.live_tasks("n[1-2]", command, limit_s=60, per_node=2, options=("--distribution=cyclic",)) as group,
+    ):
+        places = {}
+        while len(places) < 4:
+            line = group.read(20)
+            assert line is not None
+            if line.rank is not None and ":" in line.text:
+                assert (line.rank, line.node) == (1, "n2")
+            elif line.rank is not None:
+                places[line.rank] = (line.node, line.text.split()[-1])
+        assert group.knows_places
+        assert places == {rank: (node, node) for rank, node in enumerate(("n1", "n2", "n1", "n2"))}
+        group.send("end")
+        results = group.close(grace_s=15)
+    assert [(r.rank, r.local_rank, r.node, str(r.state)) for r in results] == [
+        (0, 0, "n1", "done"), (1, 0, "n2", "done"), (2, 1, "n1", "done"), (3, 1, "n2", "done"),
+    ]  # fmt: skip
+
+
 @slurm_only
 def test_a_task_that_dies_is_seen_while_the_others_run(slurm_world):
     command = Command(argv=("sh", "-c", ECHO.replace("$RANK", "$SLURM_PROCID")))

@@ -19,6 +19,8 @@ NODES = ("n0", "n1", "n2")
 class Spoken:
     """A group whose processes have all spoken, and ended where `is_over`, before the first word is read."""
 
+    knows_places = True
+
     def __init__(self, lines: list[Line], *, state: State = State.DONE, is_over: bool = True) -> None:
         self.unread: list[Line | None] = []
         self.sent: list[dict] = []

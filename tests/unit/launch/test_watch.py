@@ -279,3 +279,59 @@ def test_the_cluster_file_may_say_otherwise():
     assert (patience["join"], patience["reduce"], patience["ddp"]) == (12.0, 7.0, 7.0)
     assert patience.after("reduce", 1.0) == patience.after("reduce", 60.0) == 7.0
     assert patience.after("join", 60.0) == 12.0
+
+
+# ---- a rank that lies about itself -----------------------------------------------------------------------------------
+
+
+def claims(made, rank, names, at_s):
+    for name in names:
+        phase(made, name, at_s, [rank])
+
+
+def test_one_that_claims_to_be_far_ahead_makes_nobody_late():
+    """Rank 3 says that it has come through all: the others, who import, get what an import may take."""
+    made = watch(("import",))
+    claims(made, 3, ("rendezvous", "join", "ddp", "reduce"), 6.0)
+    made.hear(said(3, 6.0, "joined", s=0.1))
+    beat(made, range(4), 6.0 + FOUR["import"] + 2, 6.0)
+    assert made.joined_at is None
+    assert made.over(6.0 + FOUR["import"] - 1) is None
+    over = made.over(6.0 + FOUR["import"] + 1)
+    assert (over.kind, over.ranks) == ("hang", ())
+
+
+def test_nor_does_one_that_claims_so_in_a_phase_that_ranks_leave_together():
+    made = watch(("import", "rendezvous", "join"))
+    claims(made, 3, ("ddp", "reduce", "done"), 6.0)
+    beat(made, range(4), 6.0 + FOUR["join"] + 2, 6.0)
+    assert made.over(6.0 + FOUR["join"] - 1) is None
+    over = made.over(6.0 + FOUR["join"] + 1)
+    assert (over.kind, over.ranks) == ("hang", ())
+
+
+def test_two_nodes_that_are_ahead_are_believed():
+    made = watch(("import", "rendezvous", "join"))
+    for rank in (2, 3):
+        claims(made, rank, ("ddp",), 6.0)
+    beat(made, range(4), 6.0 + FOUR["behind"] + 2, 6.0)
+    over = made.over(6.0 + FOUR["behind"] + 1)
+    assert (over.kind, over.ranks) == ("behind", (0, 1))
+
+
+def test_one_whose_phases_nobody_knows_takes_no_time_from_the_others():
+    made = watch(("import", "rendezvous", "join"))
+    made.ranks[0].phase = "what no rank says"
+    beat(made, range(4), 5.0 + FOUR["join"] + 2)
+    assert made.over(5.0 + FOUR["join"] - 1) is None
+
+
+@pytest.mark.parametrize(("here", "over"), [((0, 1, 2), ("rendezvous", (3,))), ((0, 1, 2, 3), ("hang", ()))])
+def test_rank_0_accuses_nobody_who_says_that_it_is_there(here, over):
+    made = watch()
+    for rank in here:
+        made.hear(said(rank, 5.0, "here"))
+    made.hear(said(0, 6.0, "missing", num=2, ranks="2-3"))
+    beat(made, range(4), 6.0 + FOUR["rendezvous"] + 2)
+    found = made.over(6.0 + FOUR["rendezvous"] + 1)
+    assert (found.kind, found.ranks) == over

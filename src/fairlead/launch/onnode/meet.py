@@ -198,6 +198,7 @@ class RankGroup:
         """Be there, and wait for the others; rank 0 names those that are not."""
         me = self.me
         store.set(HERE % me.rank, me.node)
+        me.say("here")
         if store.add(NUM_HERE, 1) == me.world:
             store.set(ALL_HERE, "1")
         if me.rank:

@@ -8,7 +8,8 @@ sees at once when the body is stopped. It hears what comes on standard input, an
     beat      it is alive; with a state where the body is stopped (T) or stuck in the kernel (D)
     failed    why it cannot even start
     store     rank 0: where the others find it
-    missing   rank 0: who is not at the rendezvous
+    here      it has reached the rendezvous
+    missing   rank 0: who is not there
     torch     what torch is, and the device
     joined    the group stands
     error     the exception that ended it
