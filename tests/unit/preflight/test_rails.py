@@ -205,3 +205,16 @@ def test_why_rails_were_not_tested_is_said():
     say(facts, {"rank": 0, "node": "n0"}, "rails", 5.4, skipped="one node")
     (found,) = judged(facts)
     assert (found.verdict, found.message) == (Verdict.SKIP, "rails not tested: one node")
+
+
+def test_a_message_that_came_late_is_no_cause_and_hides_none():
+    """The group broke for another reason, which is still looked for."""
+    facts = ranks(4, 2, on="cpus", broken="a rank ended")
+    for rank in range(8):
+        stop_at(facts, rank, "reduce", state="stopped", rc=75)
+    one(facts, 0, 1, 0, None)
+    one(facts, 0, 1, 0, 1.0)
+    say(facts, {"rank": 5, "node": "n2"}, "error", 7.0, phase="reduce", kind="OSError", text="Too many open files",
+        at="x:1")  # fmt: skip
+    found = judge_ranks(facts, {}, Wanted())
+    assert [(f.code, str(f.subject)) for f in found] == [("preflight/rank-error", "n2 rank 5")]

@@ -164,8 +164,10 @@ def _causes(said: Heard, addresses: Mapping[str, str], wanted: Wanted) -> Iterat
             yield _stands_still(rank, said)
         return
     if any(r.s is None for r in said.rails):
-        yield from (f for f in judge_rails(said, wanted) if f.verdict in (Verdict.FAIL, Verdict.WARN))
-        return
+        rails = [f for f in judge_rails(said, wanted) if f.verdict in (Verdict.FAIL, Verdict.WARN)]
+        yield from rails
+        if rails:
+            return  # else it came late, or was cut by the other end: no cause of its own
     if unanswered := list(failed_ports(said, addresses)):
         yield from unanswered
         return

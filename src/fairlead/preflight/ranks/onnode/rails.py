@@ -7,6 +7,11 @@ Who sends to whom follows pairs/schedule.py: shifts 1, 2, 4, ... Each shift is c
 rank both sends and receives, so that a time belongs to one direction; all ranks begin a turn together. What looks slow
 is repeated, with no other test on either end. The receiver asks, hears one byte, and times the message behind it, so
 that a sender that comes late costs nobody a time. Nothing waits for longer than DEAD_S.
+
+Gloo is never told how long to wait: when an operation times out, it closes every connection that this rank has in the
+group (gloo/transport/tcp/unbound_buffer.cc: "Application timeout caused pair closure"), and the other ends of healthy
+ones see theirs closed or reset. A message that is late goes on by itself instead, and its pair is left alone; one that
+comes after all was slow, and its rail is not dead.
 """
 
 from __future__ import annotations
@@ -15,6 +20,8 @@ import ipaddress
 import os
 import threading
 import time
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from datetime import timedelta
 from math import gcd
 
@@ -24,11 +31,18 @@ from fairlead.preflight.pairs.schedule import Test, fit, log_degree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any
 
+    Timed = tuple[float | None, str]
+    """(seconds of a message that was received, what went wrong: empty for nothing)."""
+
 DEAD_S = 4.0
-"""A message that has not arrived after this long does not come: shorter than the patience of whoever watches."""
+"""A message that has not arrived after this long is late, which is told; after twice that it does not come. Whoever
+watches has more patience than that."""
+LATE = f"not done after {DEAD_S:g} s"
+MOST_AT_ONCE = 1024
+"""Messages of a rank that may be late."""
 LEAST_BYTES, MOST_BYTES = 256 << 10, 128 << 20
 MESSAGE_S = 0.03
 """The message is as large as a rail of usual speed carries in this time."""
@@ -72,6 +86,27 @@ def repeats(tests: Sequence[Test], num_nodes: int) -> list[list[Test]]:
     return rounds
 
 
+@dataclass
+class Part:
+    """This rank's part in one message over one rail."""
+
+    rail: int
+    src: int
+    dst: int
+    """Nodes."""
+    peer: int
+    """The rank at the other end."""
+    num_bytes: int
+    again: bool
+    result: Future[Timed] | None = None
+    until: float = 0.0
+    """When it is no longer waited for."""
+
+    def rate(self, took_s: float | None) -> float:
+        """Bytes/s; 0 for what did not come."""
+        return self.num_bytes / took_s if took_s else 0.0
+
+
 class Rails:
     """The test of the rails of one rank."""
 
@@ -84,6 +119,9 @@ class Rails:
         self.groups: dict[int, Any] = {}
         self.bound: dict[int, str] = {}
         self.dead: set[tuple[int, int]] = set()
+        """(rail, peer) of which nothing more is asked."""
+        self.pool = ThreadPoolExecutor(MOST_AT_ONCE)
+        self.late: list[Part] = []
         self.began = time.perf_counter()
 
     def run(self) -> None:
@@ -105,6 +143,8 @@ class Rails:
                 self.in_step()
                 for rail, took in self.together(dict.fromkeys(mine, turn), messages).items():
                     found[rail] += took
+        for rail, row in self.came_late():
+            found[rail] = [*(other for other in found[rail] if other[:2] != row[:2]), row]
         everywhere = self.share(found)
         rates = [rate for _, _, _, rate in everywhere if rate > 0]
         usual = sorted(rates)[len(rates) // 2] if rates else 0.0
@@ -117,6 +157,7 @@ class Rails:
                 break
             repeated = {r: [(t.src, t.dst) for t in plan[r][number]] for r in mine if number < len(plan[r])}
             self.together(repeated, messages, again=True)
+        self.came_late()
 
     # ---- before ------------------------------------------------------------------------------------------------------
 
@@ -197,49 +238,84 @@ class Rails:
         self, pairs: Sequence[tuple[int, int]], rail: int, message: Any, *, again: bool, is_silent: bool = False
     ) -> list[tuple[int, int, float]]:
         """This rank's part in one turn of a rail: [(from, to, bytes/s)] where it received; 0 for what did not come."""
-        me, out = self.me, []
+        out = []
         for src, dst in pairs:
             peer = (dst if self.here == src else src) * self.per_node + rail % self.per_node
             if (rail, peer) in self.dead:
                 continue
+            part = Part(rail, src, dst, peer, message.numel(), again)
             if self.here == src:
-                self.pass_on(message, peer, rail)
+                _, error = self.soon(part, self.pass_on, message)
             elif self.here == dst:
-                took_s, error = self.receive(message, peer, rail)
-                out.append((src, dst, message.numel() / took_s if took_s else 0.0))
+                took_s, error = self.soon(part, self.receive, message)
+                out.append((src, dst, part.rate(took_s)))
                 if not is_silent or error:
-                    said = {"device": self.bound.get(rail, ""), "again": again}
-                    me.say("rail", src=peer, rail=rail, bytes=message.numel(), s=took_s, error=error[:200], **said)
-                if error and self.is_gpu:  # its stream waits for ever: no further work can be done here
-                    raise TimeoutError(f"nothing came from rank {peer} within {DEAD_S:g} s, on rail {rail}")
+                    self.tell(part, took_s, error)
+            else:
+                continue
+            if error:
+                self.dead.add((rail, peer))
+            if error and self.is_gpu:  # its stream waits for ever: no further work can be done here
+                raise TimeoutError(f"nothing came from rank {peer} within {DEAD_S:g} s, on rail {rail}")
         return out
 
-    def pass_on(self, message: Any, peer: int, rail: int) -> None:
+    def soon(self, part: Part, work: Callable[[Any, int, int], Timed], message: Any) -> Timed:
+        """What `work` returns, or that it is late: it then goes on by itself."""
+        if self.is_gpu:  # it keeps the time itself
+            return work(message, part.peer, part.rail)
+        part.result = self.pool.submit(work, message, part.peer, part.rail)
+        wait([part.result], timeout=DEAD_S)
+        if part.result.done():
+            return part.result.result()
+        part.until = time.perf_counter() + DEAD_S
+        self.late.append(part)
+        return None, LATE
+
+    def came_late(self) -> list[tuple[int, tuple[int, int, float]]]:
+        """[(rail, (from, to, bytes/s))] of what this rank has received after all, which is told."""
+        out = []
+        for part in self.late:
+            assert part.result is not None
+            wait([part.result], timeout=max(0.0, part.until - time.perf_counter()))
+            if not part.result.done():
+                continue
+            took_s, error = part.result.result()
+            if not error:
+                self.dead.discard((part.rail, part.peer))
+            if self.here == part.dst:
+                self.tell(part, took_s, error)
+                out.append((part.rail, (part.src, part.dst, part.rate(took_s))))
+        self.late.clear()
+        return out
+
+    def tell(self, part: Part, took_s: float | None, error: str) -> None:
+        """How a message came to this rank."""
+        said = {"device": self.bound.get(part.rail, ""), "again": part.again, "error": error[:200]}
+        self.me.say("rail", src=part.peer, rail=part.rail, bytes=part.num_bytes, s=took_s, **said)
+
+    def pass_on(self, message: Any, peer: int, rail: int) -> Timed:
         """Wait until the receiver asks, send a byte and the message. What goes wrong, the receiver tells."""
         byte = self.torch.zeros(1, dtype=self.torch.uint8, device=self.device)
         for how, data in (("irecv", byte), ("isend", byte), ("isend", message)):
-            if self.exchange(how, data, peer, rail):
-                self.dead.add((rail, peer))
-                return
+            if error := self.exchange(how, data, peer, rail):
+                return None, error
+        return None, ""
 
-    def receive(self, message: Any, peer: int, rail: int) -> tuple[float | None, str]:
-        """(seconds for the message, None if it did not come; what the library said of it)."""
+    def receive(self, message: Any, peer: int, rail: int) -> Timed:
+        """The seconds of the message alone."""
         byte = self.torch.zeros(1, dtype=self.torch.uint8, device=self.device)
         error = self.exchange("isend", byte, peer, rail) or self.exchange("irecv", byte, peer, rail)
         started = time.perf_counter()
         error = error or self.exchange("irecv", message, peer, rail)
-        if error:
-            self.dead.add((rail, peer))
-            return None, error
-        return round(time.perf_counter() - started, 6), ""
+        return (None, error) if error else (round(time.perf_counter() - started, 6), "")
 
     def exchange(self, how: str, data: Any, peer: int, rail: int) -> str:
-        """Send or receive, waiting no longer than DEAD_S; what went wrong, empty for nothing."""
+        """Send or receive; what went wrong, empty for nothing. On a GPU it waits no longer than DEAD_S."""
         dist, group = self.dist, self.groups.get(rail)
         call = getattr(dist, how)
         if not self.is_gpu:
             try:
-                call(data, peer, group=group).wait(timedelta(seconds=DEAD_S))
+                call(data, peer, group=group).wait()
             except RuntimeError as error:
                 return " ".join(str(error).split()) or "failed"
             return ""
@@ -249,7 +325,7 @@ class Rails:
         until = time.perf_counter() + DEAD_S
         while not done.query():
             if time.perf_counter() > until:
-                return f"not done after {DEAD_S:g} s"
+                return LATE
         return ""
 
     # ---- agreeing ----------------------------------------------------------------------------------------------------
