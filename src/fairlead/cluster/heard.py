@@ -1,4 +1,4 @@
-"""What a group of processes has said and not been asked for yet: bounded, fair to all who speak. No I/O here.
+"""What a group of processes has said and not been asked for yet, and who lives: bounded, fair to all who speak. No I/O.
 
 Each way to a process, or to all of a node's, is a Source. A source that is ahead of the reader is not read on before
 the reader has caught up, so one that talks without end fills its own share and nobody else's.
@@ -57,6 +57,8 @@ class Heard:
         self._has_new_end = False
         self.ended: dict[Key, Result] = {}
         self.beats: dict[Key, Beat] = {}
+        self.begun: dict[str, float] = {}
+        self.alive: dict[str, float] = {}
 
     def source(self) -> Source:
         """A new one."""

@@ -114,6 +114,9 @@ class Group(abc.ABC):
     def stop_way(self, way: Outbox) -> None:
         """End what is behind a way that takes nothing any more."""
 
+    def give_up(self, node: str) -> None:  # noqa: B027 - where all share one fate, nothing
+        """Cut a node off at once, without hearing what it has to say."""
+
     def send(self, message: Message, to: str | int | None = None) -> None:
         """A line (str) or a frame (bytes), to all or to a node or a rank. Never waits; see `room`."""
         ways = self.ways(to)
@@ -175,6 +178,7 @@ class LiveGroup(Group):
         self._backend, self._python_of, self._nodes, self._command_of = backend, python_of, nodes, command_of
         self._envs, self._limit_s = envs, limit_s
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._talks: dict[str, Talk] = {}
         self._outboxes: dict[str, Outbox] = {}
         self._starting: set[str] = set()
         self._node_of = {rank: node for node in nodes for (_, rank), _ in self._members(node)}
@@ -226,6 +230,13 @@ class LiveGroup(Group):
         self._tasks[node].cancel()
         del self._outboxes[node]
 
+    def give_up(self, node: str) -> None:
+        """See Group."""
+        if node in self._talks:
+            self._talks[node].is_given_up = True
+        if node in self._tasks:
+            self._tasks[node].cancel()
+
     async def stop(self, grace_s: float) -> list[Result]:
         """See Group."""
         running = [task for task in self._tasks.values() if not task.done()]
@@ -265,17 +276,19 @@ class LiveGroup(Group):
     async def _talk(self, node: str, slots: Slots) -> None:
         slot = await slots.take()
         command, source = self._command_of(node), self.heard.source()
-        talk = Talk(self._backend, node, self._python_of(node), self._limit_s, slot.since_s)
+        talk = self._talks[node] = Talk(self._backend, node, self._python_of(node), self._limit_s, slot.since_s)
+        self.heard.begun[node] = slot.since_s
         keys = [key for key, _ in self._members(node)]
         ranks = [self._gathered(key, local, source) for key, local in self._members(node)]
 
         def on_here() -> None:
             slot.give()
             self._starting.discard(node)
+            self.heard.alive[node] = time.monotonic()
 
         def on_frame(kind: bytes, local: int, payload: bytes) -> None:
+            self.heard.alive[node] = now = time.monotonic()
             if kind == b"b":
-                now = time.monotonic()
                 for number, text in _beats(payload).items():
                     if number >= len(keys):
                         raise Breach(f"a sign of life of rank {number}, where there are {len(keys)}", payload)
@@ -414,6 +427,24 @@ class Live:
     def num_starting(self) -> int:
         """Nodes that have not been reached yet, and not been given up: patience begins when this is 0."""
         return self._group.num_starting
+
+    @property
+    def begun(self) -> Mapping[str, float]:
+        """When each node's turn came to be reached, behind the fan-out; by time.monotonic()."""
+        return self._group.heard.begun
+
+    @property
+    def alive(self) -> Mapping[str, float]:
+        """When something last came from each node that was reached; by time.monotonic().
+
+        What runs around a program there sends something once a second, whatever the program does: a node of which
+        nothing comes is stopped as a whole, or cut off. Ranks that are tasks of a scheduler give signs of their own.
+        """
+        return self._group.heard.alive
+
+    def give_up(self, node: str) -> None:
+        """Cut off a node that gives no sign of life; others of its group go on."""
+        self._group.give_up(node)
 
     @property
     def has_unread(self) -> bool:

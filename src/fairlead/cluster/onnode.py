@@ -15,7 +15,7 @@ Output: MAGIC, then frames: kind, rank, length (FRAME), payload, END.
     O E its last part, sent at the end where the middle was left out
     d   a piece of a file
     a   how many bytes of a live job's input all its commands have taken: 8 bytes, after every ACK_BYTES
-    b   signs of life of a live job's commands, the last one of each: JSON, once a second
+    b   once a second, as this program's own sign of life: those of a live job's commands, the last one of each, as JSON
     x   one rank or copy has ended: JSON
     z   all have ended; nothing follows
 """
@@ -344,13 +344,12 @@ class Run:
         return True
 
     def tick(self) -> None:
-        """Of a live job, once a second: pass signs of life on, end what holds the others up."""
+        """Of a live job, once a second: be alive, pass the commands' signs of life on, end what holds the others up."""
         spare = self.job["stdin_bytes"]
         while True:
             time.sleep(TICK_S)
             beats, self.beats = self.beats, {}
-            if beats:
-                self.out.send(b"b", json.dumps(beats).encode())
+            self.out.send(b"b", json.dumps(beats).encode())
             now = time.monotonic()
             for pid, rank in list(self.alive.items()):
                 unread = rank.num_put + spare - rank.num_taken

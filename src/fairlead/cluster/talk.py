@@ -107,6 +107,8 @@ class Talk:
     python: str
     limit_s: float
     since_s: float
+    is_given_up: bool = False
+    """When cancelled, it is not heard out."""
     ending: Ending = field(default_factory=Ending)
     """How it goes so far."""
 
@@ -153,7 +155,7 @@ class Talk:
                 _stay()
                 ending.cut = "cancelled"
             if ending.cut:
-                await listener.stop(STOP_S if ending.cut == "limit" else CANCEL_S)
+                await listener.stop(STOP_S if ending.cut == "limit" else 0.0 if self.is_given_up else CANCEL_S)
         except asyncio.CancelledError:
             _stay()
         finally:

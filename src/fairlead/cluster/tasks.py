@@ -151,7 +151,12 @@ class TaskGroup(Group):
         step = Gathered("", keep_bytes=0, on_line=lambda line: self._line(line.stream, line.text, talk.ending))
         step_command = Command(argv=tuple(self._argv), stdin=self._command.stdin)
         job = run_job(step_command, "", [{}], UNBOUNDED, is_live=True) | {"grace_s": _CANCEL_S}
-        ending = await talk.hold(job, self._input(), step.on_frame, when_wanted=self._wanted)
+
+        def on_frame(kind: bytes, local: int, payload: bytes) -> None:
+            if kind != b"b":  # this machine lives, and tasks give their own signs of life
+                step.on_frame(kind, local, payload)
+
+        ending = await talk.hold(job, self._input(), on_frame, when_wanted=self._wanted)
         if self._asked is not None and not self._asked.done():
             self._asked.cancel()
             await asyncio.wait([self._asked])

@@ -30,12 +30,13 @@ from fairlead.launch.table import Launch as LaunchTable
 from fairlead.launch.table import own_patience
 from fairlead.preflight.consequences import without_consequences
 from fairlead.preflight.everywhere import none_answered, shared
+from fairlead.preflight.nodes.patience import patience_of
 from fairlead.preflight.nodes.probing import Progress, probe_nodes
 from fairlead.preflight.pairs.counters import ports, probed
 from fairlead.preflight.pairs.drive import AGENT, Agents, Driver
 from fairlead.preflight.pairs.facts import PairFacts
 from fairlead.preflight.pairs.judge import dead_part, judge_pairs
-from fairlead.preflight.pairs.limits import DEFAULT, Limits, limits_of
+from fairlead.preflight.pairs.limits import DEFAULT, Limits, assumed, limits_of
 from fairlead.preflight.pairs.paths import Paths, paths_of, port_bps
 from fairlead.preflight.pairs.phase import Counted, Plan, compare, pair_phase
 from fairlead.preflight.pairs.steered import Steering
@@ -113,8 +114,8 @@ class Evidence:
         return shared(found, NodeSet(record.node for record in self.facts))
 
     def pair_findings(self) -> list[Finding]:
-        """What pairs showed."""
-        return judge_pairs(self.pairs, self.limits) if self.pairs else []
+        """What pairs showed, and on what assumption."""
+        return judge_pairs(self.pairs, self.limits, assumed(self.spec)) if self.pairs else []
 
     def before_ranks(self) -> list[Finding]:
         """What is known before ranks run. What is waived leaves nobody out: whom the report calls good is tested."""
@@ -249,8 +250,8 @@ class _Stages:
 
     def look_at_nodes(self, progress: Progress) -> None:
         """Probe every node; ask the scheduler what it thinks of them."""
-        seen, limit_s = self.seen, self.seen.spec.table(Preflight).node_limit_s
-        answers = probe_nodes(self.cluster, seen.nodes, limit_s=limit_s, progress=progress)
+        seen = self.seen
+        answers = probe_nodes(self.cluster, seen.nodes, patience=patience_of(seen.spec), progress=progress)
         seen.facts, seen.silent = sort_answers(answers, silent=Verdict.FAIL)
         if self.folder:
             self.folder.write_facts(seen.facts)

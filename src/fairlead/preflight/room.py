@@ -13,6 +13,10 @@ ROOM = Room(
         ),
     ),
     tables=(Table("preflight", "fairlead.preflight.table:Preflight", rules="fairlead.preflight.table:rules"),),
-    limits=("fairlead.preflight.pairs.limits:limits", "fairlead.preflight.ranks.limits:limits"),
+    limits=(
+        "fairlead.preflight.nodes.patience:limits",
+        "fairlead.preflight.pairs.limits:limits",
+        "fairlead.preflight.ranks.limits:limits",
+    ),
     doctor=(Doctor("torch", "real ranks: preflight, bringup", extra="ranks", modules=("torch",)),),
 )

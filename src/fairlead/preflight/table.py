@@ -22,7 +22,8 @@ class Preflight(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     node_limit_s: Seconds = 60.0
     """The longest a node's own probe may take. Usually less is waited: once half of the nodes have answered, the others
-    get three times as long, and fifteen seconds at least."""
+    get three times as long, and thirteen seconds more than the quickest at least; a node that gives no sign of life for
+    five seconds is not waited for."""
 
     message_bytes: Annotated[tuple[Annotated[int, Meta(ge=8, le=1 << 34)], ...], Meta(min_length=1)] = (
         8,
@@ -48,19 +49,21 @@ class Preflight(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Let a warning close the gate."""
 
     limits: Annotated[dict[str, Annotated[float, Meta(ge=0)]], Meta(examples=[{"slow_ratio": 0.4}])] = {}
-    """Other numbers for pairs and ranks, by the names `fairlead limits preflight` lists: slow_ratio = 0.4, ..."""
+    """Other numbers for nodes, pairs and ranks, by the names `fairlead limits preflight` lists: slow_ratio = 0.4."""
 
 
 def rules(spec: Spec, report: Problems) -> None:
     """A number must be one there is, whole where it counts something, and above 0 where it is a share or a multiple."""
+    from fairlead.preflight.nodes.patience import rows
     from fairlead.preflight.pairs.limits import table
     from fairlead.preflight.ranks.limits import numbers
 
-    pairs, ranks = table(), numbers()
+    nodes, pairs, ranks = rows(), table(), numbers()
     for name, value in spec.table(Preflight).limits.items():
         path = ("preflight", "limits", name)
-        if name not in pairs and name not in ranks:
-            report(path, "preflight/no-limit", f"no number `{name}`; {did_you_mean(name, [*pairs, *ranks])}", on="key")
+        if name not in nodes and name not in pairs and name not in ranks:
+            near = did_you_mean(name, [*nodes, *pairs, *ranks])
+            report(path, "preflight/no-limit", f"no number `{name}`; {near}", on="key")
         elif name in pairs and isinstance(pairs[name].value, int) and value != int(value):
             report(path, "preflight/no-limit", f"`{name}` counts whole {pairs[name].unit or 'things'}")
         elif name in ranks and not 0 < value <= MOST:

@@ -79,6 +79,10 @@ class Fabric(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     rdma: Literal["none", "ib", "roce", "mrc"] = "none"
     """The RDMA transport jobs use: InfiniBand, RoCE v2, Multipath Reliable Connection, or none."""
 
+    lossless: bool | None = None
+    """Whether switches hold packets back rather than drop them, so that any loss is a fault: InfiniBand does by itself,
+    Ethernet where priority flow control is on for the jobs' traffic. Left out: true with InfiniBand, else false."""
+
     planes: Annotated[int, Meta(ge=1, le=256)] = 1
     """Independent planes; each NIC has one port in each."""
 
@@ -91,6 +95,11 @@ class Fabric(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     hosts_per_t0: Positive | None = None
     """NICs below each T0; left out, they are spread evenly. A node has as many NICs as `ports` is times `planes`."""
+
+    @property
+    def is_lossless(self) -> bool:
+        """Whether any loss is a fault: on InfiniBand credits let no port send what the next one has no room for."""
+        return self.link == "infiniband" if self.lossless is None else self.lossless
 
 
 class Access(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

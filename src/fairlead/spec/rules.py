@@ -126,6 +126,10 @@ def _fabric(spec: Spec, report: Problems) -> None:
         report(here, "spec/rdma-link", 'rdma = "ib" needs link = "infiniband"', needs=[link])
     if fabric.rdma in ("roce", "mrc") and fabric.link == "infiniband":
         report(here, "spec/rdma-link", f'rdma = "{fabric.rdma}" needs link = "ethernet"', needs=[link])
+    if fabric.lossless is False and fabric.link == "infiniband":
+        text = "InfiniBand's link layer drops nothing for want of room, so any loss is a fault"
+        hint = "leave `lossless` out; what is let pass is `loss` in [preflight.limits]"
+        report(("fabric", "lossless"), "spec/lossless", text, hint=hint, needs=[link])
 
 
 def _topology(spec: Spec, report: Problems) -> None:

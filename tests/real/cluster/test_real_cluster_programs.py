@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import signal
 import sys
@@ -15,7 +16,10 @@ from fairlead.cluster import Cluster, State
 from fairlead.cluster.engine import Engine
 from fairlead.cluster.live import MAX_UNSENT_BYTES
 from fairlead.cluster.local import LocalBackend
-from fairlead.cluster.onnode import STUCK_S, WINDOW_BYTES
+from fairlead.cluster.onnode import STUCK_S, TICK_S, WINDOW_BYTES
+from fairlead.cluster.talk import CANCEL_S
+from support.backends import LOCAL
+from support.processes import left_after, marked, parent, until
 
 pytestmark = pytest.mark.real
 
@@ -199,3 +203,35 @@ def test_pools_of_different_python_are_steps_of_one_group(slurm_world, tmp_path)
         assert [(r.rank, r.node) for r in results] == [
             (i, node) for i, node in enumerate(["n1", "n1", "n3", "n3", "n2", "n2"])
         ]
+
+
+def test_whatever_a_program_does_its_node_gives_signs_of_life(world):
+    with world.cluster() as cluster, cluster.live("n[1-2]", ["sleep", "600"], limit_s=120) as group:
+        seen: dict[str, set[float]] = {"n1": set(), "n2": set()}
+        deadline = time.monotonic() + 60
+        while min(map(len, seen.values())) < 4 and time.monotonic() < deadline:
+            group.read_all(0.2)
+            for node, at in group.alive.items():
+                seen[node].add(at)
+        assert min(map(len, seen.values())) >= 4
+        assert all(group.begun[node] < min(times) for node, times in seen.items())
+
+
+def test_a_node_that_is_stopped_as_a_whole_falls_silent_and_is_cut_off_at_once():
+    mark = "86400.1187"
+    with LOCAL.cluster() as cluster:
+        with cluster.live("n1", ["sleep", mark], limit_s=120) as group:
+            assert until(lambda: (group.read_all(0.2), marked(mark))[1])
+            (pid,) = marked(mark)
+            os.kill(parent(pid), signal.SIGSTOP)
+            group.read_all(0.2)
+            last, deadline = group.alive["n1"], time.monotonic() + 3 * TICK_S
+            while time.monotonic() < deadline:
+                group.read_all(0.2)
+            assert group.alive["n1"] - last < 0.5, "what was on its way"
+            began = time.monotonic()
+            group.give_up("n1")
+            (result,) = group.close()
+            assert time.monotonic() - began < CANCEL_S, "it was heard out"
+        assert result.state is State.CANCELLED
+    assert not left_after(mark, 60)

@@ -10,10 +10,8 @@ import pytest
 from fairlead.base.nodeset import NodeSet
 from fairlead.preflight import judge_all, read_evidence
 from fairlead.preflight.gate import Evidence
-from fairlead.preflight.nodes.probing import patience_s
 from fairlead.preflight.pairs.facts import Burst, PairFacts
 from fairlead.preflight.slurm.scheduler import SlurmNode
-from fairlead.probe.readers.nvidia import SMI_LIMIT_S
 from fairlead.records.codec import from_json, to_json
 from fairlead.records.facts import NodeFacts
 from fairlead.records.finding import Finding, node
@@ -108,22 +106,3 @@ def test_a_file_of_an_older_form_is_refused_and_not_taken_for_a_fabric_that_is_w
     older = to_json(bad_pairs()).replace("fairlead.pairs/2", "fairlead.pairs/1").replace('"bursts"', '"trains"')
     with pytest.raises(ValueError, match="schema"):
         from_json(older, PairFacts)
-
-
-def test_no_node_is_called_hung_while_its_probe_may_still_wait_for_nvidia_smi():
-    assert patience_s([0.5, 0.5, 0.5], 4, 60.0) > SMI_LIMIT_S + 1
-
-
-@pytest.mark.parametrize(
-    ("answered_s", "num", "limit_s", "want_s"),
-    [
-        ([], 4, 60, 60),
-        ([1.0], 4, 60, 60),
-        ([1.0, 1.2], 4, 60, 14.0),
-        ([0.1, 0.1, 0.1], 4, 60, 13.1),
-        ([9.0, 10.0, 11.0], 4, 60, 30.0),
-        ([30.0, 40.0], 4, 60, 60),
-    ],
-)
-def test_the_fleet_sets_the_pace(answered_s, num, limit_s, want_s):
-    assert patience_s(answered_s, num, limit_s) == pytest.approx(want_s)

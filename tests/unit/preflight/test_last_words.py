@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import time
 from contextlib import contextmanager
 
 from fairlead.base.nodeset import NodeSet
 from fairlead.cluster import Line, Result, State
+from fairlead.preflight.nodes.patience import DEFAULT
 from fairlead.preflight.nodes.probing import probe_nodes
 
 NODES = ("n0", "n1", "n2")
@@ -29,6 +31,14 @@ class AllEnded:
     def read_all(self, timeout_s: float) -> list[Line]:
         return [line for line in self.unread[:1] if self.unread.pop(0)]
 
+    @property
+    def alive(self) -> dict[str, float]:
+        return {}
+
+    @property
+    def begun(self) -> dict[str, float]:
+        return dict.fromkeys(NODES, time.monotonic())
+
     def take_ended(self):
         return list(self.ended.items())
 
@@ -48,5 +58,5 @@ class Cluster:
 
 
 def test_every_probe_that_answered_is_heard():
-    answers = probe_nodes(Cluster(), NodeSet(NODES), limit_s=10, progress=lambda *_: None)
+    answers = probe_nodes(Cluster(), NodeSet(NODES), patience=DEFAULT, progress=lambda *_: None)
     assert [json.loads(a.document or b"{}").get("node") for a in answers] == list(NODES)

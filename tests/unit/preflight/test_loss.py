@@ -10,7 +10,7 @@ import pytest
 
 from fairlead.preflight.pairs.facts import Burst, PairFacts
 from fairlead.preflight.pairs.judge import judge_pairs
-from fairlead.preflight.pairs.limits import DEFAULT, Limits, limits, limits_of
+from fairlead.preflight.pairs.limits import DEFAULT, Limits, assumed, limits, limits_of
 from fairlead.preflight.pairs.spread import CHANCE, least
 from fairlead.records.verdict import Verdict
 from fairlead.spec.model import Access, Fabric, Spec
@@ -79,8 +79,8 @@ def again(src, dst, lost, small=DEFAULT.again_sample):
     return Burst(src, dst, 1, small - lost, 8, 8 - min(lost, 8), 0, 0, small)
 
 
-def judged(bursts, repeated, ours: Limits = DEFAULT, n=4):
-    facts = PairFacts(
+def facts_of(bursts, repeated, n=4):
+    return PairFacts(
         nodes=tuple(f"n{i}" for i in range(n)),
         paths=("fabric", "plane 0", "plane 1"),
         addresses=(("a", "b", "c"),) * n,
@@ -92,7 +92,10 @@ def judged(bursts, repeated, ours: Limits = DEFAULT, n=4):
         bursts=bursts,
         again=repeated,
     )
-    found = [f for f in judge_pairs(facts, ours) if f.verdict in (Verdict.FAIL, Verdict.WARN)]
+
+
+def judged(bursts, repeated, ours: Limits = DEFAULT, n=4):
+    found = [f for f in judge_pairs(facts_of(bursts, repeated, n), ours) if f.verdict in (Verdict.FAIL, Verdict.WARN)]
     return [(f.verdict, str(f.subject), f.data.get("way")) for f in found]
 
 
@@ -110,12 +113,22 @@ def test_a_suspect_that_passes_the_second_time_is_nobody():
     assert judged([first(0, 1, 3), first(0, 2, 1)], [again(0, 1, 0), again(0, 2, FLOOR - 1)]) == []
 
 
-@pytest.mark.parametrize("fabric", [{"link": "infiniband", "rdma": "ib"}, {"rdma": "roce"}])
+@pytest.mark.parametrize("fabric", [{"link": "infiniband", "rdma": "ib"}, {"rdma": "roce", "lossless": True}])
 def test_where_the_fabric_is_declared_lossless_any_loss_that_repeats_counts(fabric):
     bursts, repeated = [first(0, b, 1) for b in (1, 2)], [again(0, 1, 1), again(0, 2, 1)]
     assert judged(bursts, repeated) == []
     ours = limits_of(spec(**fabric))
     assert judged(bursts, repeated, ours) == [(Verdict.FAIL, "n0 plane 0", "out")]
+
+
+def test_roce_without_a_word_about_pause_frames_may_drop_and_the_report_says_what_is_assumed():
+    assert limits_of(spec(rdma="roce")).loss == DEFAULT.loss
+    said = judge_pairs(facts_of([], []), DEFAULT, assumed(spec(rdma="roce")))[-1]
+    assert said.code == "preflight/pairs"
+    assert "; assuming that switches may drop packets, as `lossless` is not set in [fabric]" in said.message
+    assert "a loss below 0.04% is not judged" in said.data["assumes"][0]
+    for fabric in ({"rdma": "roce", "lossless": False}, {"rdma": "roce", "lossless": True}, {"rdma": "mrc"}, {}):
+        assert assumed(spec(**fabric)) == ""
 
 
 def test_the_kind_of_fabric_sets_the_limit_and_the_cluster_file_has_the_last_word(tmp_path):

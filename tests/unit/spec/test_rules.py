@@ -104,6 +104,7 @@ def test_the_good_files_are_good(tmp_path: Path) -> None:
         (GOOD, 'link = "infiniband"', 'link = "ethernet"', "spec/rdma-link", None),
         (GOOD, 'rdma = "ib"', 'rdma = "roce"', "spec/rdma-link", 'rdma = "roce" needs link = "ethernet"'),
         (GOOD, 'rdma = "ib"', 'rdma = "mrc"', "spec/rdma-link", 'rdma = "mrc" needs link = "ethernet"'),
+        (GOOD, 'rdma = "ib"', 'rdma = "ib"\nlossless = false', "spec/lossless", None),
         (
             GOOD,
             'size = "other"',

@@ -71,8 +71,11 @@ _WORDS = {
 }
 
 
-def judge_pairs(facts: PairFacts, limits: Limits = DEFAULT) -> list[Finding]:
-    """Every finding of the pair phase, culprits first in the order of how much they explain, the summary last."""
+def judge_pairs(facts: PairFacts, limits: Limits = DEFAULT, assumed: str = "") -> list[Finding]:
+    """Every finding of the pair phase, culprits first in the order of how much they explain, the summary last.
+
+    The summary says what was `assumed`.
+    """
     found, fleet = blames(facts, limits), _fleet(facts, limits)
     never_repeated = [b for b in found if _is_left_over(b, facts)]
     judged = [
@@ -86,7 +89,7 @@ def judge_pairs(facts: PairFacts, limits: Limits = DEFAULT) -> list[Finding]:
         *_clocks(facts, limits),
         *_untested(facts),
     ]
-    return [*judged, _summary(facts, judged)]
+    return [*judged, _summary(facts, judged, assumed)]
 
 
 def dead_part(facts: PairFacts, limits: Limits = DEFAULT) -> str:
@@ -544,7 +547,7 @@ def _tcp(facts: PairFacts, found: list[Blame]) -> Iterator[Finding]:
         )
 
 
-def _summary(facts: PairFacts, judged: list[Finding]) -> Finding:
+def _summary(facts: PairFacts, judged: list[Finding], assumed: str) -> Finding:
     """What was tested, and what was not: the last line of the pair phase."""
     num = len(facts.members)
     pairs = num * (num - 1)
@@ -580,8 +583,9 @@ def _summary(facts: PairFacts, judged: list[Finding]) -> Finding:
         code="preflight/pairs",
         verdict=(Verdict.PASS if is_well and num > 1 else Verdict.SKIP),
         subject=Subject(kind="cluster"),
-        message="; ".join(said),
+        message="; assuming that ".join(filter(None, ("; ".join(said), assumed))),
         data={
+            **({"assumes": [assumed]} if assumed else {}),
             "nodes": fold([facts.nodes[n] for n in facts.members]),
             "directed_pairs": pairs,
             "paths": list(facts.paths),

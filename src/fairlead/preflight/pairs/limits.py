@@ -98,15 +98,21 @@ def limits_of(spec: Spec) -> Limits:
     lossless = {name: row.lossless for name, row in table().items() if row.lossless is not None}
     ours = (
         asdict(DEFAULT)
-        | (lossless if is_lossless(spec) else {})
+        | (lossless if spec.fabric.is_lossless else {})
         | {name: value for name, value in spec.table(Preflight).limits.items() if name in table()}
     )
     return msgspec.convert(ours, Limits, strict=False)
 
 
-def is_lossless(spec: Spec) -> bool:
-    """Whether the fabric is declared one that holds packets back and drops none: InfiniBand, RoCE with PFC."""
-    return spec.fabric.link == "infiniband" or spec.fabric.rdma in ("ib", "roce")
+def assumed(spec: Spec) -> str:
+    """What the loss that is let pass rests on, where nobody said it and it matters; empty elsewhere.
+
+    RoCE runs with priority flow control and without, and a node cannot see which its switches do.
+    """
+    if spec.fabric.rdma != "roce" or spec.fabric.lossless is not None or "loss" in spec.table(Preflight).limits:
+        return ""
+    share = limits_of(spec).loss
+    return f"switches may drop packets, as `lossless` is not set in [fabric]: a loss below {share:.2%} is not judged"
 
 
 def limits(spec: Spec) -> Iterator[Limit]:
