@@ -79,7 +79,7 @@ class Fabric(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     rdma: Literal["none", "ib", "roce", "mrc"] = "none"
     """The RDMA transport jobs use: InfiniBand, RoCE v2, Multipath Reliable Connection, or none."""
 
-    lossless: bool | None = None
+    lossless: Annotated[bool | None, Meta(examples=[True])] = None
     """Whether switches hold packets back rather than drop them, so that any loss is a fault: InfiniBand does by itself,
     Ethernet where priority flow control is on for the jobs' traffic. Left out: true with InfiniBand, else false."""
 

@@ -12,6 +12,7 @@ from fairlead.checks.limits import JUDGED
 from fairlead.checks.messages import patterns
 from fairlead.cli.common import spec_of_size
 from fairlead.cli.limits import every_limit
+from fairlead.preflight.nodes.patience import rows
 from fairlead.preflight.pairs.limits import table
 from fairlead.preflight.ranks.limits import numbers
 from fairlead.records.codes import explanations
@@ -103,7 +104,7 @@ WORDS = {"cpu_arch", "gpu_vendor", "gpu_model", "fabric_manager", "ipoib"}
 
 def test_one_word_narrows_the_list_and_an_unknown_one_is_refused(fairlead):
     assert {at.name for at in listed(fairlead, "memlock", "--size", H100)} == {"memlock_gib"}
-    own = {*numbers(), *table()}
+    own = {*numbers(), *table(), *rows()}
     assert {at.name for at in listed(fairlead, "preflight", "--size", H100)} <= set(EXPECTED) | own
     done = fairlead("limits", "memlok_gib")
     assert (done.status, "did you mean `memlock_gib`?" in done.err) == (2, True)
