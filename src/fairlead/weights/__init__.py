@@ -1,0 +1,1 @@
+"""A model on every node for one download."""

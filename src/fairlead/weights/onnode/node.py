@@ -1,0 +1,549 @@
+"""A node of a spread: carries out what the control side orders, and tells how far it is. Python 3.9.
+
+    orders   setup, lease, take, survey, rate, urls, end        lines of JSON; the files come as frames behind the setup
+    tells    hello, fetched, refused, survey, look, lost, done, failed
+
+Threads do one thing each: some ask the origin, one or more read from each node this one takes from, one or more send to
+each that takes from this one, one has the disk written for good. They meet in `Node`, under one lock, for a few
+microseconds a chunk. A chunk is verified when it comes, passed on from memory, and written; it counts when it is on
+disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import secrets
+import socket
+import threading
+import time
+import zlib
+
+from fairlead.cluster.channel import Channel
+from fairlead.weights.onnode.disk import Buffers, Disk, Unusable, has_blake3
+from fairlead.weights.onnode.edges import KINDS, Edge, may_fetch
+from fairlead.weights.onnode.layout import bytes_of, cut, runs, to_bits, to_flags
+from fairlead.weights.onnode.origin import Gate, Origin, Refused
+from fairlead.weights.onnode.wire import CHUNK, HAVE, LACK, QUIET_S, STILL, Broken, Link, greet, greeted
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+MEMORY_BYTES = 256 << 20
+LEAST_BUFFERS = 24
+LOOK_S, SYNC_S, TELL_S = 1.0, 0.25, 0.05
+AGAIN_S = 0.3
+"""Between two tries to reach a node."""
+MAX_BAD = 3
+"""Chunks of one node that do not verify before it is no longer taken from."""
+
+
+class Node:
+    """What this node has, who takes from it, and what it was told."""
+
+    def __init__(self, channel: Channel, setup: dict[str, Any], files: list[dict[str, Any]]) -> None:
+        self.channel, self.me, self.key = channel, setup["me"], bytes.fromhex(setup["key"])
+        self.peers: list[tuple[str, int]] = []
+        self.streams = setup["streams"]
+        chunks = cut([file["size"] for file in files], setup["chunk_bytes"])
+        self.disk = Disk(setup["dest"], files, chunks, setup["chunk_bytes"], setup["stage"], setup["algorithm"])
+        self.early, self.chunks, self.files = setup["early"], chunks, files
+        count = max(LEAST_BUFFERS, MEMORY_BYTES // setup["chunk_bytes"])
+        self.buffers = Buffers(min(count, len(chunks) + LEAST_BUFFERS), setup["chunk_bytes"])
+        self.lock = threading.Condition()
+        has = self.disk.present()
+        self.shared = has
+        """Chunks that can be passed on."""
+        self.has = bytearray(a | b for a, b in zip(has, self.disk.skips))
+        self.count = sum(self.has)
+        self.hops: dict[int, tuple[int, int]] = {}
+        self.edges: dict[int, Edge] = {}
+        self.subs: dict[int, str] = {}
+        self.sent: dict[int, int] = {}
+        self.takings: dict[int, Taking] = {}
+        self.runs: list[tuple[int, int]] = []
+        self.urls: dict[int, str] = {}
+        self.gate = Gate(setup["connections"], setup["rate"])
+        self.pins, self.headers, self.give_up_s = setup["pins"], setup["headers"], setup["give_up_s"]
+        self.told: list[int] = []
+        self.bad: dict[int, int] = {}
+        self.over = self.complete = False
+        self.counts = {
+            "origin_bytes": 0,
+            "origin_requests": 0,
+            "retries": 0,
+            "peer_bytes": 0,
+            "sent_bytes": 0,
+            "doubles": 0,
+        }
+        self.server = socket.socket(socket.AF_INET6 if ":" in setup["address"] else socket.AF_INET)
+        self.server.bind((setup["address"], 0))
+        self.server.listen(128)
+
+    # ---- what all threads share --------------------------------------------------------------------------------------
+
+    def tell(self, do: str, **what: Any) -> None:
+        """One message to the control side."""
+        self.channel.say(json.dumps({"do": do, **what}, separators=(",", ":")))
+
+    def got(self, number: int, buffer: Any, length: int, digest: bytes, parts: Any, hops: int, first: int) -> None:
+        """A verified chunk: passed on, then written."""
+        with self.lock:
+            if self.has[number] or self.over:
+                self.counts["doubles"] += 1
+                self.buffers.give(buffer)
+                return
+            self.has[number] = self.shared[number] = 1
+            self.disk.digests[number] = digest
+            self.buffers.keep(number, buffer, length)
+            self.hops[number] = (hops, first)
+            for edge in self.edges.values():
+                edge.offer(number, hops, first)
+            if not hops:
+                self.told.append(number)
+            takings = list(self.takings.values()) if not hops else []
+            self.lock.notify_all()
+        for taking in takings:
+            taking.have([number])
+        try:
+            self.disk.write(number, memoryview(buffer)[:length], digest, parts)
+        finally:
+            self.buffers.let_go(number)
+
+    def fail(self, error: BaseException) -> None:
+        """This node cannot go on: said once, then it ends."""
+        if isinstance(error, Unusable):
+            self.tell("failed", code=error.code, text=error.text, hint=error.hint)
+        else:
+            self.tell("failed", code="weights/node-fault", text=f"{type(error).__name__}: {error}", hint="")
+        self.stop()
+        os._exit(3)
+
+    def stop(self) -> None:
+        """Every thread comes to its end."""
+        with self.lock:
+            self.over = True
+            self.lock.notify_all()
+
+    def start(self, work: Any, *args: Any) -> threading.Thread:
+        """A thread whose fault is this node's."""
+
+        def run() -> None:
+            try:
+                work(*args)
+            except BaseException as error:
+                if not self.over:
+                    self.fail(error)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        return thread
+
+    # ---- from the origin ---------------------------------------------------------------------------------------------
+
+    def fetch_runs(self) -> None:
+        """Ask the origin for what is leased, as long as the spread goes on."""
+        origin = Origin(self.gate, self.headers, give_up_s=self.give_up_s, stopped=lambda: self.over)
+        while True:
+            with self.lock:
+                while not self.over and not (self.runs and may_fetch(self.edges.values())):
+                    self.lock.wait()
+                if self.over:
+                    return
+                first, count = self.runs.pop(0)
+            numbers = [first + i for i in range(count)]
+            asked, retried = origin.asked, origin.retried
+            try:
+                self.fetch(origin, numbers)
+            except Refused as why:
+                left = [n for n in numbers if not self.has[n]]
+                self.tell("refused", chunks=left, why=str(why), final=why.final, stale=why.stale, changed=why.changed)
+            with self.lock:
+                self.counts["origin_requests"] += origin.asked - asked
+                self.counts["retries"] += origin.retried - retried
+
+    def fetch(self, origin: Origin, numbers: list[int]) -> None:
+        """Neighbouring chunks of one file by one request, or one packed chunk by a request for each file."""
+        if all(self.has[n] for n in numbers):
+            with self.lock:
+                self.told += numbers
+            return
+        taken = [self.buffers.take() for _ in numbers]
+        passed = 0
+
+        def full(index: int) -> None:
+            nonlocal passed
+            passed += 1
+            self.fetched(numbers[index], taken[index], bytes_of(self.chunks[numbers[index]]))
+
+        try:
+            if len(self.chunks[numbers[0]]) > 1:
+                at = 0
+                for file, offset, length in self.chunks[numbers[0]]:
+                    view = memoryview(taken[0])[at : at + length]
+                    self.ask(origin, file, offset, [view], lambda _: None)
+                    at += length
+                full(0)
+            else:
+                file, start, _ = self.chunks[numbers[0]][0]
+                views = [memoryview(b)[: self.chunks[n][0][2]] for n, b in zip(numbers, taken)]
+                self.ask(origin, file, start, views, full)
+        finally:
+            for buffer in taken[passed:]:
+                self.buffers.give(buffer)
+
+    def ask(self, origin: Origin, file: int, start: int, views: list[memoryview], full: Any) -> None:
+        """Bytes of one file."""
+        what = self.files[file]
+        origin.read(self.urls[file], what["size"], what["tag"] if self.pins else "", start, views, full)
+
+    def fetched(self, number: int, buffer: Any, length: int) -> None:
+        """It came from the origin."""
+        digest, parts = self.disk.digest_chunk(number, memoryview(buffer)[:length])
+        with self.lock:
+            self.counts["origin_bytes"] += length
+        self.got(number, buffer, length, digest, parts, 0, self.me)
+
+    # ---- to others ---------------------------------------------------------------------------------------------------
+
+    def serve(self) -> None:
+        """Whoever connects and knows the key is sent what it lacks."""
+        while not self.over:
+            sock, _ = self.server.accept()
+            threading.Thread(target=self.give, args=(sock,), daemon=True).start()
+
+    def give(self, sock: socket.socket) -> None:
+        """One connection, to its end."""
+        try:
+            link, hello = greeted(sock, self.key)
+        except (Broken, OSError, ValueError):
+            sock.close()
+            return
+        try:
+            peer, sub = int(hello["me"]), str(hello["sub"])
+            self.admit(peer, sub, hello)
+            threading.Thread(target=self.listen, args=(link, peer, sub), daemon=True).start()
+            self.send(link, peer, sub)
+        except (Broken, OSError, KeyError, ValueError, TypeError):
+            pass
+        except BaseException as error:
+            if not self.over:
+                self.fail(error)
+        finally:
+            link.close()
+
+    def admit(self, peer: int, sub: str, hello: dict[str, Any]) -> None:
+        """A node takes from this one, by one connection or several. Raises ValueError for what cannot be."""
+        with self.lock:
+            if self.subs.get(peer) == sub:
+                return
+            if hello["kind"] not in KINDS:
+                raise ValueError
+            edge = Edge(hello["kind"], self.me, peer, int(hello["width"]), to_flags(hello["has"], len(self.chunks)))
+            for number, flag in enumerate(self.shared):
+                if flag:
+                    hops, first = self.hops.get(number, (1, -1))
+                    edge.offer(number, hops, first)
+            self.edges[peer], self.subs[peer] = edge, sub
+            self.sent.setdefault(peer, 0)
+            self.lock.notify_all()
+
+    def send(self, link: Link, peer: int, sub: str) -> None:
+        """Chunk after chunk, those of the ring before those of whoever hangs at it."""
+        while True:
+            with self.lock:
+                number, until = -1, time.monotonic() + QUIET_S / 4
+                while not self.over and self.subs.get(peer) == sub and time.monotonic() < until:
+                    edge = self.edges[peer]
+                    ring_waits = not edge.is_main and any(e.is_main and e.backlog > 2 for e in self.edges.values())
+                    number = -1 if ring_waits else edge.next()
+                    if number >= 0:
+                        break
+                    self.lock.wait(0.05 if ring_waits else until - time.monotonic())
+                if self.over or self.subs.get(peer) != sub:
+                    return
+                hops, first = self.hops.get(number, (1, -1))
+                if number >= 0:
+                    self.sent[peer] += 1
+            if number < 0:
+                link.send(STILL)
+                continue
+            view = self.buffers.pin(number)
+            try:
+                data = view if view is not None else self.from_disk(number)
+                link.send(CHUNK, data, chunk=number, hops=hops + 1, first=first, digest=self.disk.digests[number])
+            finally:
+                if view is not None:
+                    view.release()
+                    self.buffers.let_go(number)
+            with self.lock:
+                self.counts["sent_bytes"] += bytes_of(self.chunks[number])
+                self.lock.notify_all()  # there may be room to fetch more
+
+    def from_disk(self, number: int) -> memoryview:
+        """A chunk that is no longer in memory. Raises Unusable where the disk gives back other bytes than were
+        written.
+        """
+        data = memoryview(bytearray(bytes_of(self.chunks[number])))
+        self.disk.read(number, data)
+        if self.disk.digest_chunk(number, data)[0] != self.disk.digests[number]:
+            path = self.files[self.chunks[number][0][0]]["path"]
+            raise Unusable(
+                "weights/rotten", f"the disk gives back other bytes of {path} than were written", "dmesg | tail"
+            )
+        return data
+
+    def listen(self, link: Link, peer: int, sub: str) -> None:
+        """What a node that takes says: what it got otherwise, and what did not come whole."""
+        try:
+            while not self.over:
+                kind, _, _, _, length, digest = link.receive()
+                data = link.notice(length, digest)
+                numbers = [int.from_bytes(data[i : i + 4], "big") for i in range(0, len(data), 4)]
+                if kind == STILL:
+                    continue
+                if any(n >= len(self.chunks) for n in numbers):
+                    raise Broken("a chunk that there is not")  # noqa: TRY301
+                with self.lock:
+                    if self.subs.get(peer) != sub:
+                        return
+                    if kind == HAVE:
+                        self.edges[peer].peer_has(numbers)
+                    elif kind == LACK:
+                        for n in numbers:
+                            self.edges[peer].peer_lacks(n, *self.hops.get(n, (1, -1)))
+                    self.lock.notify_all()
+        except (Broken, OSError):
+            link.close()
+
+    # ---- the main thread ---------------------------------------------------------------------------------------------
+
+    def keep(self) -> None:
+        """Have the disk written for good, count, publish, tell."""
+        looked = told = 0.0
+        while not self.over:
+            time.sleep(TELL_S)
+            now = time.monotonic()
+            with self.lock:
+                fetched, self.told = self.told, []
+            if fetched:
+                self.tell("fetched", chunks=fetched)
+            if now - told >= SYNC_S or self.is_whole():
+                told = now
+                self.count += len(self.disk.sync())
+                for number in range(self.early):
+                    if self.disk.publish(number):
+                        self.tell("ready", file=number)
+                if self.count == len(self.chunks) and not self.complete:
+                    self.finish()
+            if now - looked >= LOOK_S:
+                looked = now
+                self.look()
+
+    def is_whole(self) -> bool:
+        """Everything has come, though it may not be on the disk."""
+        return not self.complete and all(self.has)
+
+    def finish(self) -> None:
+        """Everything is on the disk: the files get their names."""
+        self.complete = True
+        for number in range(len(self.files)):
+            self.disk.publish(number)
+        root = self.disk.finish()
+        self.look()
+        self.tell("done", root=root)
+
+    def look(self) -> None:
+        """How far this node is."""
+        with self.lock:
+            backlog = {peer: edge.backlog for peer, edge in self.edges.items()}
+            sent, busy = dict(self.sent), self.gate.num_busy
+            counts = dict(self.counts)
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        rss = used.ru_maxrss << 10
+        what = {
+            "has": self.count,
+            "came": sum(self.has),
+            "rss_bytes": rss,
+            "cpu_s": round(used.ru_utime + used.ru_stime, 3),
+        }
+        self.tell("look", backlog=backlog, sent=sent, busy=busy, counts=counts, **what)
+
+    def obey(self, order: dict[str, Any]) -> bool:
+        """One order; False for the last one."""
+        do = order["do"]
+        if do == "lease":
+            with self.lock:
+                self.urls.update((int(n), url) for n, url in order["urls"].items())
+                self.runs += runs(self.chunks, order["chunks"], order["request_bytes"])
+                self.lock.notify_all()
+        elif do == "take":
+            self.take(order)
+        elif do == "survey":
+            with self.lock:
+                self.tell("survey", has=to_bits(self.shared))
+        elif do == "rate":
+            self.gate.rate = order["rate"]
+        elif do == "end":
+            return False
+        return True
+
+    def take(self, order: dict[str, Any]) -> None:
+        """Take from these nodes from now on."""
+        wanted = {source["node"]: source for source in order["sources"]}
+        with self.lock:
+            gone = [
+                self.takings.pop(n) for n in list(self.takings) if n not in wanted or self.takings[n].differs(wanted[n])
+            ]
+            new = [Taking(self, source, order["width"]) for n, source in wanted.items() if n not in self.takings]
+            self.takings.update((taking.peer, taking) for taking in new)
+        for taking in gone:
+            taking.stop()
+        for taking in new:
+            taking.begin()
+
+    def run(self) -> None:
+        """Until the control side says it is over, or is gone."""
+        for _ in range(self.gate.most):
+            self.start(self.fetch_runs)
+        self.start(self.serve)
+        self.start(self.keep)
+        while True:
+            order = self.channel.read()
+            if not self.obey(json.loads(order)):  # type: ignore[arg-type]
+                break
+        self.stop()
+        os._exit(0)
+
+
+class Taking:
+    """One node that this one takes from, over several connections."""
+
+    def __init__(self, node: Node, source: dict[str, Any], width: int) -> None:
+        self.node, self.source, self.width = node, source, width
+        self.peer, self.kind = source["node"], source["kind"]
+        self.sub, self.links, self.stopped = "", {}, False  # type: ignore[var-annotated]
+        self.lock = threading.Lock()
+
+    def differs(self, source: dict[str, Any]) -> bool:
+        """Whether it is asked for otherwise now."""
+        return bool(source != self.source)
+
+    def begin(self) -> None:
+        """Start its threads: the first connection says what this node has, the others join it."""
+        self.node.start(self.hold)
+
+    def stop(self) -> None:
+        """No longer."""
+        self.stopped = True
+        for link in list(self.links.values()):
+            link.close()
+
+    def hold(self) -> None:
+        """Connect, take, and connect again when that breaks, as long as it is wanted."""
+        while not self.stopped and not self.node.over:
+            self.sub = secrets.token_hex(8)
+            with self.node.lock:
+                has = to_bits(self.node.has)
+            hello = {"me": self.node.me, "sub": self.sub, "kind": self.kind, "width": self.width, "has": has}
+            try:
+                link = greet(self.source["address"], self.source["port"], self.node.key, hello)
+            except (Broken, OSError) as why:
+                self.node.tell("lost", peer=self.peer, why=str(why))
+                time.sleep(AGAIN_S)
+                continue
+            with self.node.lock:
+                came = [
+                    n for n, flag in enumerate(to_flags(has, len(self.node.chunks))) if self.node.has[n] and not flag
+                ]
+            self.links[0] = link
+            self.have(came)
+            others = [self.node.start(self.more, i, hello) for i in range(1, self.node.streams)]
+            ended = self.read(link)
+            for left in list(self.links.values()):
+                left.close()
+            for other in others:
+                other.join()
+            self.links.clear()
+            if not self.stopped and not self.node.over:
+                self.node.tell("lost", peer=self.peer, why=ended)
+                time.sleep(AGAIN_S)
+
+    def more(self, number: int, hello: dict[str, Any]) -> None:
+        """One more connection beside the first."""
+        with contextlib.suppress(Broken, OSError):
+            link = greet(self.source["address"], self.source["port"], self.node.key, {**hello, "has": ""})
+            self.links[number] = link
+            if 0 in self.links:
+                self.read(link)
+            link.close()
+
+    def read(self, link: Link) -> str:
+        """Take chunks until it ends; returns why."""
+        node = self.node
+        try:
+            while not self.stopped and not node.over:
+                kind, number, hops, first, length, digest = link.receive()
+                if kind != CHUNK:
+                    link.notice(length, digest)
+                    with self.lock:
+                        link.send(STILL)
+                    continue
+                if number >= len(node.chunks) or length != bytes_of(node.chunks[number]):
+                    return "it sent a chunk that there is not"
+                buffer = node.buffers.take()
+                try:
+                    view = memoryview(buffer)[:length]
+                    link.read(view)
+                    found, parts = node.disk.digest_chunk(number, view)
+                    view.release()
+                    if found != digest:
+                        node.bad[self.peer] = node.bad.get(self.peer, 0) + 1
+                        node.tell("bad", peer=self.peer, chunk=number)
+                        with self.lock:
+                            link.send(LACK, number.to_bytes(4, "big"))
+                        node.buffers.give(buffer)
+                        continue
+                except BaseException:
+                    node.buffers.give(buffer)
+                    raise
+                with node.lock:
+                    node.counts["peer_bytes"] += length
+                node.got(number, buffer, length, digest, parts, hops, first)
+        except (Broken, OSError) as why:
+            return str(why)
+        return ""
+
+    def have(self, numbers: list[int]) -> None:
+        """Tell that these came otherwise: they need not be sent."""
+        link = self.links.get(0)
+        if link is None or not numbers:
+            return
+        try:
+            with self.lock:
+                for at in range(0, len(numbers), 4096):
+                    link.send(HAVE, b"".join(n.to_bytes(4, "big") for n in numbers[at : at + 4096]))
+        except OSError:
+            link.close()
+
+
+def main() -> None:
+    """The setup and the files come first; then orders."""
+    channel = Channel()
+    channel.say(json.dumps({"do": "here", "blake3": has_blake3()}))
+    setup = json.loads(channel.read())  # type: ignore[arg-type]
+    try:
+        packed = b"".join(channel.read() for _ in range(setup["num_frames"]))  # type: ignore[misc]
+        node = Node(channel, setup, json.loads(zlib.decompress(packed)))
+        need, free = node.disk.needed_bytes(node.has), node.disk.free_bytes()
+    except Unusable as why:
+        channel.say(json.dumps({"do": "failed", "code": why.code, "text": why.text, "hint": why.hint}))
+        return
+    hello = {"has": to_bits(node.shared), "skips": to_bits(node.disk.skips), "port": node.server.getsockname()[1]}
+    node.tell("hello", need_bytes=need, free_bytes=free, **hello)
+    with contextlib.suppress(EOFError):
+        node.run()
+    os._exit(1)

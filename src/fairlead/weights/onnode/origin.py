@@ -1,0 +1,293 @@
+"""Reading ranges from the origin: HTTP as the stores speak it, or a file that this node sees. Python 3.9.
+
+A broken answer is taken up where it broke. An origin that is busy (429, 503 and their like) is asked again after what
+it says (Retry-After), or after growing pauses with chance in them, and by fewer at a time. One that refuses is not
+asked again: credentials do not mend themselves.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import random
+import re
+import socket
+import ssl
+import threading
+import time
+import urllib.parse
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+BUSY = {408, 425, 429, 500, 502, 503, 504}
+PAUSE_S, MAX_PAUSE_S, MAX_AFTER_S = 0.3, 20.0, 60.0
+ANSWER_S = 30.0
+"""How long an answer, or more of it, may be waited for."""
+MAX_REDIRECTS = 5
+RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)\Z")
+GOOD_RUN = 16
+"""Answers in a row after which one more may be asked for at a time."""
+
+
+class Refused(Exception):
+    """The origin does not give it. `final`: it would give it to nobody; `stale`: a fresh address may help."""
+
+    def __init__(self, text: str, *, final: bool = False, stale: bool = False, changed: bool = False) -> None:
+        super().__init__(text)
+        self.final, self.stale, self.changed = final, stale, changed
+
+
+class Gate:
+    """How many may ask at a time, and how fast: less while the origin is busy, more again with every good answer."""
+
+    def __init__(self, most: int, rate: float) -> None:
+        self.most, self.now, self.rate = most, float(most), rate
+        self.lock = threading.Condition()
+        self.inside = self.good = self.num_busy = 0
+        self.until = 0.0
+        """Nobody asks before: what the origin said."""
+        self.next_s = 0.0
+
+    def __enter__(self) -> Gate:  # noqa: PYI034 - Self is not in 3.9
+        with self.lock:
+            while self.inside >= max(1, int(self.now)):
+                self.lock.wait()
+            self.inside += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self.lock:
+            self.inside -= 1
+            self.lock.notify_all()
+
+    def went_well(self) -> None:
+        """An answer came."""
+        with self.lock:
+            self.good += 1
+            if self.good >= GOOD_RUN and self.now < self.most:
+                self.good, self.now = 0, self.now + 1
+                self.lock.notify_all()
+
+    def is_busy(self, after_s: float) -> None:
+        """The origin asked to be asked less."""
+        with self.lock:
+            self.good, self.num_busy = 0, self.num_busy + 1
+            self.now = max(1.0, self.now / 2)
+            self.until = max(self.until, time.monotonic() + after_s)
+
+    def pace(self, num_bytes: int) -> None:
+        """Wait so that no more than `rate` bytes a second come; 0: as many as there are."""
+        if not self.rate:
+            return
+        with self.lock:
+            now = time.monotonic()
+            self.next_s = max(self.next_s, now - 0.1) + num_bytes / self.rate
+            wait_s = self.next_s - now
+        if wait_s > 0:
+            time.sleep(wait_s)
+
+
+class Origin:
+    """One thread's way to the origin."""
+
+    def __init__(self, gate: Gate, headers: dict[str, str], *, give_up_s: float, stopped: Callable[[], bool]) -> None:
+        self.gate, self.headers, self.give_up_s, self.stopped = gate, headers, give_up_s, stopped
+        self.ways: dict[tuple[str, str], http.client.HTTPConnection] = {}
+        self.asked = self.retried = self.done = 0
+
+    def read(
+        self, url: str, size: int, tag: str, start: int, views: list[memoryview], full: Callable[[int], None]
+    ) -> None:
+        """Fill the buffers, one after the other, with the bytes from `start` on; `full` is told of each. Raises
+        Refused.
+
+        `size` is the file's; `tag` its ETag, which must still be so.
+        """
+        self.full, self.num_full = full, 0
+        total, done, pause_s, since = sum(len(v) for v in views), 0, PAUSE_S, time.monotonic()
+        while done < total:
+            before = done
+            try:
+                with self.gate:
+                    self._wait()
+                    done = self._some(url, size, tag, start, views, done)
+                self.gate.went_well()
+                why = "the answer ended too soon"
+            except _Busy as busy:
+                self.forget()
+                self.gate.is_busy(busy.after_s)
+                why = str(busy)
+            except Refused:
+                self.forget()
+                raise
+            except (OSError, http.client.HTTPException) as error:
+                self.forget()
+                why = str(error) or type(error).__name__
+                done = self.done
+            if done >= total:
+                return
+            if done > before:
+                since, pause_s = time.monotonic(), PAUSE_S
+            if self.stopped() or time.monotonic() - since > self.give_up_s:
+                raise Refused(f"nothing came for {self.give_up_s:g} s: {why}")
+            self.retried += 1
+            time.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - so that many do not ask at once
+            pause_s = min(MAX_PAUSE_S, 2 * pause_s)
+
+    def _wait(self) -> None:
+        while (left := self.gate.until - time.monotonic()) > 0 and not self.stopped():
+            time.sleep(min(left, 0.2))
+
+    def _some(self, url: str, size: int, tag: str, start: int, views: list[memoryview], done: int) -> int:
+        """One request: as much as comes of it. `self.done` is right also where it fails."""
+        self.done = done
+        total = sum(len(v) for v in views)
+        if url.startswith("file:"):
+            return self._file(url, size, start, views)
+        answer = self._ask(url, start + done, start + total - 1, tag)
+        self.asked += 1
+        check(answer, start + done, size)
+        for view in rest_of(views, done):
+            while view:
+                num = answer.readinto(view[: 1 << 20])
+                if not num:
+                    return self.done
+                self.gate.pace(num)
+                self.done += num
+                view = view[num:]  # noqa: PLW2901
+            self.is_full()
+        if answer.read(1):  # its end, so that the connection can be asked again; more than was asked for is not read
+            self.forget()
+        return self.done
+
+    def _file(self, url: str, size: int, start: int, views: list[memoryview]) -> int:
+        path = urllib.parse.unquote(urllib.parse.urlsplit(url).path)
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise Refused(f"{path}: {error.strerror}; every node that fetches must see it") from None
+        try:
+            if os.fstat(fd).st_size != size:
+                raise Refused(f"{path} has another size than it was listed with", final=True, changed=True)
+            for view in rest_of(views, self.done):
+                while view:
+                    num = os.preadv(fd, [view], start + self.done)
+                    if not num:
+                        raise Refused(f"{path} became shorter", final=True, changed=True)
+                    self.gate.pace(num)
+                    self.done += num
+                    view = view[num:]  # noqa: PLW2901
+                self.is_full()
+        finally:
+            os.close(fd)
+        self.asked += 1
+        return self.done
+
+    def is_full(self) -> None:
+        """The next buffer holds what it should."""
+        self.num_full += 1
+        self.full(self.num_full - 1)
+
+    def _ask(self, url: str, first: int, last: int, tag: str) -> http.client.HTTPResponse:
+        headers = {
+            "Range": f"bytes={first}-{last}",
+            "Accept-Encoding": "identity",
+            "User-Agent": "fairlead",
+            **self.headers,
+        }
+        if tag:
+            headers["If-Match"] = tag
+        for _ in range(MAX_REDIRECTS):
+            parts = urllib.parse.urlsplit(url)
+            way = self._way(parts.scheme, parts.netloc)
+            way.request("GET", urllib.parse.urlunsplit(("", "", parts.path or "/", parts.query, "")), headers=headers)
+            answer = way.getresponse()
+            place = answer.getheader("Location")
+            if answer.status not in (301, 302, 303, 307, 308) or not place:
+                return answer
+            answer.read(1 << 16)
+            url = urllib.parse.urljoin(url, place)
+            if urllib.parse.urlsplit(url).netloc != parts.netloc:
+                headers = {k: v for k, v in headers.items() if k.lower() not in ("authorization", "if-match", "cookie")}
+        raise Refused("the origin sends us in circles", final=True)
+
+    def _way(self, scheme: str, host: str) -> http.client.HTTPConnection:
+        way = self.ways.get((scheme, host))
+        if way is None:
+            if scheme == "https":
+                way = http.client.HTTPSConnection(host, timeout=ANSWER_S, context=ssl.create_default_context())
+            else:
+                way = http.client.HTTPConnection(host, timeout=ANSWER_S)
+            self.ways[scheme, host] = way
+        if way.sock is None:
+            way.connect()
+            assert way.sock is not None
+            way.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return way
+
+    def forget(self) -> None:
+        """A connection that broke is not used again."""
+        for way in self.ways.values():
+            way.close()
+        self.ways.clear()
+
+
+class _Busy(Exception):
+    def __init__(self, text: str, after_s: float) -> None:
+        super().__init__(text)
+        self.after_s = after_s
+
+
+def check(answer: http.client.HTTPResponse, first: int, size: int) -> None:
+    """Whether this is what was asked for. Raises Refused, or _Busy."""
+    status = answer.status
+    if status == 206:
+        found = RANGE.match(answer.getheader("Content-Range") or "")
+        if found is None or int(found[1]) != first:
+            raise Refused("the origin answers with another range than it was asked for")
+        if found[3] != "*" and int(found[3]) != size:
+            raise Refused("the object has another size than it was listed with", final=True, changed=True)
+        return
+    if status == 200 and first == 0:
+        length = answer.getheader("Content-Length")
+        if length is not None and int(length) != size:
+            raise Refused("the object has another size than it was listed with", final=True, changed=True)
+        return
+    why = " ".join(f"{status} {answer.reason}".split())[:120]
+    if status == 200:
+        raise Refused("the origin does not give ranges", final=True)
+    if status in BUSY:
+        raise _Busy(why, after(answer.getheader("Retry-After") or ""))
+    answer.close()
+    if status == 412:
+        raise Refused("the object has changed since it was listed", final=True, changed=True)
+    if status in (401, 403):
+        raise Refused(f"the origin refuses: {why}", stale=True)
+    raise Refused(f"the origin answers {why}", final=status in (404, 410, 416))
+
+
+def after(said: str) -> float:
+    """Seconds of a Retry-After (RFC 9110): a number, or a date; bounded.
+
+    >>> after("7"), after("1000000"), after("soon")
+    (7.0, 60.0, 0.0)
+    """
+    from email.utils import parsedate_to_datetime
+
+    try:
+        wait_s = float(said) if said.strip().isdigit() else parsedate_to_datetime(said).timestamp() - time.time()
+    except (TypeError, ValueError):
+        return 0.0
+    return min(MAX_AFTER_S, max(0.0, wait_s))
+
+
+def rest_of(views: list[memoryview], done: int) -> Iterator[memoryview]:
+    """What of the buffers is still empty."""
+    for view in views:
+        if done >= len(view):
+            done -= len(view)
+            continue
+        yield view[done:]
+        done = 0

@@ -1,0 +1,198 @@
+"""A spread as a report: findings, the bound, the six lines that scripts read, metrics. Pure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairlead.base.nodeset import NodeSet, fold
+from fairlead.base.units import counted, duration, size
+from fairlead.records.finding import Evidence, Finding, Subject, node, worst_first
+from fairlead.records.report import Report
+from fairlead.records.verdict import Verdict
+from fairlead.weights.plan import presence
+from fairlead.weights.spread import NodeState, Outcome
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpreadReport(Report):
+    """What came of a spread."""
+
+    outcome: Outcome
+    totals: Mapping[str, Any] = field(default_factory=dict)
+
+    def body(self) -> dict[str, Any]:
+        """The document's keys."""
+        return {**super().body(), **self.totals}
+
+
+def report_of(out: Outcome) -> SpreadReport:
+    """Findings and totals."""
+    nodes = NodeSet(n.name for n in out.nodes)
+    findings = worst_first(_findings(out))
+    return SpreadReport(
+        stage="weights",
+        nodes=nodes,
+        findings=tuple(findings),
+        took_s=out.took_s,
+        said="" if any(f.verdict in (Verdict.FAIL, Verdict.UNKNOWN) for f in findings) else _said(out),
+        ended=Verdict.PASS if out.is_dry and not findings else None,
+        outcome=out,
+        totals=totals(out),
+    )
+
+
+def totals(out: Outcome) -> dict[str, Any]:
+    """What is counted, in base units."""
+    plan = out.plan
+    wanted = [n for n in out.nodes if n.has]
+    return {
+        "source": out.source,
+        "dest": out.dest,
+        "files": len(plan.objects),
+        "bytes": plan.total_bytes,
+        "chunks": len(plan.chunks),
+        "chunk_bytes": plan.chunk_bytes,
+        "digest": out.algorithm,
+        "root": next((n.root for n in out.complete), ""),
+        "present": presence(len(plan.chunks), {n.name: n.has for n in wanted}) if wanted else {},
+        "origin_bytes": out.origin_bytes,
+        "origin_share": round(out.origin_bytes / plan.total_bytes, 4) if plan.total_bytes else 0.0,
+        "origin_requests": sum(n.counts.get("origin_requests", 0) for n in out.nodes),
+        "retries": sum(n.counts.get("retries", 0) for n in out.nodes),
+        "doubles": sum(n.counts.get("doubles", 0) for n in out.nodes),
+        "complete": fold(n.name for n in out.complete),
+        "slow": fold(n.name for n in out.nodes if n.slow),
+        "missing": dict(sorted(out.missing.items())[:1000]),
+        "max_rss_bytes": max((n.rss_bytes for n in out.nodes), default=0),
+    }
+
+
+def _findings(out: Outcome) -> list[Finding]:
+    found = []
+    for one in out.nodes:
+        if one.failed is not None:
+            code, text, hint = one.failed
+            again = hint or f"fairlead weights spread {out.source} {out.dest} -w {one.name}"
+            found.append(Finding(code=code, verdict=Verdict.FAIL, subject=node(one.name), message=text, remedy=again))
+        elif one.slow:
+            text = "it took so slowly that it was hung at the ring's side; the others did not wait"
+            hint = f"fairlead preflight -w {one.name}"
+            found.append(
+                Finding(
+                    code="weights/slow-node", verdict=Verdict.WARN, subject=node(one.name), message=text, remedy=hint
+                )
+            )
+    found += [_bad(out, giver, taker, num) for (giver, taker), num in out.bad.items()]
+    found += _other_bytes(out.complete)
+    if out.missing:
+        code = "weights/changed" if out.changed else "weights/missing"
+        names = ", ".join(sorted(out.missing)[:3])
+        found.append(
+            Finding(
+                code=code,
+                verdict=Verdict.FAIL,
+                subject=Subject(kind="job"),
+                message=f"{counted(len(out.missing), 'file')} could not be had: {names}",
+                evidence=(Evidence("the origin", out.refused),),
+                remedy="run again when the origin is well: what came is kept",
+            )
+        )
+    if out.without_blake3 and not out.is_dry:
+        found.append(
+            Finding(
+                code="weights/no-python-package",
+                verdict=Verdict.PASS,
+                subject=Subject(kind="job"),
+                message=f"SHA-256 verified: no blake3 on {fold(out.without_blake3)}",
+            )
+        )
+    if out.complete and len(out.complete) == len(out.nodes):
+        found.append(
+            Finding(code="weights/spread", verdict=Verdict.PASS, subject=Subject(kind="job"), message=_said(out))
+        )
+    return found
+
+
+def _bad(out: Outcome, giver: str, taker: str, num: int) -> Finding:
+    return Finding(
+        code="weights/bad-chunk",
+        verdict=Verdict.WARN,
+        subject=Subject(kind="pair", nodes=(giver, taker)),
+        message=f"{counted(num, 'chunk')} did not verify and came again",
+        remedy=f"fairlead preflight -w {giver},{taker}",
+    )
+
+
+def _other_bytes(complete: list[NodeState]) -> list[Finding]:
+    """Whose root is not that of most; with no majority, nobody knows whose bytes are right."""
+    roots: dict[str, list[str]] = {}
+    for one in complete:
+        roots.setdefault(one.root, []).append(one.name)
+    if len(roots) < 2:
+        return []
+    most = max(roots.values(), key=len)
+    text = "it has other bytes than most nodes"
+    if 2 * len(most) <= len(complete):
+        both = tuple(n for names in roots.values() for n in names)
+        return [Finding(code="weights/other-bytes", verdict=Verdict.UNKNOWN, subject=Subject(kind="job", nodes=both),
+                        message="nodes ended with different bytes, and no majority agrees")]  # fmt: skip
+    return [
+        Finding(code="weights/other-bytes", verdict=Verdict.FAIL, subject=node(name), message=text)
+        for names in roots.values()
+        if names is not most
+        for name in names
+    ]
+
+
+def _said(out: Outcome) -> str:
+    took = out.took_s.get("spread", 0.0)
+    egress = out.origin_bytes / out.plan.total_bytes if out.plan.total_bytes else 0.0
+    return (
+        f"{counted(len(out.complete), 'node')} {'has' if len(out.complete) == 1 else 'have'} "
+        f"{counted(len(out.plan.objects), 'file')}, {size(out.plan.total_bytes)}, verified and published in "
+        f"{duration(took)}; {egress:.2f} of it left the origin"
+    )
+
+
+def six_lines(out: Outcome) -> str:
+    """Lines that scripts read: `[list] [diff] [download] [bcast] [filelist] [total]`, each of `name=value` words.
+
+    Downloading and passing on overlap, so both take what the spread took.
+    """
+    plan, num = out.plan, len(out.nodes)
+    listed, diff, spread = (out.took_s.get(name, 0.0) for name in ("list", "diff", "spread"))
+    there = presence(len(plan.chunks), {n.name: n.has for n in out.nodes if n.has})
+    peer = sum(n.counts.get("peer_bytes", 0) for n in out.nodes)
+    retries = sum(n.counts.get("retries", 0) for n in out.nodes)
+
+    def rate(num_bytes: int) -> str:
+        return f"{num_bytes * 8 / spread / 1e9:.2f}" if spread else "0.00"
+
+    where = f"everywhere={there['all']} somewhere={there['some']}"
+    lines = [
+        f"[list] files={len(plan.objects)} bytes={plan.total_bytes} seconds={listed:.2f}",
+        f"[diff] nodes={num} chunks={len(plan.chunks)} {where} seconds={diff:.2f}",
+        f"[download] bytes={out.origin_bytes} seconds={spread:.2f} gbps={rate(out.origin_bytes)} retries={retries}",
+        f"[bcast] bytes={peer} seconds={spread:.2f} gbps_per_node={rate(peer // max(1, num))}",
+        f"[filelist] files={len(plan.objects)} published={len(out.complete)} missing={len(out.missing)}",
+        f"[total] nodes={len(out.complete)}/{num} bytes={plan.total_bytes} seconds={sum(out.took_s.values()):.2f}",
+    ]
+    return "\n".join(lines)
+
+
+def metrics(report: SpreadReport, cluster: str) -> str:
+    """For Prometheus's node exporter."""
+    from fairlead.report.prom import prom_text
+
+    return prom_text(
+        report.findings,
+        verb="weights",
+        cluster=cluster,
+        verdict=report.verdict,
+        finished_s=time.time(),
+        took_s=report.took_s,
+        nodes={"good": len(report.outcome.complete), "bad": len(report.nodes) - len(report.outcome.complete)},
+    )

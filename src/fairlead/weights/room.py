@@ -1,0 +1,20 @@
+"""What weights brings."""
+
+from fairlead.base.rooms import Doctor, Room, Table, Verb
+
+ROOM = Room(
+    verbs=(
+        Verb("weights", "", "A model on every node for the price of one download.", 140),
+        Verb("weights plan", "fairlead.cli.weights:plan"),
+        Verb("weights pull", "fairlead.cli.weights:pull"),
+        Verb("weights spread", "fairlead.cli.weights:spread"),
+        Verb("weights verify", "fairlead.cli.weights:verify"),
+        Verb("weights ls", "fairlead.cli.weights:ls"),
+    ),
+    tables=(Table("weights", "fairlead.weights.table:Weights"),),
+    limits=("fairlead.weights.table:limits",),
+    doctor=(
+        Doctor("obstore", "weights from Blob storage, S3 and Google Cloud", extra="weights", modules=("obstore",)),
+        Doctor("blake3", "weights verified at full speed; SHA-256 else", extra="weights", modules=("blake3",)),
+    ),
+)

@@ -1,0 +1,273 @@
+"""Where objects come from: what lies there, and the addresses by which nodes read it.
+
+Credentials stay on the control side. Stores are listed with obstore, which knows every usual way to prove who one is
+(keys, SAS, managed and workload identity, the cloud's own command line), and it signs an address for each object that
+is valid for hours and for reading alone; a node gets that address and needs no library. Folders are read by nodes that
+see them.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fairlead.errors import Exit, FairleadError, MissingTool, UsageError
+from fairlead.records.border import shown
+from fairlead.weights.objects import MAX_OBJECTS, Object
+
+VALID = dt.timedelta(hours=12)
+"""How long a signed address holds; a node that is refused gets a fresh one."""
+LIST_S = 4.0
+"""How long listing goes on trying: what is wrong is said soon."""
+STORES = ("az", "azure", "abfs", "abfss", "adl", "s3", "s3a", "gs")
+_HOSTS = (".blob.core.", ".dfs.core.", ".fabric.microsoft.com", ".amazonaws.com", ".r2.cloudflarestorage.com",
+          "storage.googleapis.com")  # fmt: skip
+_HINT = (
+    "az://CONTAINER/PREFIX, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, https://HOST/FILE, hf://OWNER/MODEL, or a folder"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """One place that objects come from."""
+
+    name: str
+    """As people know it, without secrets."""
+    listed: Callable[[], list[Object]]
+    """What lies there. Raises FairleadError."""
+    urls: Callable[[Iterable[str]], Mapping[str, str]]
+    """Addresses that nodes read these paths by."""
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """What nodes send along."""
+    pins: bool = True
+    """A tag is an ETag of the address: nodes ask for just that version."""
+
+
+def source_of(text: str) -> Source:
+    """What is meant by a source on the command line. Raises UsageError and MissingTool."""
+    parts = urllib.parse.urlsplit(text)
+    if parts.scheme in ("", "file"):
+        return _folder(Path(urllib.parse.unquote(parts.path) if parts.scheme else text))
+    if parts.scheme == "hf":
+        return _hugging_face(text)
+    is_store = parts.scheme in STORES or (parts.scheme == "https" and any(h in parts.netloc for h in _HOSTS))
+    if is_store:
+        return _store(text, parts)
+    if parts.scheme in ("http", "https"):
+        return _http(text)
+    raise UsageError("weights/source", f"no source is called `{parts.scheme}://`", hint=_HINT)
+
+
+# ---- a folder --------------------------------------------------------------------------------------------------------
+
+
+def _folder(path: Path) -> Source:
+    if not path.is_dir():
+        raise UsageError("weights/source", f"{path} is no folder here", hint=_HINT)
+    top = path.resolve()
+
+    def listed() -> list[Object]:
+        found = []
+        for folder, _, names in os.walk(top):
+            for name in sorted(names):
+                at = Path(folder) / name
+                stat = at.stat()  # a link to a file is that file: caches of models are made of them
+                when = dt.datetime.fromtimestamp(stat.st_mtime, dt.UTC).isoformat(timespec="seconds")
+                tag = f"{stat.st_size:x}-{stat.st_mtime_ns:x}"
+                found.append(Object(path=at.relative_to(top).as_posix(), size=stat.st_size, tag=tag, modified=when))
+        return found
+
+    return Source(
+        name=str(top),
+        listed=listed,
+        urls=lambda paths: {p: "file://" + urllib.parse.quote(str(top / p)) for p in paths},
+        pins=False,
+    )
+
+
+# ---- stores ----------------------------------------------------------------------------------------------------------
+
+
+def _store(text: str, parts: urllib.parse.SplitResult) -> Source:
+    try:
+        import obstore
+        from obstore import exceptions as bad
+        from obstore.store import from_url
+    except ImportError:
+        raise MissingTool(
+            "weights/source", "stores are read with the package obstore", hint="pip install 'fairlead[weights]'"
+        ) from None
+    plain = text.partition("?")[0]
+    config: dict[str, Any] = {"sas_key": parts.query} if "sig=" in parts.query else {}
+    sas = (
+        parts.query if config else os.environ.get("AZURE_STORAGE_SAS_TOKEN") or os.environ.get("AZURE_STORAGE_SAS_KEY")
+    )
+    loopback = any(v.startswith("http://") for k, v in os.environ.items() if k.endswith(("ENDPOINT", "ENDPOINT_URL")))
+    retry: dict[str, Any] = {"max_retries": 2, "retry_timeout": dt.timedelta(seconds=LIST_S)}
+    options: dict[str, Any] = {"timeout": f"{LIST_S:g}s", "connect_timeout": "3s", "allow_http": loopback}
+    try:
+        more: Any = {"config": config or None, "client_options": options, "retry_config": retry}
+        store: Any = from_url(plain, **more)
+    except (bad.BaseError, ValueError) as error:
+        raise UsageError("weights/source", f"{plain}: {_short(error)}", hint=_HINT) from None
+
+    def trouble(error: Exception) -> FairleadError:
+        words = str(error)
+        denied = isinstance(error, bad.PermissionDeniedError | bad.UnauthenticatedError)
+        denied = denied or any(
+            w in words for w in ("403", "401", "InvalidAccessKeyId", "credential", "Credential", "IMDS")
+        )
+        if denied:
+            hint = "set the store's credentials (fairlead explain weights/denied), then: fairlead weights ls " + plain
+            return FairleadError("weights/denied", f"{plain} refuses: {_short(error)}", hint=hint)
+        text_ = f"{plain} cannot be listed: {_short(error)}"
+        return FairleadError("weights/no-origin", text_, hint=f"fairlead weights ls {plain}", exit=Exit.RETRY)
+
+    def listed() -> list[Object]:
+        found: list[Object] = []
+        try:
+            for some in obstore.list(store, chunk_size=1000):
+                for meta in some:
+                    when = meta["last_modified"].astimezone(dt.UTC).isoformat(timespec="seconds")
+                    one = Object(path=meta["path"], size=meta["size"], tag=meta["e_tag"] or "", modified=when)
+                    found.append(one)
+                if len(found) > MAX_OBJECTS:
+                    break
+        except (bad.BaseError, OSError, ValueError) as error:
+            raise trouble(error) from None
+        return found
+
+    def signed(paths: Iterable[str]) -> Mapping[str, str]:
+        names = list(paths)
+        try:
+            if sas and hasattr(store, "container_name"):
+                return {p: _with_sas(store, p, sas) for p in names}
+            return dict(zip(names, obstore.sign(store, "GET", names, VALID), strict=True))
+        except (bad.BaseError, OSError, ValueError) as error:
+            raise trouble(error) from None
+
+    return Source(name=plain, listed=listed, urls=signed)
+
+
+def _with_sas(store: Any, path: str, sas: str) -> str:
+    """An address of Blob storage with the SAS token that was given: what is a token already cannot sign another one."""
+    endpoint = store.config.get("endpoint") or f"https://{store.config['account_name']}.blob.core.windows.net"
+    prefix = f"{store.prefix}/" if store.prefix else ""
+    name = urllib.parse.quote(f"{store.config['container_name']}/{prefix}{path}")
+    return f"{endpoint.rstrip('/')}/{name}?{sas.lstrip('?')}"
+
+
+def _short(error: Exception) -> str:
+    """The first sentence of what a library says."""
+    return shown(" ".join(str(error).split("\n\n")[0].split()), 300)
+
+
+# ---- one file by HTTP, a model of Hugging Face -----------------------------------------------------------------------
+
+
+def _http(url: str) -> Source:
+    name = urllib.parse.unquote(urllib.parse.urlsplit(url).path.rpartition("/")[2])
+    if not name:
+        raise UsageError("weights/source", "an address of a file is needed: plain HTTP has no lists", hint=_HINT)
+    token = os.environ.get("FAIRLEAD_WEIGHTS_TOKEN", "")
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+
+    def listed() -> list[Object]:
+        head = _asked(url, headers, method="HEAD").headers
+        if head.get("Content-Length") is None:
+            raise FairleadError("weights/no-origin", f"{url} does not say how large it is", hint="curl -I " + url)
+        tag = head.get("ETag") or ""
+        when = head.get("Last-Modified") or ""
+        when = parsedate_to_datetime(when).astimezone(dt.UTC).isoformat(timespec="seconds") if when else ""
+        # a weak tag (RFC 9110, 8.8.3) promises no byte, so nothing can be asked for by it
+        return [
+            Object(path=name, size=int(head["Content-Length"]), tag="" if tag.startswith("W/") else tag, modified=when)
+        ]
+
+    return Source(
+        name=url.partition("?")[0], listed=listed, urls=lambda paths: dict.fromkeys(paths, url), headers=headers
+    )
+
+
+class _Sha(msgspec.Struct):
+    oid: str = ""
+    size: int = 0
+
+
+class _Entry(msgspec.Struct):
+    """Of the tree of a repository, as the Hub's API documents it: huggingface.co/docs/hub/api."""
+
+    type: str
+    path: str
+    size: int = 0
+    oid: str = ""
+    lfs: _Sha | None = None
+
+
+def _hugging_face(text: str) -> Source:
+    name, _, revision = text.removeprefix("hf://").strip("/").partition("@")
+    if name.count("/") != 1:
+        raise UsageError("weights/source", f"`{shown(text)}` names no repository", hint="hf://OWNER/MODEL@REVISION")
+    hub = (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
+    token = os.environ.get("HF_TOKEN", "")
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    quoted = urllib.parse.quote(revision or "main", safe="")
+    commit: list[str] = []
+
+    def listed() -> list[Object]:
+        info = json.loads(_asked(f"{hub}/api/models/{name}/revision/{quoted}", headers).read(1 << 24))
+        commit[:] = [str(info["sha"])]
+        url: str | None = f"{hub}/api/models/{name}/tree/{commit[0]}?recursive=true"
+        found: list[Object] = []
+        while url and len(found) <= MAX_OBJECTS:
+            answer = _asked(url, headers)
+            for entry in msgspec.json.decode(answer.read(1 << 28), type=list[_Entry]):
+                if entry.type == "file":
+                    tag = entry.lfs.oid if entry.lfs else entry.oid
+                    found.append(Object(path=entry.path, size=entry.size, tag=tag))
+            url = _next(answer.headers.get("Link") or "")
+        return found
+
+    def urls(paths: Iterable[str]) -> Mapping[str, str]:
+        return {p: f"{hub}/{name}/resolve/{commit[0]}/{urllib.parse.quote(p)}" for p in paths}
+
+    return Source(name=f"hf://{name}@{revision or 'main'}", listed=listed, urls=urls, headers=headers, pins=False)
+
+
+def _next(link: str) -> str | None:
+    """The next page of a list: RFC 8288."""
+    for part in link.split(","):
+        target, _, rest = part.partition(";")
+        if 'rel="next"' in rest:
+            return target.strip().strip("<>")
+    return None
+
+
+def _asked(url: str, headers: Mapping[str, str], method: str = "GET") -> Any:
+    """An answer. Raises FairleadError."""
+    request = urllib.request.Request(url, headers={"User-Agent": "fairlead", **headers}, method=method)  # noqa: S310
+    plain = url.partition("?")[0]
+    try:
+        return urllib.request.urlopen(request, timeout=LIST_S)  # noqa: S310 - http and https alone lead here
+    except urllib.error.HTTPError as error:
+        if error.code in (401, 403):
+            text = f"{plain} refuses: {error.code} {error.reason}"
+            hint = "set HF_TOKEN (or FAIRLEAD_WEIGHTS_TOKEN for plain HTTP) to a token that may read it"
+            raise FairleadError("weights/denied", text, hint=hint) from None
+        raise FairleadError(
+            "weights/no-origin", f"{plain}: {error.code} {error.reason}", hint=f"curl -I {plain}"
+        ) from None
+    except (OSError, ValueError) as error:
+        why = getattr(error, "reason", error)
+        raise FairleadError("weights/no-origin", f"{plain}: {why}", hint=f"curl -I {plain}", exit=Exit.RETRY) from None

@@ -1,0 +1,443 @@
+"""A spread from the control side: starts the program on every node, hands the scheduler what they tell and them what it
+orders, and ends when every node that lives has published, or cannot.
+
+What a node says is held to its type before anybody looks at it; who said it is the connection it came by.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from fairlead.base.nodeset import NodeSet
+from fairlead.cluster import Cluster, Program
+from fairlead.cluster.channel import MAX_FRAME_BYTES
+from fairlead.errors import FairleadError
+from fairlead.records.border import Border, Breach, Count, Index, Port, Text, Word, shown
+from fairlead.records.log import tell
+from fairlead.weights.onnode.layout import MAX_CHUNKS, REQUEST_BYTES, to_flags
+from fairlead.weights.plan import Plan
+from fairlead.weights.scheduler import Lease, Look, Order, Scheduler, Survey, Take
+from fairlead.weights.sources import Source
+
+log = logging.getLogger("fairlead.weights")
+PROGRAM = (
+    "fairlead.cluster.channel",
+    "fairlead.base.trust",
+    "fairlead.weights.onnode.layout",
+    "fairlead.weights.onnode.edges",
+    "fairlead.weights.onnode.disk",
+    "fairlead.weights.onnode.wire",
+    "fairlead.weights.onnode.origin",
+    "fairlead.weights.onnode.node",
+)
+LIMIT_S = 86_400.0
+START_S = 60.0
+"""How long nodes may take to start and to say what they have, beyond the time of the first."""
+MAX_FRESH = 8
+"""How often the addresses of a file are made anew: a right that is missing stays missing."""
+Chunks = Annotated[list[Annotated[int, Meta(ge=0, lt=MAX_CHUNKS)]], Meta(max_length=MAX_CHUNKS)]
+Bits = Annotated[str, Meta(max_length=MAX_CHUNKS // 4 + 1)]
+Number = Annotated[int, Meta(ge=0, le=(1 << 20))]
+
+
+class Told(msgspec.Struct, kw_only=True):
+    """What a node says; see onnode/node.py."""
+
+    do: Literal["here", "hello", "fetched", "refused", "survey", "look", "lost", "bad", "ready", "done", "failed"]
+    blake3: bool = False
+    has: Bits | Count = ""
+    skips: Bits = ""
+    port: Port = 1
+    need_bytes: Count = 0
+    free_bytes: Count = 0
+    chunks: Chunks = []
+    why: Text = ""
+    final: bool = False
+    stale: bool = False
+    changed: bool = False
+    came: Count = 0
+    backlog: dict[Index, Count] = {}
+    sent: dict[Index, Count] = {}
+    busy: Count = 0
+    counts: dict[Word, Count] = {}
+    rss_bytes: Count = 0
+    cpu_s: float = 0.0
+    peer: Index = 0
+    chunk: Count = 0
+    file: Count = 0
+    root: Word = ""
+    code: Word = ""
+    text: Text = ""
+    hint: Text = ""
+
+
+_told = Border(Told, "a report of a spread")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How to spread."""
+
+    dest: str
+    connections: int = 8
+    streams: int = 2
+    fetching: int = 0
+    max_bandwidth: float = 0.0
+    """Bytes a second from the origin, of all nodes together; 0: as many as there are."""
+    give_up_s: float = 120.0
+    silent_s: float = 15.0
+    dry_run: bool = False
+
+
+@dataclass
+class NodeState:
+    """What is known of a node."""
+
+    name: str
+    number: int
+    address: str
+    port: int = 0
+    has: bytearray = field(default_factory=bytearray)
+    skips: bytearray = field(default_factory=bytearray)
+    need_bytes: int = 0
+    free_bytes: int = 0
+    count: int = 0
+    root: str = ""
+    done_s: float = 0.0
+    counts: Mapping[str, int] = field(default_factory=dict)
+    rss_bytes: int = 0
+    cpu_s: float = 0.0
+    heard_s: float = 0.0
+    busy: int = 0
+    failed: tuple[str, str, str] | None = None
+    """(code, text, hint)"""
+    slow: bool = False
+
+
+@dataclass
+class Outcome:
+    """What came of a spread."""
+
+    plan: Plan
+    source: str
+    dest: str
+    nodes: list[NodeState]
+    algorithm: str = ""
+    took_s: dict[str, float] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    """File -> why it could not be had."""
+    changed: bool = False
+    refused: str = ""
+    bad: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """(from, to) -> chunks that did not verify."""
+    without_blake3: list[str] = field(default_factory=list)
+    ready: list[str] = field(default_factory=list)
+    is_dry: bool = False
+
+    @property
+    def complete(self) -> list[NodeState]:
+        """Nodes that have published everything."""
+        return [n for n in self.nodes if n.root]
+
+    @property
+    def origin_bytes(self) -> int:
+        """What left the origin, as nodes counted it."""
+        return sum(n.counts.get("origin_bytes", 0) for n in self.nodes)
+
+
+class Spread:
+    """One spread under way."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        plan: Plan,
+        source: Source,
+        options: Options,
+        addresses: Mapping[str, str],
+        *,
+        progress: Callable[[str, int, int, str], None] = lambda *_: None,
+    ) -> None:
+        self.cluster, self.plan, self.source, self.options, self.progress = cluster, plan, source, options, progress
+        self.nodes = [NodeState(name, i, address) for i, (name, address) in enumerate(addresses.items())]
+        self.by_name = {n.name: n for n in self.nodes}
+        self.out = Outcome(plan, source.name, options.dest, self.nodes, is_dry=options.dry_run)
+        self.scheduler: Scheduler | None = None
+        self.members: list[NodeState] = []
+        """The scheduler's numbers -> nodes."""
+        self.at: dict[str, int] = {}
+        self.looks: dict[int, Look] = {}
+        self.fresh: Counter[int] = Counter()
+
+    def run(self) -> Outcome:
+        """To its end. Raises FairleadError where nothing can be spread at all."""
+        began = time.monotonic()
+        program = Program.of("fairlead-weights", *PROGRAM, call="main()", needs_packages=True)
+        names = NodeSet(n.name for n in self.nodes)
+        with self.cluster.start(program, names, limit_s=LIMIT_S) as group:
+            self.group = group
+            self._greet()
+            self.out.took_s["diff"] = time.monotonic() - began
+            ready = [n for n in self.nodes if n.failed is None]
+            if ready and not self.options.dry_run:
+                began = time.monotonic()
+                self._spread(ready)
+                self.out.took_s["spread"] = time.monotonic() - began
+            group.send(json.dumps({"do": "end"}))
+            group.read_all(0.2)
+        return self.out
+
+    # ---- beginning ---------------------------------------------------------------------------------------------------
+
+    def _greet(self) -> None:
+        """Who is there, what all can verify with; the files; what each has and has room for."""
+        here: dict[str, bool] = {}
+        self._until(lambda n: n.name in here, lambda n, told: here.update({n.name: told.blake3}), "here")
+        self.out.without_blake3 = [name for name, has in here.items() if not has]
+        self.out.algorithm = "sha256" if self.out.without_blake3 else "blake3"
+        packed = self.plan.packed()
+        frames = [packed[at : at + MAX_FRAME_BYTES] for at in range(0, len(packed), MAX_FRAME_BYTES)]
+        key = secrets.token_hex(32)
+        fetching = self.options.fetching or len(self.nodes)
+        for node in self.nodes:
+            if node.failed is None:
+                setup = {
+                    "me": node.number,
+                    "key": key,
+                    "dest": self.options.dest,
+                    "stage": self.plan.key,
+                    "chunk_bytes": self.plan.chunk_bytes,
+                    "algorithm": self.out.algorithm,
+                    "early": self.plan.early,
+                    "address": node.address,
+                    "streams": self.options.streams,
+                    "connections": self.options.connections,
+                    "rate": self.options.max_bandwidth / fetching,
+                    "headers": dict(self.source.headers),
+                    "pins": self.source.pins,
+                    "give_up_s": self.options.give_up_s,
+                    "num_frames": len(frames),
+                }
+                self.group.send(json.dumps(setup), to=node.name)
+        for frame in frames:
+            self.group.send(frame)
+        self._until(lambda n: bool(n.port), self._hello, "hello")
+        for node in self.nodes:
+            if node.failed is None and node.need_bytes > node.free_bytes:
+                text = f"{node.need_bytes} bytes are needed below {self.options.dest}, {node.free_bytes} are free"
+                self._lose(node, "weights/disk-full", text, f"df -h {self.options.dest}")
+
+    def _hello(self, node: NodeState, told: Told) -> None:
+        num = len(self.plan.chunks)
+        node.has, node.skips = to_flags(str(told.has), num), to_flags(told.skips, num)
+        node.port, node.need_bytes, node.free_bytes = told.port, told.need_bytes, told.free_bytes
+        node.count = sum(node.has) + sum(node.skips)
+
+    def _until(self, has: Callable[[NodeState], bool], take: Callable[[NodeState, Told], None], do: str) -> None:
+        """Wait until every node that can has said it."""
+        deadline = time.monotonic() + START_S
+        while any(n.failed is None and not has(n) for n in self.nodes):
+            for node, told in self._read(1.0):
+                if told.do == do:
+                    take(node, told)
+                elif told.do == "failed":
+                    self._lose(node, told.code, told.text, told.hint)
+            if self.group.num_starting:
+                deadline = time.monotonic() + START_S
+            if time.monotonic() > deadline:
+                for n in self.nodes:
+                    if n.failed is None and not has(n):
+                        self._lose(n, "weights/node-lost", f"it said nothing for {START_S:g} s", "")
+
+    def _read(self, wait_s: float) -> list[tuple[NodeState, Told]]:
+        """What nodes said; those that ended are lost."""
+        out = []
+        for line in self.group.read_all(wait_s):
+            node = self.by_name.get(line.node)
+            if node is None or node.failed is not None:
+                continue
+            if line.stream != "stdout" or not line.text.startswith("{"):
+                tell(log, "words of a node", node=line.node, text=shown(line.text))
+                continue
+            try:
+                told = _told(line.text)
+                if any(c >= len(self.plan.chunks) for c in told.chunks):
+                    raise Breach("chunks that there are not", line.text)  # noqa: TRY301
+                node.heard_s = time.monotonic()
+                out.append((node, told))
+            except Breach as breach:
+                self._lose(node, "cluster/bad-answer", f"it sent {breach}", "")
+        if not self.group.has_unread:  # an end is known before the last words are read
+            for (name, _), result in self.group.take_ended():
+                node = self.by_name.get(name)
+                if node is None or node.failed is not None:
+                    continue
+                if node.root:
+                    self._gone(node)
+                else:
+                    self._lose(
+                        node, result.code or "weights/node-lost", result.error or "its program ended", result.hint
+                    )
+        return out
+
+    def _lose(self, node: NodeState, code: str, text: str, hint: str) -> None:
+        """A node takes no further part."""
+        node.failed = (code or "weights/node-fault", text, hint)
+        tell(log, "node is out", level=logging.WARNING, node=node.name, code=code, why=text)
+        self._gone(node)
+
+    def _gone(self, node: NodeState) -> None:
+        """Nobody can take from it any more."""
+        if self.scheduler is not None and node.name in self.at:
+            self._order(self.scheduler.ended(self.at[node.name]))
+
+    # ---- the spread --------------------------------------------------------------------------------------------------
+
+    def _spread(self, ready: Sequence[NodeState]) -> None:
+        self.members = list(ready)
+        self.at = {n.name: i for i, n in enumerate(ready)}
+        num = len(ready)
+        fetching = min(num, self.options.fetching or num)
+        window = max(2, 2 * self.options.connections * max(1, REQUEST_BYTES // self.plan.chunk_bytes))
+        self.scheduler = Scheduler(
+            len(self.plan.chunks),
+            [n.has for n in ready],
+            fetching={int(i * num / fetching) for i in range(fetching)},
+            window=window,
+        )
+        self._order(self.scheduler.start())
+        looked = time.monotonic()
+        while any(n.failed is None and not n.root for n in self.members):
+            for node, told in self._read(0.25):
+                self._hear(node, told)
+            now = time.monotonic()
+            if now - looked >= 1.0:
+                looked = now
+                self._order(self.scheduler.look(self.looks))
+                self.looks = {}
+                for i, peer in enumerate(self.scheduler.peers):
+                    self.members[i].slow |= peer.slow
+                self._silent(now)
+                self._show()
+            if self.scheduler.lost and self._is_settled():
+                self._give_up()
+                return
+        self._show()
+
+    def _hear(self, node: NodeState, told: Told) -> None:
+        assert self.scheduler is not None
+        i = self.at[node.name]
+        if told.do == "fetched":
+            self._order(self.scheduler.fetched(i, told.chunks))
+        elif told.do == "refused":
+            self._refused(node, told)
+        elif told.do == "survey":
+            self._order(self.scheduler.surveyed(i, to_flags(str(told.has), len(self.plan.chunks))))
+        elif told.do == "look":
+            numbers = {n.number: self.at[n.name] for n in self.members}
+            backlog = {numbers[p]: c for p, c in told.backlog.items() if p in numbers}
+            sent = {numbers[p]: c for p, c in told.sent.items() if p in numbers}
+            node.count, node.counts, node.busy = int(told.has or 0), told.counts, told.busy
+            node.rss_bytes, node.cpu_s = told.rss_bytes, told.cpu_s
+            self.looks[i] = Look(told.came, backlog, sent)
+        elif told.do == "bad" and told.peer < len(self.nodes):
+            self.out.bad[self.nodes[told.peer].name, node.name] += 1
+        elif told.do == "lost":
+            tell(log, "lost its source", node=node.name, source=told.peer, why=told.why)
+        elif told.do == "ready" and told.file < len(self.plan.objects):
+            tell(log, "file is ready", node=node.name, file=self.plan.objects[told.file].path)
+        elif told.do == "done":
+            node.root, node.done_s, node.count = told.root, time.monotonic(), len(self.plan.chunks)
+            tell(log, "node is done", node=node.name)
+        elif told.do == "failed":
+            self._lose(node, told.code, told.text, told.hint)
+
+    def _refused(self, node: NodeState, told: Told) -> None:
+        """The origin did not give a node some chunks. An address that ran out is made anew; others may try."""
+        assert self.scheduler is not None
+        i = self.at[node.name]
+        tell(log, "the origin refuses", level=logging.WARNING, node=node.name, why=told.why)
+        files = {file for c in told.chunks for file, _, _ in self.plan.chunks[c]}
+        if told.stale and files and max(self.fresh[f] for f in files) < MAX_FRESH:
+            self.fresh.update(files)
+            again = [c for c in told.chunks if c in self.scheduler.peers[i].leased]
+            try:
+                self._order([Lease(i, tuple(again))])
+            except FairleadError:
+                pass
+            else:
+                return
+        self.out.refused, self.out.changed = told.why, self.out.changed or told.changed
+        self._order(self.scheduler.refused(i, told.chunks, final=told.final or told.stale))
+        for chunk in self.scheduler.lost & set(told.chunks):
+            for file, _, _ in self.plan.chunks[chunk]:
+                self.out.missing[self.plan.objects[file].path] = told.why
+
+    def _order(self, orders: Sequence[Order]) -> None:
+        """Carry the scheduler's orders to the nodes."""
+        for order in orders:
+            node = self.members[order.node]
+            match order:
+                case Lease():
+                    files = {file for c in order.chunks for file, _, _ in self.plan.chunks[c]}
+                    # a node's first requests are to be many and small, so that something can be passed on soon
+                    each = max(1, len(order.chunks) // self.options.connections)
+                    request = min(REQUEST_BYTES, each * self.plan.chunk_bytes)
+                    urls = self.source.urls(self.plan.objects[f].path for f in files)
+                    what: dict[str, Any] = {
+                        "do": "lease",
+                        "chunks": order.chunks,
+                        "urls": {f: urls[self.plan.objects[f].path] for f in files},
+                        "request_bytes": request,
+                    }
+                case Take():
+                    others = [(self.members[n], kind) for n, kind in order.sources]
+                    what = {
+                        "do": "take",
+                        "width": order.width,
+                        "sources": [
+                            {"node": n.number, "address": n.address, "port": n.port, "kind": kind} for n, kind in others
+                        ],
+                    }
+                case Survey():
+                    what = {"do": "survey"}
+            self.group.send(json.dumps(what, separators=(",", ":")), to=node.name)
+
+    def _silent(self, now: float) -> None:
+        """Who says nothing while others do is lost."""
+        heard = [n.heard_s for n in self.members if n.failed is None]
+        latest = max(heard, default=now)
+        for node in self.members:
+            if node.failed is None and not node.root and latest - node.heard_s > self.options.silent_s:
+                self._lose(node, "weights/node-lost", f"it said nothing for {self.options.silent_s:g} s", "")
+
+    def _is_settled(self) -> bool:
+        """Everything that can be had is on every node, and only that is missing which cannot be had."""
+        assert self.scheduler is not None
+        left = len(self.plan.chunks) - len(self.scheduler.lost)
+        alive = [n for n in self.members if n.failed is None]
+        leased = any(peer.leased for peer in self.scheduler.peers if peer.alive)
+        return not leased and not self.scheduler.to_fetch and all(n.count >= left for n in alive)
+
+    def _give_up(self) -> None:
+        """What came is kept for the next run; nothing half is published."""
+        tell(log, "gives up", level=logging.WARNING, missing=len(self.out.missing))
+
+    def _show(self) -> None:
+        alive = [n for n in self.members if n.failed is None]
+        if not alive:
+            return
+        behind = min(alive, key=lambda n: n.count)
+        busy = ", the origin is busy" if any(n.busy for n in alive) else ""
+        total = len(self.plan.chunks) * len(alive)
+        self.progress("chunks", sum(n.count for n in alive), total, f"{behind.name} has {behind.count}{busy}")

@@ -1,0 +1,57 @@
+"""`[weights]` in the cluster file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from fairlead.records.limit import Limit
+from fairlead.spec.model import Spec
+from fairlead.weights import scheduler
+
+Wait = Annotated[float, Meta(gt=0, le=86_400, examples=[30])]
+
+
+class Weights(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How `fairlead weights` spreads a model over the nodes."""
+
+    connections: Annotated[int, Meta(ge=1, le=256, examples=[8])] = 8
+    """Requests that one node has at the origin at a time, at most: fewer while the origin is busy."""
+
+    streams: Annotated[int, Meta(ge=1, le=32, examples=[4])] = 2
+    """TCP connections from a node to the next one."""
+
+    fetching: Annotated[int, Meta(ge=0, le=1_000_000, examples=[8])] = 0
+    """Nodes that ask the origin, spread evenly over all; 0: every node."""
+
+    give_up_s: Wait = 120
+    """How long a node goes on asking an origin that gives nothing before others try, four nodes in all."""
+
+    silent_s: Wait = 15
+    """How long a node may say nothing before it counts as lost."""
+
+
+def limits(spec: Spec) -> Iterator[Limit]:
+    """Numbers that judge nodes."""
+    own = spec.table(Weights)
+    yield Limit(
+        name="weights_silent_s",
+        what="how long a node says nothing during a spread",
+        judges="at most",
+        value=own.silent_s,
+        unit="s",
+        source="a node says how far it is once a second",
+        key="weights.silent_s",
+        code="weights/node-lost",
+    )
+    yield Limit(
+        name="weights_slow_share",
+        what="what a node takes, of what the middle one takes, while more waits for it than for others",
+        judges="at least",
+        value=scheduler.SLOW_SHARE,
+        source="half: a ring runs at the pace of its slowest node",
+        holds_for=f"{scheduler.SLOW_LOOKS} seconds one after the other",
+        code="weights/slow-node",
+    )
