@@ -194,7 +194,7 @@ class Spread:
                 self._spread(ready)
                 self.out.took_s["spread"] = time.monotonic() - began
             group.send(json.dumps({"do": "end"}))
-            group.read_all(0.2)
+            group.close(2.0)
         return self.out
 
     # ---- beginning ---------------------------------------------------------------------------------------------------
@@ -225,6 +225,7 @@ class Spread:
                     "rate": self.options.max_bandwidth / fetching,
                     "headers": dict(self.source.headers),
                     "pins": self.source.pins,
+                    "dry": self.options.dry_run,
                     "give_up_s": self.options.give_up_s,
                     "num_frames": len(frames),
                 }

@@ -436,6 +436,16 @@ class Disk:
             raise disk_trouble(error, self.dest) from None
         return self.root()
 
+    def leave(self) -> None:
+        """Nothing was to be done: what was made for looking is removed, if nothing else is in it."""
+        with contextlib.suppress(OSError):
+            if not os.fstat(self.journal).st_size:
+                shutil.rmtree(self._path(self.stage_name), ignore_errors=True)
+            if os.listdir(self.own) == ["lock"]:
+                os.unlink("lock", dir_fd=self.own)
+                os.rmdir(OWN_FOLDER, dir_fd=self.top)
+                os.rmdir(self.dest)
+
     def file_digests(self, number: int) -> bytes | None:
         """The digests of a file's chunks, one after the other; None where they are not known."""
         out = []

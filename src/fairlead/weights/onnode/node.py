@@ -47,7 +47,7 @@ class Node:
     def __init__(self, channel: Channel, setup: dict[str, Any], files: list[dict[str, Any]]) -> None:
         self.channel, self.me, self.key = channel, setup["me"], bytes.fromhex(setup["key"])
         self.peers: list[tuple[str, int]] = []
-        self.streams = setup["streams"]
+        self.streams, self.is_dry = setup["streams"], setup["dry"]
         chunks = cut([file["size"] for file in files], setup["chunk_bytes"])
         self.disk = Disk(setup["dest"], files, chunks, setup["chunk_bytes"], setup["stage"], setup["algorithm"])
         self.early, self.chunks, self.files = setup["early"], chunks, files
@@ -416,6 +416,8 @@ class Node:
             if not self.obey(json.loads(order)):  # type: ignore[arg-type]
                 break
         self.stop()
+        if self.is_dry:
+            self.disk.leave()
         os._exit(0)
 
 
