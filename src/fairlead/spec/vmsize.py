@@ -121,6 +121,8 @@ class VmSize(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Link layer of the RDMA ports."""
     ipoib: Literal["up", "down", "any"] | None = None
     """IP over InfiniBand: up, not used, or either."""
+    port_netdevs: bool | None = None
+    """Whether each RDMA port has a network device of its own, by which device plugins tell its link layer."""
     accelerated_networking: bool | None = None
     """Whether the Ethernet NIC gets a virtual function."""
     ethernet_gbps: float | None = None

@@ -1,0 +1,1 @@
+"""Commands that create a cluster on Azure, and CycleCloud's parameters. Pure; nothing is called."""

@@ -1,0 +1,84 @@
+"""A plan as text: the differences first, then what was chosen and why, so that the end of a long output says it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fairlead.base.table import table
+from fairlead.plan.advice import Advice
+from fairlead.plan.diff import Change
+from fairlead.records.finding import Finding
+from fairlead.report.text import Paint, findings_text
+
+_MOST_REJECTED = 12
+
+
+def text_of(
+    advice: Advice,
+    changes: Sequence[Change],
+    notes: Sequence[str],
+    findings: Sequence[Finding],
+    *,
+    folder: Path,
+    paint: Paint,
+    brief: bool,
+    wrote: bool,
+) -> str:
+    """For people."""
+    parts = [] if brief else [change.diff.rstrip("\n") for change in changes if change.diff]
+    parts += [_sizes(advice), _network(advice), _storage(advice), _files(changes, folder, wrote=wrote)]
+    parts += [f"note     {text}" for text in (*advice.choice.notes, *notes)]
+    parts.append(findings_text(findings, paint, passes=True))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _sizes(advice: Advice) -> str:
+    rows = [
+        (fit.size.name, fit.nodes, fit.gpus or "-", _price(fit.price_per_hour), "; ".join(fit.reasons[-1:]))
+        for fit in advice.choice.fits
+    ]
+    told = [r for r in advice.choice.rejected if "fewer cores" not in r.reasons[0]]
+    against = [(r.size.name, "; ".join(r.reasons)) for r in told[:_MOST_REJECTED]]
+    parts = [table(["FITS", "NODES", "GPUS", "PRICE/H", "NETWORK"], rows)] if rows else []
+    if against:
+        parts.append(table(["REJECTED", "WHY"], against))
+    if len(told) > _MOST_REJECTED:
+        parts.append(f"and {len(told) - _MOST_REJECTED} more: --json has them all")
+    return "\n\n".join(parts)
+
+
+def _price(price: float | None) -> str:
+    return "-" if price is None else f"{price:,.2f}"
+
+
+def _network(advice: Advice) -> str:
+    if advice.network is None:
+        return ""
+    rows = [(advice.network.kind, "chosen", "; ".join(advice.network.reasons))]
+    rows += [(kind, "rejected", why) for kind, why in advice.network.rejected]
+    return table(["NETWORK", "", "WHY"], rows) + (f"\n{advice.network.exchange}" if advice.network.exchange else "")
+
+
+def _storage(advice: Advice) -> str:
+    if advice.storage is None:
+        return ""
+    rows = [
+        (
+            t.tier.name,
+            f"{t.tib:g}",
+            f"{t.mbs:,.0f}",
+            t.why_not or ("chosen" if t is advice.storage.chosen else "enough"),
+        )
+        for t in advice.storage.tiers
+    ]
+    return table(["SHARED FILE SYSTEM", "TIB", "MB/S", ""], rows)
+
+
+def _files(changes: Sequence[Change], folder: Path, *, wrote: bool) -> str:
+    if not changes:
+        return ""
+    word = {"new": "new", "changed": "changed", "same": "same", "by hand": "BY HAND"}
+    rows = [(change.path, word[change.state], f"+{change.added} -{change.removed}", change.about) for change in changes]
+    head = f"written below {folder}" if wrote else f"compared with {folder}; nothing is written without --write"
+    return f"{head}\n{table(['FILE', '', 'LINES', 'WHAT'], rows)}"

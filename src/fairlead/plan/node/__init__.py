@@ -1,0 +1,1 @@
+"""Files for the operating system of a node: rules, limits, NCCL's settings. Pure."""

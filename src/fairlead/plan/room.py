@@ -1,0 +1,17 @@
+"""What planning brings."""
+
+from fairlead.base.rooms import Doctor, Room, Table, Verb
+
+ROOM = Room(
+    verbs=(
+        Verb(
+            "plan",
+            "fairlead.cli.plan:plan",
+            "VM size and network with reasons; the files that follow, as a diff; traps in manifests.",
+            110,
+        ),
+    ),
+    tables=(Table("plan", "fairlead.plan.table:PlanTable", rules="fairlead.plan.table:rules"),),
+    limits=("fairlead.plan.choice.need:limits",),
+    doctor=(Doctor("yaml", "manifests: plan, plan --lint", extra="plan", modules=("yaml",)),),
+)

@@ -1,0 +1,1 @@
+"""Files for Slurm: settings, nodes, GPUs, topology, the scripts that slurmd runs. Pure."""
