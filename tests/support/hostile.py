@@ -244,6 +244,8 @@ class Agents:
                 said["sent_to"] = [[dst, path, 100_000, 3] for dst, path in go]
             case "tcp":
                 said |= {"ok": len({dst for dst, _ in go}), "errors": []}
+            case "knocked":
+                said |= {"secret": "00" * 32, "knocks": [[0, 0, "11" * 16]]}
             case "counters":
                 said |= {"counters": counted(self.orders[0], me), "clock_ns": 60_000_000_000}
         return said

@@ -61,7 +61,7 @@ from fairlead.preflight.slurm.waiting import judge_waiting
 from fairlead.preflight.table import Preflight
 from fairlead.preflight.telling import log, tell_findings, tell_limits, tell_usable
 from fairlead.probe import sort_answers
-from fairlead.probe.addresses import book_of
+from fairlead.probe.addresses import book_of, unproved
 from fairlead.records.addressbook import AddressBook
 from fairlead.records.facts import NodeFacts
 from fairlead.records.finding import Finding
@@ -286,6 +286,7 @@ class _Stages:
             port_bps=port_bps(seen.book, spec, usable),
             counted=tuple(_counted(seen, n) for n in names),
             untested=paths.untested,
+            unproved=_unproved(seen, paths, names),
             limits=seen.limits,
         )
         self.note(f"pairs    {len(names)} nodes, {len(paths.labels)} paths")
@@ -390,6 +391,17 @@ def _counted(seen: Evidence, node: str) -> Counted:
     if place is None or record is None:
         return Counted(ports=())
     return Counted(ports=ports(place), before=probed(record, place), since_ns=record.taken_at_ns)
+
+
+def _unproved(seen: Evidence, paths: Paths, names: Sequence[str]) -> frozenset[tuple[int, int]]:
+    """Which addresses of the pair phase only their own node says are of this site."""
+    alone = unproved(seen.book, seen.facts)
+    return frozenset(
+        (i, path)
+        for i, name in enumerate(names)
+        for path, address in enumerate(paths.addresses[name])
+        if address in alone.get(name, ())
+    )
 
 
 def _book(seen: Evidence) -> AddressBook:

@@ -25,7 +25,7 @@ from fairlead.records.facts import Facts, NodeFacts, Unread
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 BROADCAST = ipaddress.ip_address("255.255.255.255")
-MIN_PREFIX = 16
+MIN_PREFIX = {4: 16, 6: 32}
 """Of a network that proves anything: a node with a route to half the world owns nothing there."""
 MAX_NAME = 64
 """Characters of what a rail or device is called; the kernel's own names are shorter (IFNAMSIZ, IB_DEVICE_NAME_MAX)."""
@@ -243,19 +243,12 @@ def _reachable(places: Sequence[Place], facts: Sequence[NodeFacts]) -> Iterator[
     A unicast address of private use (RFC 6890) may be anybody's of this site. A global one is somebody's in the world:
     it counts where another node of the run has an interface in its network.
     """
-    said = {a for place in places for a in (place.address, *(port.address for port in place.ports)) if a}
-    ours: dict[str, set[str]] = {}
-    if any(_scope(address) == "global" for address in said):
-        for record in facts:
-            for network in _networks(Facts(record)):
-                ours.setdefault(network, set()).add(record.node)
+    networks = _Networks(facts if any(_scope(a) == "global" for place in places for a in _addresses(place)) else ())
     for place in places:
-        theirs = [ipaddress.ip_network(network) for network, who in ours.items() if who - {place.node}]
 
-        def kept(address: str, theirs: Sequence[Network] = theirs) -> str:
+        def kept(address: str, node: str = place.node) -> str:
             scope = _scope(address) if address else ""
-            is_ours = scope == "global" and any(ipaddress.ip_address(address) in network for network in theirs)
-            return address if scope == "site" or is_ours else ""
+            return address if scope == "site" or (scope == "global" and networks.show(address, node)) else ""
 
         own = [kept(port.address) for port in place.ports]
         if kept(place.address) == place.address and own == [port.address for port in place.ports]:
@@ -263,6 +256,47 @@ def _reachable(places: Sequence[Place], facts: Sequence[NodeFacts]) -> Iterator[
             continue
         ports = tuple(msgspec.structs.replace(p, address=a) for p, a in zip(place.ports, own, strict=True))
         yield msgspec.structs.replace(place, address=kept(place.address), ports=ports)
+
+
+def unproved(book: AddressBook, facts: Iterable[NodeFacts]) -> dict[str, frozenset[str]]:
+    """Node -> those of its addresses that lie in no network of another node: it alone says that they are of this site.
+
+    Where each port has a network of its own, as between a node and a router, that is so of all of them.
+    """
+    networks = _Networks(facts)
+    found = {p.node: frozenset(a for a in _addresses(p) if not networks.show(a, p.node)) for p in book.places}
+    return {node: addresses for node, addresses in found.items() if addresses}
+
+
+def _addresses(place: Place) -> Iterator[str]:
+    return (a for a in (place.address, *(port.address for port in place.ports)) if a)
+
+
+class _Networks:
+    """The networks of all nodes' interfaces, and whose each is."""
+
+    def __init__(self, facts: Iterable[NodeFacts]) -> None:
+        self._who: dict[tuple[int, int], dict[int, set[str]]] = {}
+        """(version, length of prefix) -> network -> nodes."""
+        for record in facts:
+            for network in _networks(Facts(record)):
+                found = self._who.setdefault((network.version, network.prefixlen), {})
+                found.setdefault(
+                    int(network.network_address) >> (network.max_prefixlen - network.prefixlen), set()
+                ).add(record.node)
+
+    def show(self, address: str, node: str) -> bool:
+        """Whether an address lies in a network of another node than this one."""
+        try:
+            found = ipaddress.ip_address(address)
+        except ValueError:
+            return False
+        number = int(found)
+        return any(
+            who.get(number >> (found.max_prefixlen - length), set()) - {node}
+            for (version, length), who in self._who.items()
+            if version == found.version
+        )
 
 
 @functools.lru_cache(1 << 16)
@@ -277,7 +311,7 @@ def _scope(address: str) -> str:
     return "global" if found.is_global else "site"
 
 
-def _networks(facts: Facts) -> Iterator[str]:
+def _networks(facts: Facts) -> Iterator[Network]:
     """The networks of a node's interfaces."""
     for name in _names(facts, "net.links"):
         for address in _list(facts, "net.links", name, "addresses"):
@@ -285,8 +319,8 @@ def _networks(facts: Facts) -> Iterator[str]:
                 network = ipaddress.ip_network(str(address), strict=False)
             except ValueError:
                 continue
-            if network.prefixlen >= MIN_PREFIX:
-                yield str(network)
+            if network.prefixlen >= MIN_PREFIX[network.version]:
+                yield network
 
 
 # ---- facts, where a hole is nothing ----------------------------------------------------------------------------------

@@ -43,6 +43,8 @@ class AgentReport(msgspec.Struct):
     wall_ns: Count = 0
     cpu_ns: Count = 0
     others_ns: Count = 0
+    secret: Word = ""
+    knocks: Annotated[list[tuple[Index, Index, Word]], Many] = []
     counters: Annotated[
         dict[Name, Annotated[dict[Word, Annotated[int, Meta(ge=0)]], Meta(max_length=256)]], Meta(max_length=256)
     ] = {}
@@ -72,6 +74,9 @@ class Asked:
             num_paths = len(self.setup["addresses"][node])
             _unless(len(report.ports) == num_paths, "ports", report.ports)
             _unless(all(_shape(e, 1) and e[0] < num_paths for e in report.errors), "errors", report.errors)
+        elif self.do == "knocked":
+            found = [knock[:2] for knock in report.knocks]
+            _unless(len(set(found)) == len(found) and _is_hex(report.secret), "knocks", report.knocks)
         elif self.do == "work":
             _unless(report.sent or report.wall_ns > 0, "times", report.wall_ns)
         elif self.do in ("burst", "speed", "tcp"):
@@ -109,6 +114,13 @@ class Asked:
             if src == node:
                 go |= {(dst, path) for path in paths}
         return come, go
+
+
+def _is_hex(text: str) -> bool:
+    try:
+        return len(bytes.fromhex(text)) >= 16
+    except ValueError:
+        return False
 
 
 def _shape(error: Sequence[Any], num_numbers: int) -> bool:

@@ -6,6 +6,7 @@ same scheduling and the same blame.
 
     setup, peers            every node opens its sockets and learns the others' ports
     clock, work             time of day against ours; a fixed amount of arithmetic
+    knocked                 who is where only he himself says he is; see `Plan.unproved`
     burst rounds            n-1 rounds over all directed pairs, on every path at once
     speed rounds            ceil(log2 n) rounds, on every plane at once
     adaptive rounds         only where something looked wrong: repeated in quiet, until each suspicion is settled
@@ -28,6 +29,7 @@ from fairlead.preflight.pairs.blame import MIN_PARTNERS, NEARLY_ALL
 from fairlead.preflight.pairs.counters import Reading
 from fairlead.preflight.pairs.facts import Burst, Clock, Fault, PairFacts, Speed, Work
 from fairlead.preflight.pairs.limits import DEFAULT, Limits
+from fairlead.preflight.pairs.onnode.coming import knock_of
 from fairlead.preflight.pairs.schedule import Test, all_pairs, fit, log_degree, max_adaptive_rounds
 from fairlead.preflight.pairs.steered import Steering
 from fairlead.preflight.pairs.steered import rounds as steered_rounds
@@ -72,6 +74,9 @@ class Plan:
     """Rails that no packet can take, and why."""
     counted: tuple[Counted, ...] = ()
     """Each node's ports whose counters are read, and what was read of them before; empty: none are."""
+    unproved: frozenset[tuple[int, int]] = frozenset()
+    """(node, path): addresses that only their node says are of this site. Who does not show that it is there, by
+    telling what others sent it, is sent one packet a test: it may be a machine that has nothing to do with the run."""
     limits: Limits = DEFAULT
 
 
@@ -119,6 +124,7 @@ def pair_phase(plan: Plan) -> Phase:
     yield from run.set_up()
     yield from run.ask_clocks()
     yield from run.ask_work()
+    yield from run.ask_knocks()
     if len(run.members) > 1:
         yield from run.bursts()
         yield from run.speeds()
@@ -153,6 +159,7 @@ class _Run:
         self.members = list(range(len(plan.nodes)))
         self.planes = list(range(1, len(plan.paths))) or [0]
         self.step = 0
+        self.closed: list[tuple[int, int]] = []
 
     # ---- steps -------------------------------------------------------------------------------------------------------
 
@@ -195,7 +202,8 @@ class _Run:
         empty = [0] * (len(plan.paths) + 1)
         peers = [[*r.ports, r.tcp] if (r := answers.reports.get(n)) else empty for n in range(len(plan.nodes))]
         steered = [[number, path] for number, (path, _) in self.facts.ways.items()]
-        yield Step(line={"do": "peers", "peers": peers, "steered": steered}, expect=frozenset())
+        knock = sorted(plan.unproved)
+        yield Step(line={"do": "peers", "peers": peers, "steered": steered, "knock": knock}, expect=frozenset())
 
     def ask_clocks(self) -> Generator[Step, Answers, None]:
         """Each node's time of day: the exchange with the shortest round trip counts."""
@@ -230,6 +238,20 @@ class _Run:
         still = [n for n in slowest_first if min(w.wall_ns for w in self.facts.work[n]) > enough_ns]
         if still:
             yield from self.work_alone([quickest, *still, quickest])
+
+    def ask_knocks(self) -> Generator[Step, Answers, None]:
+        """Which of the addresses that only their node vouches for are where that node is."""
+        if not self.plan.unproved:
+            return
+        answers = yield from self.ask("knocked", {})
+        secrets_of = {node: bytes.fromhex(report.secret) for node, report in answers.reports.items()}
+        there = {
+            (node, path)
+            for node, report in answers.reports.items()
+            for src, path, said in report.knocks
+            if src != node and src in secrets_of and said == knock_of(secrets_of[src], node, path).hex()
+        }
+        self.closed = sorted(self.plan.unproved - there)
 
     def work_alone(self, nodes: Sequence[int]) -> Generator[Step, Answers, None]:
         """More of the same arithmetic, one node after the other."""
@@ -354,7 +376,7 @@ class _Run:
 
     # ---- what came back ----------------------------------------------------------------------------------------------
 
-    def _burst(self, small: int, num_shifts: int = 1) -> dict[str, int]:
+    def _burst(self, small: int, num_shifts: int = 1) -> dict[str, Any]:
         limits = self.limits
         return {
             "small": small,
@@ -362,9 +384,10 @@ class _Run:
             "batch": limits.batch,
             "gap_us": limits.gap_us,
             "window": max(limits.batch, limits.window // num_shifts),
+            "closed": self.closed,
         }
 
-    def _speed(self, *, again: bool = False) -> dict[str, int]:
+    def _speed(self, *, again: bool = False) -> dict[str, Any]:
         limits = self.limits
         return {
             "bytes": limits.again_bytes if again else limits.speed_bytes,
@@ -372,6 +395,7 @@ class _Run:
             "skip": limits.skip_bytes,
             "window": limits.window_bytes,
             "pings": limits.pings,
+            "closed": self.closed,
         }
 
     def _keep_bursts(self, answers: Answers, into: list[Burst], smalls: Mapping[int, int]) -> None:

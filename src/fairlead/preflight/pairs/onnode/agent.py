@@ -5,7 +5,8 @@ Nodes and paths are numbers: into the node list, and into the list of addresses 
 
     setup    everybody's addresses    -> the UDP port bound on each of mine, the TCP port, what could not be bound,
                                          the counters of my ports
-    peers    everybody's ports        -> nothing; also which path each steered path goes out by
+    peers    everybody's ports        -> nothing; also which path each steered path goes out by, and where to knock
+    knocked  -                        -> the knocks that were heard, and the secret that mine were made from
     clock    -                        -> my time of day
     work     an amount of arithmetic  -> how long it took, by the wall and by the CPU
     burst    who sends to whom        -> bursts that did not arrive whole
@@ -19,6 +20,9 @@ Who sends to whom is a list of pairs, or shifts: in round r each member sends to
 one whose way is in the destination address: the order says the address of each pair; a node may send to itself. A node
 that has sent all and misses something says `sent`; it answers when everything has come, or when `collect` tells it to
 wait no longer.
+
+An address that no other node's network shows to be of this site is knocked at: a few short packets that nobody can know
+who is not there. Until its node has said what they held, a test of it is one packet; `closed` names those.
 """
 
 from __future__ import annotations
@@ -33,12 +37,13 @@ import sys
 import threading
 import time
 
-from fairlead.preflight.pairs.onnode.coming import TCP_BYTES, Heard, Server, ports_of, senders
+from fairlead.preflight.pairs.onnode.coming import TCP_BYTES, Heard, Server, knock_of, ports_of, senders
 from fairlead.preflight.pairs.onnode.counting import read_counters
 from fairlead.preflight.pairs.onnode.wire import (
     ACK,
     FULL,
     HEAD,
+    KNOCK,
     NUM_FLOWS,
     PING,
     PONG,
@@ -70,6 +75,8 @@ ACK_EVERY = 16
 """Small packets, by number, of which one is acknowledged: a quarter of the smallest window that is asked for."""
 AT_ONCE = 256
 """Packets taken from a socket before anything else is done."""
+MAX_KNOCKERS = 16
+"""Nodes that knock at an address, however many there are."""
 MAX_WAITING = 1 << 17
 """Packets that wait in a socket at most: its buffer, in the smallest of them."""
 
@@ -93,6 +100,11 @@ class Agent:
         self.steered: dict[int, int] = {}
         """Steered path -> the path whose port it leaves by and whose address it arrives at."""
         self.to: dict[tuple[int, int, int], str] = {}
+        self.secret = os.urandom(32)
+        self.knocks: dict[tuple[int, int], str] = {}
+        """(node, path) -> what it knocked with."""
+        self.closed: set[tuple[int, int]] = set()
+        """(node, path) where nobody has shown that the node is there."""
         self.run = self.me = self.step = 0
         self.buffer = b""
         self.ports: list[list[Any]] = []
@@ -174,7 +186,10 @@ class Agent:
         for data, stamp, sender in route.arrivals(sock):
             num += 1
             if len(data) >= HEAD.size:
-                self.take(route, HEAD.unpack_from(data), stamp, len(data), sender)
+                head = HEAD.unpack_from(data)
+                if head[-1] == KNOCK and self.is_from(head, sender):
+                    self.knocks[head[2], head[5]] = data[HEAD.size : HEAD.size + 16].hex()
+                self.take(route, head, stamp, len(data), sender)
         return num
 
     def read_burst(self, route: Route, sock: socket.socket) -> int:
@@ -188,11 +203,15 @@ class Agent:
                     take(route, unpack(space), 0, size, sender)
         return num
 
+    def is_from(self, head: tuple[int, ...], sender: Any) -> bool:
+        """Whether a packet is of this run, for this node, and came from where its sender is."""
+        return head[0] == self.run and head[3] == self.me and self.senders.get((head[2], head[5])) == sender[0]
+
     def take(self, route: Route, head: tuple[int, ...], stamp: int, size: int, sender: Any) -> None:
         """One packet; whose it is, is where it came from."""
-        run, step, src, dst, number, on, flow, kind = head
-        if run != self.run or dst != self.me or self.senders.get((src, on)) != sender[0]:
+        if not self.is_from(head, sender):
             return
+        run, step, src, _, number, on, flow, kind = head
         if kind == PING:
             route.answer(HEAD.pack(run, step, self.me, src, number, on, flow, PONG), sender)
         elif kind == PONG:
@@ -255,6 +274,21 @@ class Agent:
         self.peers = ports_of(order["peers"], len(self.addresses), len(self.addresses[self.me]))
         self.steered = dict(order.get("steered", ()))
         self.senders = senders(self.addresses, self.steered.items())
+        self.closed = {(dst, path) for dst, path in order.get("knock", ())}
+        for dst, path in self.closed:
+            route, port = self.routes[path], self.peers[dst][path]
+            if route and port and 0 < (self.me - dst) % len(self.addresses) <= MAX_KNOCKERS:
+                head = self.run, self.step, self.me, dst
+                for number, sock in enumerate(route.flows):
+                    knock = HEAD.pack(*head, number, path, number, KNOCK) + knock_of(self.secret, dst, path)
+                    with contextlib.suppress(OSError):
+                        sock.sendto(knock, (self.addresses[dst][path], port))
+
+    def do_knocked(self, order: dict[str, Any]) -> None:
+        """Tell who knocked."""
+        self.order = order
+        self.take_all()
+        self.say(knocks=[[*key, text] for key, text in sorted(self.knocks.items())], secret=self.secret.hex())
 
     def do_clock(self, order: dict[str, Any]) -> None:
         """Tell the time."""
@@ -278,6 +312,7 @@ class Agent:
     def do_burst(self, order: dict[str, Any]) -> None:
         """Send numbered packets, and count those that come."""
         self.begin(order)
+        self.closed = {(dst, path) for dst, path in order.get("closed", ())}
         smalls = dict(order.get("smalls", ()))
         made: dict[int, list[tuple[int, int]]] = {}
         for src, dst, path in self.pairs():
@@ -285,7 +320,7 @@ class Agent:
             packets = made.get(small) or made.setdefault(small, burst_of(small, order["full"]))
             if src == self.me and self.route(path):
                 out = self.send(dst, path, order["batch"], order["gap_us"] * 1000, order["window"])
-                out.packets = packets
+                out.packets = packets[:1] if self.is_closed(dst, path) else packets
             if dst == self.me:
                 self.expected[src, path] = len(packets)
         self.task = self.burst_task
@@ -293,6 +328,7 @@ class Agent:
     def do_speed(self, order: dict[str, Any]) -> None:
         """Measure round trips, then send a stream, and time those that come."""
         self.begin(order)
+        self.closed = {(dst, path) for dst, path in order.get("closed", ())}
         for src, dst, path in self.pairs():
             if src == self.me and self.route(path):
                 self.pings[dst, path] = Pings(order["pings"])
@@ -320,11 +356,16 @@ class Agent:
         now = now_ns()
         if not self.is_collecting or (now - self.last_heard <= self.quiet_ns and now < self.wait_until):
             return False
-        for path, route in enumerate(self.routes) if now >= self.wait_until else ():
+        if now >= self.wait_until:
+            self.take_all()
+        return True
+
+    def take_all(self) -> None:
+        """All that has come up to now."""
+        for path, route in enumerate(self.routes):
             num = 0
             while route and num < MAX_WAITING and (more := self.read_packets(path, route.listener)):
                 num += more
-        return True
 
     def do_tcp(self, order: dict[str, Any]) -> None:
         """Connect to some of the others."""
@@ -348,6 +389,10 @@ class Agent:
             if self.me in (src, dst):
                 for path in paths:
                     yield src, dst, path
+
+    def is_closed(self, dst: int, path: int) -> bool:
+        """Whether nobody has shown that the node is at its address of a path; a steered one is the fabric's own."""
+        return (dst, path) in self.closed
 
     def came(self, key: tuple[int, int]) -> Heard | None:
         """What has come from (node, path) in this step."""
@@ -439,7 +484,8 @@ class Agent:
         out = self.send(dst, path, SPEED_BATCH, 0)
         out.due = self.begun_at + HOLD_NS
         if out.full:
-            out.packets = [(SPEED, i) for i in range(-(-self.order["bytes"] // out.full))]
+            num = 1 if self.is_closed(dst, path) else -(-self.order["bytes"] // out.full)
+            out.packets = [(SPEED, i) for i in range(num)]
 
     def speed_task(self) -> None:
         """The same for streams."""

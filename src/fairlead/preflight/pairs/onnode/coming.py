@@ -7,6 +7,8 @@ own tests: what it sends is kept once for each path, never without bound, and ne
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import hmac
 import socket
 import threading
 import time
@@ -64,6 +66,11 @@ def senders(addresses: Sequence[Sequence[str]], steered: Iterable[tuple[int, int
     return found | {
         (n, path): found[n, own] for path, own in steered for n in range(len(addresses)) if (n, own) in found
     }
+
+
+def knock_of(secret: bytes, dst: int, path: int) -> bytes:
+    """What a node sends to another's path once, so that who hears it can say so and nobody else can: 16 bytes."""
+    return hmac.new(secret, b"%d %d" % (dst, path), hashlib.sha256).digest()[:16]
 
 
 def ports_of(said: Any, num_nodes: int, num_paths: int) -> list[list[int]]:

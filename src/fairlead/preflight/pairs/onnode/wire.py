@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 HEAD = struct.Struct("!QIHHHHBB")
 """Run, step, sender, receiver, number, path, flow, kind."""
-SMALL, FULL, SPEED, PING, PONG, ACK = range(6)
+SMALL, FULL, SPEED, PING, PONG, ACK, KNOCK = range(7)
 SO_TIMESTAMPNS, SO_MEMINFO = 35, 55
 MEMINFO_DROPS = struct.Struct("32xI")
 """The ninth number of a socket's memory: what it had no room for (linux include/uapi/linux/sock_diag.h)."""
