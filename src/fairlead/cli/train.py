@@ -39,7 +39,11 @@ def estimate(
 
     plan = plan_of(load(config), config.parent)
     need = plan.need
-    rows = [[term.tier, term.what, size(term.bytes)] for term in need.terms if term.bytes]
+    rows = [
+        [term.tier, f"{term.what} (a guess)" if term.is_guess else term.what, size(term.bytes)]
+        for term in need.terms
+        if term.bytes
+    ]
     for tier, limit in plan.limits.items():
         rows.append([tier, f"in all, at the peak; {size(limit)} may be used", size(need.total(tier))])
     step = [
@@ -50,6 +54,11 @@ def estimate(
     ]
     head = f"{plan.params:,} parameters, {plan.schedule.num_blocks} layers, slots for {plan.schedule.num_slots}"
     parts = [head, table(["WHERE", "WHAT", "SIZE"], rows), table(["A STEP", ""], step)]
+    if need.guessed:
+        parts.append(
+            f"guesses are made from the widths of matrices, as the model could not be played "
+            f"({need.guessed}); they are generous"
+        )
     short = plan.shortfall
     if short is not None:
         parts.append(f"it does not fit: {short.message}")
@@ -63,7 +72,11 @@ def estimate(
             "params": plan.params,
             "tokens": plan.tokens,
             "slots": plan.schedule.num_slots,
-            "terms": [{"tier": term.tier, "what": term.what, "bytes": term.bytes} for term in need.terms],
+            "terms": [
+                {"tier": term.tier, "what": term.what, "bytes": term.bytes, "guessed": term.is_guess}
+                for term in need.terms
+            ],
+            "guessed": need.guessed,
             "limits": plan.limits,
             "read_bytes": need.read_bytes,
             "written_bytes": need.written_bytes,

@@ -23,6 +23,9 @@ from fairlead.train import layer, loss, model
 from fairlead.train.layout import Block
 from fairlead.train.model import Parts
 
+_MAX_WORDS = 200
+"""Of what torch says of a layer that cannot be played."""
+
 
 @dataclass(frozen=True, slots=True)
 class Activations:
@@ -36,6 +39,8 @@ class Activations:
     """Kept outside the layers from forward to backward, logits above all."""
     computing: int
     """The most alive beside those and weights, gradients included: while a layer goes back, or the loss is taken."""
+    guessed: str = ""
+    """Why it could not be played and is guessed from widths; empty where it was played."""
 
 
 class _Alive(TorchDispatchMode):
@@ -80,11 +85,12 @@ def play(parts: Parts, dtype: torch.dtype, rows: int, length: int, head_tokens: 
     """One micro-batch of `rows` samples of `length` tokens; guessed from widths where a layer asks for values."""
     try:
         return _played(parts, dtype, rows, length, head_tokens)
-    except (NotImplementedError, RuntimeError):
-        return _guessed(parts, dtype, rows * length)
+    except (NotImplementedError, RuntimeError) as error:
+        words = next(iter(str(error).splitlines()), "")[:_MAX_WORDS]
+        return _guessed(parts, dtype, rows * length, f"{type(error).__name__}: {words}".rstrip(": "))
 
 
-def _guessed(parts: Parts, dtype: torch.dtype, tokens: int) -> Activations:
+def _guessed(parts: Parts, dtype: torch.dtype, tokens: int, why: str) -> Activations:
     """Generous: what goes into and comes out of every matrix is kept, and once more as gradient."""
     config = parts.model.config
     widths = max(
@@ -93,7 +99,7 @@ def _guessed(parts: Parts, dtype: torch.dtype, tokens: int) -> Activations:
     weights = max(block.trained for block in parts.blocks[1:])
     head = 4 * tokens * config.vocab_size * 2
     computing = dtype.itemsize * (2 * tokens * widths + weights) + head
-    return Activations(tokens * config.hidden_size * dtype.itemsize, 0, head, computing)
+    return Activations(tokens * config.hidden_size * dtype.itemsize, 0, head, computing, why)
 
 
 def _played(parts: Parts, dtype: torch.dtype, rows: int, length: int, head_tokens: int) -> Activations:

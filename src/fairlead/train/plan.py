@@ -33,6 +33,8 @@ class Term:
     """`device`, `host`, `disk`; on the CPU the device's memory is the host's."""
     what: str
     bytes: int
+    is_guess: bool = False
+    """From widths, as the model could not be played: more than it takes, as a rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,8 @@ class Need:
     written_bytes: int
     work_flop: float
     """Of a step, with the second forward: 8 per active parameter and token."""
+    guessed: str = ""
+    """Why some terms are guesses; empty where none is."""
 
     def total(self, tier: str) -> int:
         """Bytes of a tier at the peak."""
@@ -61,11 +65,11 @@ def need(blocks: Sequence[Block], settings: Settings, found: Activations, *, tok
     trained = max(block.trained for block in layers)
     slots = min(settings.slots, len(layers))
     on_host = settings.device.type == "cpu"
-    here = "host" if on_host else "device"
+    here, is_guess = "host" if on_host else "device", bool(found.guessed)
     step = [
-        Term(here, "inputs of layers, until backward", micro * (found.inputs * len(layers) + found.shared)),
-        Term(here, "logits and what else the head keeps", micro * found.head),
-        Term(here, "computing: a layer that goes back, or the loss", found.computing),
+        Term(here, "inputs of layers, until backward", micro * (found.inputs * len(layers) + found.shared), is_guess),
+        Term(here, "logits and what else the head keeps", micro * found.head, is_guess),
+        Term(here, "computing: a layer that goes back, or the loss", found.computing, is_guess),
         Term(here, "gradients outside the layers, of other micro-batches", (micro - 1) * blocks[0].trained * width),
         Term(here, "gradients on their way", 2 * trained * gradient),
         Term(here, "gradients outside the layers", 4 * blocks[0].trained),
@@ -94,7 +98,7 @@ def need(blocks: Sequence[Block], settings: Settings, found: Activations, *, tok
     if settings.store is None:
         held = (Term("host", "parameters and moments", 12 * total + 4 * frozen), Term("host", "gradients", kept))
         snapshots = Term("disk", "two snapshots of parameters and moments", 2 * (12 * total + 4 * frozen))
-        return Need((*terms, *held, snapshots), 0, 0, 8.0 * active * tokens)
+        return Need((*terms, *held, snapshots), 0, 0, 8.0 * active * tokens, found.guessed)
     terms += [
         Term("disk", "parameters and moments", 12 * total + 4 * frozen),
         Term("disk", "spare slots", spare + 12 * sum(trained - block.trained for block in layers)),
@@ -102,7 +106,7 @@ def need(blocks: Sequence[Block], settings: Settings, found: Activations, *, tok
     ]
     again = plan(len(layers), slots).copies - len(layers)
     read = 12 * total + kept + 4 * again * (sum(block.trained for block in layers) // len(layers)) + 4 * frozen
-    return Need(tuple(terms), read, 12 * total + kept, 8.0 * active * tokens)
+    return Need(tuple(terms), read, 12 * total + kept, 8.0 * active * tokens, found.guessed)
 
 
 def check(found: Need, limits: dict[str, int]) -> None:
@@ -111,7 +115,9 @@ def check(found: Need, limits: dict[str, int]) -> None:
         total = found.total(tier)
         if total > limit:
             largest = sorted((term for term in found.terms if term.tier == tier), key=lambda term: -term.bytes)[:2]
-            most = "; ".join(f"{term.what} {term.bytes / 2**30:.2f} GiB" for term in largest)
+            most = "; ".join(
+                f"{term.what}{', guessed' if term.is_guess else ''} {term.bytes / 2**30:.2f} GiB" for term in largest
+            )
             short = f"{total / 2**30:.2f} GiB are needed, {limit / 2**30:.2f} may be used"
             raise TrainError(
                 "train/too-little-memory",

@@ -16,6 +16,7 @@ pytest.importorskip("transformers")
 import numpy as np  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
 
+from fairlead.cli.train import estimate as estimate_verb  # noqa: E402
 from fairlead.errors import SpecError, TrainError  # noqa: E402
 from fairlead.train import disk, rate  # noqa: E402
 from fairlead.train.config import load  # noqa: E402
@@ -234,6 +235,32 @@ def test_what_does_not_fit_is_told_by_the_estimate_and_refused_before_anything_i
     assert not (tmp_path / "store").exists()
     (tmp_path / "train.toml").write_text(TEXT + "\n[memory]\nhost_gib = 1\n")
     assert estimate(load(tmp_path / "train.toml"), tmp_path).shortfall is None
+
+
+def test_an_estimate_that_is_a_guess_says_so_and_why_in_text_and_json(tmp_path) -> None:
+    """JetMoE's experts ask how many tokens each got: a model without memory cannot tell."""
+    prepare(tmp_path, "jetmoe")
+    said = estimate_verb(tmp_path / "train.toml")
+    assert "as the model could not be played (NotImplementedError: Cannot copy out of meta tensor" in said.text
+    assert "computing: a layer that goes back, or the loss (a guess)" in said.text
+    assert said.body["guessed"].startswith("NotImplementedError")
+    guesses = {term["what"] for term in said.body["terms"] if term["guessed"]}
+    assert guesses == {
+        "inputs of layers, until backward",
+        "logits and what else the head keeps",
+        "computing: a layer that goes back, or the loss",
+    }
+    refused = TEXT.replace("rows = 2", "rows = 8192") + "\n[memory]\nhost_gib = 0.001\n"
+    (tmp_path / "train.toml").write_text(refused)
+    assert ", guessed " in estimate(load(tmp_path / "train.toml"), tmp_path).shortfall.message
+
+
+def test_an_estimate_of_a_model_that_can_be_played_holds_no_guess(tmp_path) -> None:
+    prepare(tmp_path)
+    said = estimate_verb(tmp_path / "train.toml")
+    assert "guess" not in said.text
+    assert said.body["guessed"] == ""
+    assert not any(term["guessed"] for term in said.body["terms"])
 
 
 def test_a_missing_weight_is_named(tmp_path) -> None:
