@@ -45,6 +45,8 @@ class Xid(NamedTuple):
 
     means: str
     verdict: Verdict
+    stays: bool = False
+    """No reset of the GPU cures it."""
 
 
 @functools.cache
@@ -65,7 +67,9 @@ def _table() -> tuple[tuple[Pattern, ...], dict[int, Xid]]:
         )
         for p in data["pattern"]
     )
-    xids = {int(number): Xid(x["means"], Verdict(x["verdict"])) for number, x in data["xid"].items()}
+    xids = {
+        int(number): Xid(x["means"], Verdict(x["verdict"]), x.get("stays", False)) for number, x in data["xid"].items()
+    }
     return patterns, xids
 
 
@@ -134,17 +138,18 @@ def _found(n: Node, pattern: Pattern, lines: Sequence[Line]) -> Iterator[tuple[i
 XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)[^)]*\): (\d+)\b")
 """A slice is named behind the address: `(PCI:0000:01:00 GPU-I:05 GPU-CI:00)`."""
 RECOVERY = 154
-"""The GPU's recovery action changed, and the line says to what: `... from 0x1 (GPU Reset Required) to 0x0 (None)` takes
-back what was asked for before."""
+"""The GPU's recovery action changed, and the line says to what: `... from 0x1 (GPU Reset Required) to 0x0 (None)` comes
+when it has been reset, and takes back what that GPU said before, but for what no reset cures. Drivers that know no such
+number say nothing of a reset: there an Xid counts until the next boot."""
 
 
 def judge_xids(n: Node) -> Outcome:
-    """Xids since boot, worst first. Those an application causes by itself are no fault of the node."""
+    """Xids since boot or since that GPU's reset, worst first. Those an application causes are no fault of the node."""
     if _is_inside(n):
         return skip(SHARED)
     counts: Counter[tuple[int, str]] = Counter()
     means: dict[tuple[int, str], Xid] = {}
-    last = ""
+    last, before = "", set[str]()
     for _, _, text in n.get("kernel_log.lines"):
         match = XID.match(text)
         if not match:
@@ -156,10 +161,14 @@ def judge_xids(n: Node) -> Outcome:
                 means[key] = found
             last = text
         elif key[0] == RECOVERY:
-            del counts[key]
+            cured = [known for known in counts if known[1] == key[1] and not means[known].stays]
+            before.update(f"Xid {known[0]} on {known[1]}" for known in cured)
+            for known in cured:
+                del counts[known]
     told = _told(n, "gpu/xid")
     if not counts and not told.said:
-        return _none(n, told.few)
+        healed = [f"{', '.join(sorted(before))}, before a reset"] if before else []
+        return _none(n, [*healed, *told.few])
     ordered = sorted(counts.items(), key=lambda item: (means[item[0]].verdict is not Verdict.FAIL, item[0]))
     texts = [
         f"Xid {key[0]} ({means[key].means}) on {key[1]}" + (f", {num} x" if num > 1 else "") for key, num in ordered
