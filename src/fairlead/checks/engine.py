@@ -17,6 +17,7 @@ from fairlead.checks.fleet import judge_fleet
 from fairlead.checks.holes import broken, not_allowed, unread
 from fairlead.checks.node import Node, Outcome, skip
 from fairlead.checks.scopes import CONDITIONS, SCOPES
+from fairlead.checks.spare import judge_spare
 from fairlead.checks.waive import apply_waivers
 from fairlead.records.facts import Facts, NodeFacts, Unread
 from fairlead.records.finding import Evidence, Finding, Subject
@@ -41,7 +42,7 @@ def judge(facts: Sequence[NodeFacts], spec: Spec, *, today: dt.date | None = Non
     findings: list[Finding] = []
     for node in nodes:
         findings += judge_node(node)
-    findings = name_absent([*findings, *judge_fleet(nodes)], nodes)
+    findings = name_absent([*judge_spare(findings, nodes), *judge_fleet(nodes)], nodes)
     return apply_waivers(findings, spec.waivers, today or day_of(facts))
 
 

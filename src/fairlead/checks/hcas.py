@@ -119,8 +119,8 @@ def rdma_devices(record: NodeFacts, expect: Expect) -> frozenset[str]:
     for hole in found.unclear.values():
         raise hole
     active = [port for port in found.chosen if is_active(n, port)]
-    # that a port is down is told already; where nobody says which there should be, it may be one that nobody uses
-    ports = active if active and not enough and not expect.get("hcas") else found.chosen
+    # that a port is down is told already; where as many as there should be are active, it may be one that nobody uses
+    ports = active if len(active) >= (enough or 1) and not expect.get("hcas") else found.chosen
     return frozenset(port.rpartition("/")[0] for port in ports) | frozenset(found.missing)
 
 

@@ -15,6 +15,7 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from fairlead.base.nodeset import NodeSet
+from fairlead.checks.spare import MAYBE_UNUSED
 from fairlead.records.finding import Evidence, Finding, Subject
 from fairlead.records.report import is_own
 from fairlead.records.verdict import Verdict
@@ -76,7 +77,8 @@ def is_shared(finding: Finding) -> bool:
 
 
 def _is_one_nodes(finding: Finding) -> bool:
-    return finding.verdict is Verdict.FAIL and is_own(finding.subject) and len(finding.subject.nodes) == 1
+    is_wrong = finding.verdict is Verdict.FAIL or bool(finding.data.get(MAYBE_UNUSED))
+    return is_wrong and is_own(finding.subject) and len(finding.subject.nodes) == 1
 
 
 def _way(finding: Finding) -> tuple[str, str]:
@@ -89,7 +91,7 @@ def _way(finding: Finding) -> tuple[str, str]:
 
 def _is_unused(finding: Finding, parts: Collection[set[str]]) -> bool:
     """Whether these may be parts that nobody uses: the very same on every node."""
-    return bool(finding.data.get("maybe_unused")) and all(some == next(iter(parts)) for some in parts)
+    return bool(finding.data.get(MAYBE_UNUSED)) and all(some == next(iter(parts)) for some in parts)
 
 
 def _of_all(finding: Finding, nodes: NodeSet, kind: str, *, is_unused: bool) -> Finding:

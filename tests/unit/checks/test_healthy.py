@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -68,6 +69,33 @@ def test_disabled_auxiliary_port() -> None:
     m.put("/sys/class/infiniband/mlx5_ib9/ports/1/phys_state", "3: Disabled\n")
     m.put("/sys/class/infiniband/mlx5_ib9/ports/1/lid", "0xffff\n")
     assert troubles(judged(m)) == []
+
+
+def test_a_spare_port_without_a_cable_fails_no_node() -> None:
+    """More ports than the size has, as many active as there should be, and one more that nothing is plugged into."""
+    m = small()
+    trees.hca(m, "mlx5_ib9", address="0199:00:00.0", numa=0, rate="10 Gb/sec (4X SDR)")
+    m.put("/sys/class/infiniband/mlx5_ib9/ports/1/state", "1: DOWN\n")
+    m.put("/sys/class/infiniband/mlx5_ib9/ports/1/phys_state", "2: Polling\n")
+    m.put("/sys/class/infiniband/mlx5_ib9/ports/1/lid", "0xffff\n")
+    findings = judged(m)
+    (found,) = [f for f in of(findings, "ib/port-state") if f.verdict is not Verdict.PASS]
+    assert (found.verdict, found.subject.name) == (Verdict.WARN, "mlx5_ib9/1")
+    assert "expected ACTIVE, LinkUp, if anybody uses it" in found.message
+    assert not [f for f in findings if f.verdict is Verdict.FAIL]
+
+
+@pytest.mark.parametrize("chosen", [{"hcas": ("mlx5_ib0", "mlx5_ib1", "mlx5_ib9")}, {}])
+def test_a_port_that_is_asked_for_by_name_is_no_spare_one(chosen) -> None:
+    """By the cluster file, or by the setting that NCCL reads."""
+    m = small()
+    trees.hca(m, "mlx5_ib9", address="0199:00:00.0", numa=0, rate="10 Gb/sec (4X SDR)")
+    m.put("/sys/class/infiniband/mlx5_ib9/ports/1/state", "1: DOWN\n")
+    m.put("/sys/class/infiniband/mlx5_ib9/ports/1/phys_state", "2: Polling\n")
+    if not chosen:
+        m.put("/etc/nccl.conf", "NCCL_IB_HCA=mlx5_ib\n")
+    found = of(judged(m, replace(SMALL, values={**SMALL.values, **chosen})), "ib/port-state")
+    assert (Verdict.FAIL, "mlx5_ib9/1") in [(f.verdict, f.subject.name) for f in found]
 
 
 def test_disabled_port_that_is_needed_is_named() -> None:

@@ -136,6 +136,22 @@ def ports_down(*names_of):
     return [(f.verdict, str(f.subject)) for f in found if f.code == "ib/port-state" and f.verdict is not Verdict.PASS]
 
 
+def test_a_port_more_that_one_node_has_and_nobody_uses_is_that_nodes_warning():
+    facts = []
+    for i in range(3):
+        machine = trees.nd_h100_v5(f"n{i}", gpus=2, hcas=4)
+        if i == 1:
+            trees.hca(machine, "mlx5_ib9", address="0199:00:00.0", numa=0, rate="10 Gb/sec (4X SDR)")
+            machine.put("/sys/class/infiniband/mlx5_ib9/ports/1/state", "1: DOWN\n")
+            machine.put("/sys/class/infiniband/mlx5_ib9/ports/1/phys_state", "2: Polling\n")
+        facts.append(facts_of(machine, f"n{i}"))
+    pool = Pool(name="p", size="other", nodes=NodeSet("n[0-2]"))
+    spec = Spec(schema=1, access=Access(via="ssh"), pools=(pool,), fabric=Fabric(link="infiniband", rdma="ib"))
+    found = [f for f in judge_all(Evidence(spec, pool.nodes, facts)) if f.code == "ib/port-state"]
+    wrong = [(f.verdict, str(f.subject)) for f in found if f.verdict is not Verdict.PASS]
+    assert wrong == [(Verdict.WARN, "n1 mlx5_ib9/1")]
+
+
 def test_ports_that_no_node_has_in_use_are_a_warning():
     """A node with two ports for storage that nobody connected (NVSentinel has called such ports fatal: issue 1361)."""
     assert ports_down((2, 3), (2, 3), (2, 3)) == [(Verdict.WARN, "every node")]

@@ -19,6 +19,7 @@ from fairlead.checks.hcas import (
 from fairlead.checks.messages import judge_messages
 from fairlead.checks.node import Node, Outcome, bad, number_of, ok, skip, unknown, warn
 from fairlead.checks.rules.gpu import spread
+from fairlead.checks.spare import MAYBE_UNUSED
 from fairlead.records.facts import Unread
 
 IB = "ib.devices"
@@ -137,13 +138,18 @@ def link_layer(n: Node, part: str) -> Outcome:
 
 
 def state(n: Node, part: str) -> Outcome:
-    """The port is active: a subnet manager has brought it up, and the cable carries. Either word alone is a fault."""
+    """The port is active: a subnet manager has brought it up, and the cable carries. Either word alone is a fault.
+
+    A warning where the port may be a spare one; other nodes then tell (spare.py).
+    """
     found = {key: n.peek(IB, *keys_of(part), key) for key in ("state", "phys_state")}
     data = {key: text for key, text in found.items() if text is not None}
     words = [_name_of(data[key], key, part) for key in NAMES if key in data]
     if set(words) - {"ACTIVE", "LinkUp", ""}:
-        said: dict[str, object] = {"maybe_unused": True} if _may_be_unused(n, part) else {}
-        return bad(f"{', '.join(filter(None, words))}; expected ACTIVE, LinkUp", **data, **said)
+        text = f"{', '.join(filter(None, words))}; expected ACTIVE, LinkUp"
+        if _may_be_unused(n, part):
+            return warn(f"{text}, if anybody uses it", **data, **{MAYBE_UNUSED: True})
+        return bad(text, **data)
     for key in NAMES:
         n.get(IB, *keys_of(part), key)
     if not words[0]:
@@ -152,10 +158,12 @@ def state(n: Node, part: str) -> Outcome:
 
 
 def _may_be_unused(n: Node, part: str) -> bool:
-    """Whether nobody says how many ports there should be, or which, and the node has others that are active."""
+    """Whether nobody names it, and as many others are active as there should be; any, where nobody says how many."""
     ports = choose(n)
-    is_wanted = n.expect.get("hca_ports") or n.expect.get("hcas") or ports.by.startswith("NCCL_IB_HCA")
-    return not is_wanted and any(is_active(n, port) for port in ports.chosen if port != part)
+    if n.expect.get("hcas") or ports.by.startswith("NCCL_IB_HCA"):
+        return False
+    active = sum(is_active(n, port) for port in ports.chosen if port != part)
+    return active >= (n.expect.get("hca_ports") or 1)
 
 
 NAMES = {"state": STATES, "phys_state": PHYSICAL_STATES}
