@@ -1,0 +1,5 @@
+"""What the logs bring."""
+
+from fairlead.base.rooms import Room
+
+ROOM = Room()
