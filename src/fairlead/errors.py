@@ -117,6 +117,10 @@ class SpecError(FairleadError):
         return "\n".join(str(p) for p in self.problems)
 
 
+class QueryError(SpecError):
+    """A query cannot be answered; its problems say where and what to write instead."""
+
+
 class ClusterError(FairleadError):
     """Something about a set of nodes; `nodes` is folded text such as `h200-[000-003]`."""
 

@@ -1,5 +1,12 @@
 """What the logs bring."""
 
-from fairlead.base.rooms import Room
+from fairlead.base.rooms import Doctor, Room, Verb
 
-ROOM = Room()
+ROOM = Room(
+    verbs=(
+        Verb("logs", "", "Every node's logs in one store, questions in KQL.", 180),
+        Verb("logs query", "fairlead.cli.logs:query"),
+    ),
+    pages=("fairlead.logs.kql.reference:pages",),
+    doctor=(Doctor("chdb", "logs in a store of this machine; Parquet", extra="logs", modules=("chdb", "pyarrow")),),
+)

@@ -1,0 +1,117 @@
+"""`fairlead logs query`: questions in KQL, answered as a table, a document or a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from fairlead.base.files import write_atomic
+from fairlead.cli.common import Common
+from fairlead.cli.output import Answer, session
+from fairlead.errors import Exit, QueryError, UsageError
+from fairlead.logs.kql.evaluate import Answer as Found
+from fairlead.logs.kql.evaluate import answer
+from fairlead.logs.kql.faces import csv_text, document, svg, text, write_parquet
+from fairlead.logs.kql.relation import Limits
+from fairlead.logs.kql.script import queries_of
+
+
+def query(
+    kql: str = "",
+    /,
+    *,
+    file: Path | None = None,
+    param: list[str] | None = None,
+    format: Literal["table", "csv", "svg", "parquet"] = "table",
+    out: Path | None = None,
+    memory: int = 0,
+    rows: int = 500_000,
+    common: Common = Common(),
+) -> Answer:
+    """Ask in KQL, the language of Azure Monitor. `print`, `range` and `datatable` need no store.
+
+    Parameters
+    ----------
+    kql
+        The query, such as 'print now()'.
+    file
+        A file of queries, instead: parted by blank lines, or one JSON text (or {"query": ...}) a line.
+    param
+        name=value for a query that begins with `declare query_parameters(...)`; may be given several times.
+    format
+        How to answer; --json answers as a document with columns and rows.
+    out
+        Where to write it, instead of standard output; Parquet needs one.
+    memory
+        How many MiB a query may hold; 0 is half of what is free.
+    rows
+        How many rows an answer may have.
+    """
+    if bool(kql) == bool(file):
+        raise UsageError("cli/usage", "one query, or one --file of them", hint="fairlead logs query 'print 1'")
+    parameters = _parameters(param or [])
+    limits = Limits(memory_bytes=memory << 20, answer_rows=rows)
+    if file is not None:
+        return _script(file, parameters, limits)
+    found = answer(kql, limits=limits, parameters=parameters)
+    if found.cut:
+        session().note(f"the answer has more than {rows:,} rows: the rest is left out; --rows takes more")
+    return Answer(schema="fairlead.query/1", text=lambda: _written(found, format, out, kql), body=document(found))
+
+
+def _parameters(words: list[str]) -> dict[str, str]:
+    found = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise UsageError("cli/usage", f"`{word}` is no name=value", hint="--param node=n1")
+        found[name] = value
+    return found
+
+
+def _written(found: Found, form: str, out: Path | None, command: str) -> str:
+    if form == "parquet":
+        if out is None:
+            raise UsageError("cli/usage", "Parquet is no text: say where to write it", hint="--out answer.parquet")
+        write_parquet(found, out)
+        return f"{len(found.rows)} rows in {out}"
+    made = csv_text(found) if form == "csv" else _drawn(found, command) if form == "svg" else text(found)
+    if out is None:
+        return made
+    write_atomic(out, made if made.endswith("\n") else made + "\n")
+    return f"{len(found.rows)} rows in {out}"
+
+
+def _drawn(found: Found, command: str) -> str:
+    if found.render is None:
+        raise UsageError("cli/usage", "nothing says how to draw this", hint="| render timechart")
+    made = svg(found, command)
+    if not made:
+        raise UsageError("cli/usage", "the answer holds no numbers to draw", hint="--format table")
+    return made
+
+
+def _script(file: Path, parameters: dict[str, str], limits: Limits) -> Answer:
+    """Every query of a file, one after the other; one that is wrong does not keep the others from their answers."""
+    results: list[dict[str, Any]] = []
+    pages: list[str] = []
+    wrong = 0
+    for name, kql in queries_of(file):
+        head = {"id": name} if name else {}
+        try:
+            found = answer(kql, limits=limits, parameters=parameters, name=name or f"query {len(results) + 1}")
+        except QueryError as error:
+            wrong += 1
+            problem = error.problems[0]
+            said = {"code": problem.code, "message": problem.message, "line": problem.line, "column": problem.column}
+            results.append(head | {"query": kql, "error": said | {"hint": problem.hint}})
+            pages.append(str(error))
+            continue
+        results.append(head | {"query": kql} | document(found))
+        pages.append(text(found))
+    body: dict[str, Any] = {"results": results}
+    if len(results) == 1 and not wrong:
+        body |= {key: results[0][key] for key in ("columns", "rows")}
+    return Answer(
+        schema="fairlead.query/1", text="\n\n".join(pages), body=body, exit=int(Exit.USAGE) if wrong else None
+    )
