@@ -64,6 +64,12 @@ def ask_imds(tree: Tree) -> dict[str, Any]:
     return {"compute": _asked(tree, COMPUTE, _compute), "events": _asked(tree, EVENTS, _events)}
 
 
+def read_events(tree: Tree) -> Any:
+    """What is scheduled alone: a list of events, or a hole; one marked `expected` where there is nobody to ask."""
+    why = _why_not(tree)
+    return {**hole(why, HOST), "expected": "yes"} if why else _asked(tree, EVENTS, _events)
+
+
 def _why_not(tree: Tree) -> str:
     """Why the service is not asked; a captured answer is always read."""
     if not tree.live and tree.holds(KEPT[COMPUTE]):

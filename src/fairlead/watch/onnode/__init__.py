@@ -1,0 +1,1 @@
+"""Parts of the program that runs on nodes: standard library, Python 3.9."""
