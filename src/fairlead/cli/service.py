@@ -20,6 +20,7 @@ from fairlead.records.verdict import Verdict, aggregate
 if TYPE_CHECKING:
     from fairlead.cluster import Cluster
     from fairlead.launch.service import ServiceState
+    from fairlead.spec.model import Spec
 
 
 def ls(
@@ -36,9 +37,9 @@ def ls(
     """
     from fairlead.launch.service import status
 
-    with _reached(nodes, exclude, spec, common) as (cluster, wanted, pythons):
+    with reached(nodes, exclude, spec, common) as (cluster, wanted, pythons, _):
         states = status(cluster, wanted, name, python=pythons)
-    return _answer("service-ls", states, wanted)
+    return answer_about("service-ls", states, wanted)
 
 
 def deploy(
@@ -83,10 +84,10 @@ def deploy(
             "cli/usage", f"{file} is no Python program: {error}", hint="python3 -m py_compile FILE"
         ) from None
     settings = dict(word.split("=", 1) for word in env)
-    with _reached(nodes, exclude, spec, common) as (cluster, wanted, pythons):
+    with reached(nodes, exclude, spec, common) as (cluster, wanted, pythons, _):
         service = Service(name=name, source=source, args=args, env=settings, lease_s=lease or LEASE_S)
         states = begin(cluster, wanted, service, python=pythons)
-    return _answer("service-deploy", states, wanted, f"fairlead service ls {name}")
+    return answer_about("service-deploy", states, wanted, f"fairlead service ls {name}")
 
 
 def stop(
@@ -101,16 +102,16 @@ def stop(
     """
     from fairlead.launch.service import stop as end
 
-    with _reached(nodes, exclude, spec, common) as (cluster, wanted, pythons):
+    with reached(nodes, exclude, spec, common) as (cluster, wanted, pythons, _):
         states = end(cluster, wanted, name, python=pythons)
-    return _answer("service-stop", states, wanted)
+    return answer_about("service-stop", states, wanted)
 
 
 @contextmanager
-def _reached(
+def reached(
     nodes: str | None, exclude: str, spec: Path | None, common: Common
-) -> Iterator[tuple[Cluster, NodeSet, dict[str, str]]]:
-    """(the cluster, the nodes asked for, the Python of each)."""
+) -> Iterator[tuple[Cluster, NodeSet, dict[str, str], Spec]]:
+    """(the cluster, the nodes asked for, the Python of each, the cluster file): for verbs about services."""
     from fairlead.cluster import connect
     from fairlead.records.codec import builtins
     from fairlead.spec.loader import read
@@ -127,7 +128,7 @@ def _reached(
         recorder=lambda record: folder.append("commands.jsonl", builtins(record)),
         note=here.note,
     ) as cluster:
-        yield cluster, wanted, pythons
+        yield cluster, wanted, pythons, loaded.spec
 
 
 _VERDICTS = {
@@ -139,7 +140,8 @@ _VERDICTS = {
 }
 
 
-def _answer(schema: str, states: Sequence[ServiceState], wanted: NodeSet, *hints: str) -> Answer:
+def answer_about(schema: str, states: Sequence[ServiceState], wanted: NodeSet, *hints: str) -> Answer:
+    """How a service is on nodes."""
     own = list(dict.fromkeys(s.hint for s in states if s.hint))
     return Answer(
         schema=f"fairlead.{schema}/1",

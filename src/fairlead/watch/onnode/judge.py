@@ -164,9 +164,9 @@ class Judge:
             if "lqpn" in thing:
                 row["qps"].add((thing["lqpn"], thing.get("rqpn", 0), thing["type"], thing["state"]))
         for connection in part_of(sample, "cm_ids") or []:
-            row = held.get(connection["dev"] + " " + key_of(connection))
-            if row is not None and connection.get("dst"):
-                row["peers"].add(connection["dst"])
+            its = held.get(connection["dev"] + " " + key_of(connection))
+            if its is not None and connection.get("dst"):
+                its["peers"].add(connection["dst"])
         regions = part_of(sample, "mrs")
         records = []
         for key, row in sorted(held.items()):
@@ -228,7 +228,7 @@ class Judge:
         return found
 
     def _slow(self, at_s: float, links: dict[str, dict[str, Any]], seconds: float) -> list[dict[str, Any]]:
-        found = []
+        found: list[dict[str, Any]] = []
         for name, row in links.items():
             share = row.get("vf_share")
             bps = (row["rx_bps"] or 0.0) + (row["tx_bps"] or 0.0)
@@ -244,7 +244,11 @@ class Judge:
         return found
 
     def _reconcile(
-        self, sample: dict[str, Any], ports: dict[str, dict[str, Any]], seconds: float, owners: dict[int, dict[str, Any]]
+        self,
+        sample: dict[str, Any],
+        ports: dict[str, dict[str, Any]],
+        seconds: float,
+        owners: dict[int, dict[str, Any]],
     ) -> dict[str, dict[str, Any]]:
         held, at_s = holders(sample), sample["boot_s"]
         if held is None or not self.before:

@@ -32,7 +32,8 @@ def metrics_text(now: dict[str, Any]) -> str:
          [({"link": name}, link["vf_share"]) for name, link in sorted(now.get("links", {}).items())
           if link.get("vf_share") is not None]),
         ("talker_bytes_per_second", "gauge", "Bytes of ports that one job or user holds alone, or shares",
-         [({"who": t["who"], "how": how}, t[how + "_bps"]) for t in now.get("talkers", []) for how in ("alone", "shared")]),
+         [({"who": t["who"], "how": how}, t[how + "_bps"])
+          for t in now.get("talkers", []) for how in ("alone", "shared")]),
         ("finding", "gauge", "What is not well",
          [({"code": f["code"], "verdict": f["verdict"], "part": _part_of_finding(f)}, 1)
           for f in now.get("findings", [])[:MAX_FINDINGS]]),
@@ -46,7 +47,7 @@ def metrics_text(now: dict[str, Any]) -> str:
 
 def _part_of_finding(found: dict[str, Any]) -> str:
     counter = found.get("data", {}).get("counter", "")
-    return found["part"] + (" " + counter if counter else "")
+    return "%s %s" % (found["part"], counter) if counter else str(found["part"])
 
 
 def _family(name: str, kind: str, what: str, series: Iterable[Series]) -> str:

@@ -6,6 +6,7 @@ environment is its own word: taken where Slurm keeps no cgroups, and marked so.
 
 from __future__ import annotations
 
+import contextlib
 import re
 
 from fairlead.probe.readers.tree import Hole, Tree
@@ -19,7 +20,7 @@ SLURM = re.compile(r"/(?:slurm|slurmstepd\.scope|slurm_[^/]*)/(?:[^/]+/)*?job_(\
 cgroup_v2)."""
 CONTAINER = re.compile(r"(?:docker|cri-containerd|crio|libpod|containerd|nerdctl)[-:/]([0-9a-f]{64})|/([0-9a-f]{64})\b")
 POD = re.compile(r"pod([0-9a-f]{8}[-_](?:[0-9a-f]{4}[-_]){3}[0-9a-f]{12})")
-"""kubepods.slice/.../kubepods-burstable-podUID.slice (kubelet, systemd driver) or kubepods/burstable/podUID (cgroupfs)."""
+"""kubepods.slice/.../kubepods-burstable-podUID.slice (kubelet, driver systemd), kubepods/burstable/podUID (cgroupfs)."""
 JOB_ID = re.compile(rb"(?:\A|\0)SLURM_JOB_ID=(\d{1,10})\0")
 MAX_CACHED = 4096
 
@@ -81,7 +82,7 @@ class Owners:
             comm, rest = stat[stat.index("(") + 1 : stat.rindex(")")], stat[stat.rindex(")") + 1 :].split()
             start = int(rest[19])
         except (Hole, ValueError, IndexError):
-            return before if before else {"pid": pid, "gone": True}
+            return before or {"pid": pid, "gone": True}
         if before and before.get("start") == start and before.get("comm") == comm:
             return before
         found: dict[str, Any] = {"pid": pid, "comm": comm[:64], "start": start}
@@ -99,10 +100,8 @@ class Owners:
             cgroup = ""
         environ = b""
         if "job_" not in cgroup:
-            try:
+            with contextlib.suppress(Hole):
                 environ = self.tree.read_bytes(base + "environ")
-            except Hole:
-                pass
         found.update(identity(cgroup, environ))
         return found
 

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 WORDS = re.compile(
-    r"hv_netvsc \S+ (?P<nic>[\w.-]{1,32})(?: \([^)]*\))?: (?:Data path switched (?P<way>to|from) VF: (?P<vf>[\w.-]{1,32})"
+    r"hv_netvsc \S+ (?P<nic>[\w.-]{1,32})(?: \([^)]*\))?: "
+    r"(?:Data path switched (?P<way>to|from) VF: (?P<vf>[\w.-]{1,32})"
     r"|(?P<lost>VF unregistering|VF slot \d+ removed)|(?P<came>VF registering|VF slot \d+ added))"
 )
 MAX_WINDOWS = 64
@@ -68,8 +69,6 @@ def matching(window: dict[str, Any], scheduled: list[dict[str, Any]], within_s: 
     """
     start_s, end_s = window["start_s"], window.get("end_s", window["start_s"])
     fitting = [
-        event
-        for event in scheduled
-        if event["first_s"] - within_s <= end_s and event["last_s"] + within_s >= start_s
+        event for event in scheduled if event["first_s"] - within_s <= end_s and event["last_s"] + within_s >= start_s
     ]
     return min(fitting, key=lambda event: abs(event["last_s"] - start_s), default=None)

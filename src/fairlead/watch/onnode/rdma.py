@@ -15,7 +15,7 @@ from fairlead.watch.onnode.wire import attribute, attributes, string, unsigned
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from typing import Any
 
 NETLINK_RDMA = 20
@@ -69,7 +69,7 @@ def objects(what: str, payloads: list[bytes]) -> Iterator[dict[str, Any]]:
                         yield _pick(fields, _OBJECT)
 
 
-def _pick(data: bytes, wanted: dict[int, tuple[str, Callable[[bytes], Any]]]) -> dict[str, Any]:
+def _pick(data: bytes, wanted: Mapping[int, tuple[str, Callable[[bytes], Any]]]) -> dict[str, Any]:
     found = {}
     for kind, body in attributes(data):
         known = wanted.get(kind)

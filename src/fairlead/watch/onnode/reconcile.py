@@ -19,7 +19,7 @@ MANAGEMENT = ("SMI", "GSI")
 
 
 def holders(sample: dict[str, Any]) -> dict[str, set[str]] | None:
-    """Port (`mlx5_0/1`) or device (`mlx5_0`) -> keys of who holds something on it; None where that could not be read."""
+    """Port (`mlx5_0/1`) or device (`mlx5_0`) -> keys of who holds something on it; None where nobody could tell."""
     qps, contexts = sample.get("qps"), sample.get("ctxs")
     if not isinstance(qps, list):
         return None

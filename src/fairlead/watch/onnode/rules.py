@@ -80,7 +80,8 @@ class PortMemory:
                 yield finding(
                     "port-down", "fail", name, "is %s; it was active %.0f s ago" % (state, at_s - since),
                     [[port_path(name, "state"), state], [port_path(name, "phys_state"), str(port.get("phys_state"))]],
-                    "dmesg | grep %s; check cable and switch port" % name.rpartition("/")[0], down_s=round(at_s - since, 1),
+                    "dmesg | grep %s; check cable and switch port" % name.rpartition("/")[0],
+                    down_s=round(at_s - since, 1),
                 )  # fmt: skip
         for name in sorted(set(self.was_active) - set(ports)):
             yield finding(
@@ -99,10 +100,11 @@ class PortMemory:
         for name, window in sorted(self.flaps.items()):
             num = int(window.sum(at_s))
             if num >= self.limits["flaps"]:
+                own = LINK_FILES + name + "/carrier_down_count"
+                where = port_path(name, "counters/link_downed") if "/" in name else own
                 yield finding(
                     "flapping", "warn", name, "lost its carrier %d times within %.0f h" % (num, window.length_s / 3600),
-                    [[LINK_FILES + name + "/carrier_down_count" if "/" not in name else port_path(name, "counters/link_downed"),
-                      "+%d" % num]],
+                    [[where, "+%d" % num]],
                     "check cable, transceiver and switch port: dmesg | grep -i 'link'", flaps=num,
                 )  # fmt: skip
 

@@ -1,0 +1,16 @@
+"""What the auditor brings."""
+
+from fairlead.base.rooms import Room, Table, Verb
+
+ROOM = Room(
+    verbs=(
+        Verb(
+            "watch",
+            "fairlead.cli.watch:watch",
+            "Who uses the ports of nodes, and what becomes of them: the auditor on each node.",
+            150,
+        ),
+    ),
+    tables=(Table("watch", "fairlead.watch.table:Watch", rules="fairlead.watch.table:rules"),),
+    limits=("fairlead.watch.settings:limits",),
+)
