@@ -38,7 +38,10 @@ def hash_of(line: bytes) -> str:
 
 def record_of(line: bytes) -> dict[str, Any]:
     """A line as a record. Raises ValueError for one that is none."""
-    found = json.loads(line)
+    try:
+        found = json.loads(line)
+    except RecursionError:
+        raise ValueError("it is too deep") from None
     if not (isinstance(found, dict) and type(found.get("n")) is int and isinstance(found.get("prev"), str)):
         raise ValueError("it has no number, or no hash of the one before")
     return found

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 LINK_COUNTERS = ("rx_bytes", "tx_bytes", "rx_packets", "tx_packets", "rx_errors", "tx_errors", "rx_dropped",
                  "tx_dropped", "carrier_downs")  # fmt: skip
+LINK_RATES = (("rx_bps", "rx_bytes"), ("tx_bps", "tx_bytes"), ("rx_pps", "rx_packets"), ("tx_pps", "tx_packets"))
 MAX_QPS = 64
 """Queue pairs named in one record; the rest is counted."""
 MAX_SHOWN = 16
@@ -66,11 +67,13 @@ class Judge:
         """device and owner -> what was recorded of it."""
         self.sums: dict[str, list[int]] = {}
         self.sums_since = 0.0
+        self.log_s = -1.0
+        """The kernel's log was recorded up to here, by its own clock."""
         self.now: dict[str, Any] = {}
 
     def remembered(self) -> dict[str, Any]:
         """What a later start in the same boot goes on from."""
-        return {"best": self.memory.best, "was_active": self.memory.was_active}
+        return {"best": self.memory.best, "was_active": self.memory.was_active, "log_s": self.log_s}
 
     def restore(self, said: Any) -> None:
         """Take it back; what has another shape is left out."""
@@ -80,6 +83,8 @@ class Judge:
                 if isinstance(values, dict):
                     kept = {str(k): kind(v) for k, v in values.items() if isinstance(v, (str, float, int))}
                     getattr(self.memory, name).update(kept)
+            if isinstance(said.get("log_s"), (int, float)):
+                self.log_s = float(said["log_s"])
 
     def step(self, sample: dict[str, Any]) -> list[dict[str, Any]]:
         """One sample; returns what is to be recorded."""
@@ -144,10 +149,13 @@ class Judge:
             event = matching(window, list(self.events.values()), self.limits["event_match_s"])
             if event:
                 window["event"] = "%s %s" % (event["type"], event["id"])
-            is_over = "end_s" in window
-            if is_over or self.before:  # what a log of before the start holds open may close in the next line
-                records.append({"kind": "vf-back" if is_over else "vf-gone", "t": wall, **window,
-                                **({"seconds": round(window["end_s"] - window["start_s"], 3)} if is_over else {})})  # fmt: skip
+            if line_s <= self.log_s:
+                continue  # an earlier start in this boot recorded it
+            record = {"kind": "vf-gone", "t": wall, **window}
+            if "end_s" in window:
+                record.update(kind="vf-back", seconds=round(window["end_s"] - window["start_s"], 3))
+            records.append(record)
+        self.log_s = max([self.log_s, *(line_s for line_s, _ in lines)]) if isinstance(lines, list) else self.log_s
         return records
 
     # ---- objects ---------------------------------------------------------------------------------------------------
@@ -177,6 +185,10 @@ class Judge:
                 num, size = regions.get(key, (0, 0)) if isinstance(regions, dict) else (0, 0)
                 records.append({"kind": "owner", "t": wall, "dev": row["dev"], "owner": owner, "mrs": num,
                                 "mr_bytes": size, "peers": sorted(row["peers"])[:MAX_SHOWN]})  # fmt: skip
+            elif row["peers"] - old["peers"]:
+                records.append({"kind": "peers", "t": wall, "dev": row["dev"], "owner": label(owner),
+                                "pid": owner.get("pid", 0), "num": len(row["peers"]),
+                                "new": sorted(row["peers"] - old["peers"])[:MAX_SHOWN]})  # fmt: skip
             new = sorted(row["qps"] - (old["qps"] if old else set()))
             gone = len(old["qps"] - row["qps"]) if old else 0
             if new or gone:
@@ -213,18 +225,23 @@ class Judge:
     def _links(self, sample: dict[str, Any], seconds: float) -> dict[str, dict[str, Any]]:
         before, found = part_of(self.before, "links"), {}
         vf_before, vf_now = part_of(self.before, "vf"), part_of(sample, "vf")
+        uppers: dict[str, str] = {}
         for name, link in part_of(sample, "links").items():
             old = before.get(name)
             grown = link_deltas(old, link, LINK_COUNTERS) if old else {}
             if grown.get("carrier_downs"):
                 self.memory.flap(sample["boot_s"], sample["boot_s"], name, grown["carrier_downs"] or 0)
-            row = {key: _rate(grown.get(long), seconds) for key, long in (
-                ("rx_bps", "rx_bytes"), ("tx_bps", "tx_bytes"), ("rx_pps", "rx_packets"), ("tx_pps", "tx_packets"))}  # fmt: skip
+            row: dict[str, Any] = {key: _rate(grown.get(long), seconds) for key, long in LINK_RATES}
+            if link.get("master"):
+                uppers[link["master"]] = name
             numbers, past = vf_now.get(name), vf_before.get(name)
             if numbers and past:
                 took = {key: delta(past.get(key), value) for key, value in numbers.items()}
                 row["vf_share"] = vf_share(grown, took)
             found[name] = row
+        for name, vf in uppers.items():
+            if name in found and "vf_share" in found[name]:
+                found[name]["vf"] = vf
         return found
 
     def _slow(self, at_s: float, links: dict[str, dict[str, Any]], seconds: float) -> list[dict[str, Any]]:
@@ -251,9 +268,10 @@ class Judge:
         owners: dict[int, dict[str, Any]],
     ) -> dict[str, dict[str, Any]]:
         held, at_s = holders(sample), sample["boot_s"]
+        if held is not None:
+            self.ledger.see(at_s, held)
         if held is None or not self.before:
             return {}
-        self.ledger.see(at_s, held)
         judged = {}
         for name, port in ports.items():
             known = [part for part in (port["received"], port["sent"]) if part is not None]
@@ -280,7 +298,7 @@ class Judge:
                 found.append(name)
         return found
 
-    # ---- what is told --------------------------------------------------------------------------------------------------
+    # ---- what is told ----------------------------------------------------------------------------------------------
 
     def _holes(self, sample: dict[str, Any]) -> dict[str, str]:
         """Parts that should be there and could not be read. A kernel without RDMA, and a machine without Azure's
@@ -305,13 +323,20 @@ class Judge:
             self.sums_since = at_s
         if at_s - self.sums_since < self.limits["record_rates_s"] or not self.sums:
             return []
-        record = {"kind": "bytes", "t": wall, "seconds": round(at_s - self.sums_since, 3), "ports": self.sums}
+        record = {"kind": "bytes", "t": wall, "seconds": round(at_s - self.sums_since, 3), "ports": self.sums,
+                  "owners": [self._held_by(key) for key in sorted(self.held)[:MAX_QPS]]}  # fmt: skip
         self.sums, self.sums_since = {}, at_s
         return [record]
 
+    def _held_by(self, key: str) -> list[Any]:
+        """[device, owner, process, queue pairs, memory regions, their bytes]"""
+        row, regions = self.held[key], part_of(self.before, "mrs")
+        num, size = regions.get(key, (0, 0)) if isinstance(regions, dict) else (0, 0)
+        return [row["dev"], label(row["owner"]), row["owner"].get("pid", 0), len(row["qps"]), num, size]
+
     def _picture(
-        self, sample: dict[str, Any], seconds: float, ports: dict[str, dict[str, Any]], links: dict[str, dict[str, Any]],
-        judged: dict[str, dict[str, Any]],
+        self, sample: dict[str, Any], seconds: float, ports: dict[str, dict[str, Any]],
+        links: dict[str, dict[str, Any]], judged: dict[str, dict[str, Any]],
     ) -> dict[str, Any]:  # fmt: skip
         """Now, for those who look."""
         shown_ports = {}

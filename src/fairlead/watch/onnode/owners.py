@@ -15,12 +15,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-SLURM = re.compile(r"/(?:slurm|slurmstepd\.scope|slurm_[^/]*)/(?:[^/]+/)*?job_(\d{1,10})(?:/step_([\w.]{1,20}))?")
+SLURM = re.compile(
+    r"/(?:slurm|(?:[^/]+_)?slurmstepd\.scope|slurm_[^/]+)/(?:[^/]+/)*?job_(\d{1,10})(?:/step_([\w.]{1,20}))?"
+)
 """cgroup v1: /slurm/uid_1000/job_7/step_0; v2: /system.slice/slurmstepd.scope/job_7/step_0/user (slurm.schedmd.com,
 cgroup_v2)."""
 CONTAINER = re.compile(r"(?:docker|cri-containerd|crio|libpod|containerd|nerdctl)[-:/]([0-9a-f]{64})|/([0-9a-f]{64})\b")
 POD = re.compile(r"pod([0-9a-f]{8}[-_](?:[0-9a-f]{4}[-_]){3}[0-9a-f]{12})")
-"""kubepods.slice/.../kubepods-burstable-podUID.slice (kubelet, driver systemd), kubepods/burstable/podUID (cgroupfs)."""
+"""kubepods.slice/.../kubepods-burstable-podUID.slice (kubelet with systemd), kubepods/burstable/podUID (without)."""
 JOB_ID = re.compile(rb"(?:\A|\0)SLURM_JOB_ID=(\d{1,10})\0")
 MAX_CACHED = 4096
 

@@ -85,13 +85,15 @@ def address(data: bytes) -> str:
     """
     family = int.from_bytes(data[:2], sys.byteorder)
     if family == socket.AF_INET and len(data) >= 8:
-        return "%s:%d" % (socket.inet_ntop(socket.AF_INET, data[4:8]), int.from_bytes(data[2:4], "big"))
+        port = int.from_bytes(data[2:4], "big")
+        return "%s:%d" % (socket.inet_ntop(socket.AF_INET, data[4:8]), port) if any(data[2:8]) else ""
     if family == socket.AF_INET6 and len(data) >= 24:
-        return "[%s]:%d" % (socket.inet_ntop(socket.AF_INET6, data[8:24]), int.from_bytes(data[2:4], "big"))
+        port = int.from_bytes(data[2:4], "big")
+        return "[%s]:%d" % (socket.inet_ntop(socket.AF_INET6, data[8:24]), port) if any(data[2:24]) else ""
     if family == AF_IB and len(data) >= 2 + SOCKADDR_IB.size:
         _, gid, service = SOCKADDR_IB.unpack_from(data, 2)
         return "[%s]:0x%x" % (socket.inet_ntop(socket.AF_INET6, gid), service)
-    return "" if not any(data) else "family %d" % family
+    return "family %d" % family if family else ""
 
 
 _DEVICE = {

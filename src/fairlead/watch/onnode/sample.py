@@ -74,6 +74,13 @@ class Machine:
         self.num_looks += 1
         return sample
 
+    def close(self) -> None:
+        """Let go of what is open."""
+        for one in (self.route, self.rdma, self.statistics):
+            if one is not None:
+                one.close()
+        self.log.close()
+
     def glance(self) -> None:
         """Only who has which device open: short-lived programs are seen between two looks."""
         if self.rdma is None or not self.indexes:
@@ -154,7 +161,11 @@ class Machine:
         for device in {name.rpartition("/")[0] for name in ports} if "unread" not in ports else ():
             if device not in self.netdevs:
                 names = read_part(self.tree.optional_names, SYS_IB + "/" + device + "/device/net")
-                self.netdevs[device] = names if isinstance(names, list) else []
+                one = self.tree.attr(SYS_IB + "/" + device + "/ports/1/gid_attrs/ndevs/0")
+                self.netdevs[device] = [
+                    *(names if isinstance(names, list) else []),
+                    *([one] if isinstance(one, str) else []),
+                ]
             found.update(self.netdevs[device])
         return frozenset(found)
 
@@ -259,6 +270,12 @@ class KernelLog:
             records = self._records()
         self.is_read = True
         return [line for line in map(kernel_words, records) if line is not None]
+
+    def close(self) -> None:
+        """Let go of the log."""
+        if self.handle >= 0:
+            os.close(self.handle)
+            self.handle = -1
 
     def _records(self) -> list[bytes]:
         found: list[bytes] = []

@@ -78,7 +78,11 @@ class Asked:
 
     def __init__(self, protocol: int, limit_s: float = 2.0) -> None:
         self.socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
-        self.socket.bind((0, 0))
+        try:
+            self.socket.bind((0, 0))
+        except OSError:
+            self.socket.close()
+            raise
         self.socket.settimeout(limit_s)
         self.sequence = 0
 
