@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Self
 
 from fairlead.cli.common import spec_of_size
 from fairlead.watch.program import watch_source
@@ -98,7 +99,7 @@ class Running:
         self.words = [sys.executable, "-I", "-S", "-u", str(self.program), json.dumps(told)]
         self.process: subprocess.Popen[str] | None = None
 
-    def start(self) -> Running:
+    def start(self) -> Self:
         self.process = subprocess.Popen(self.words, stderr=subprocess.PIPE, text=True)
         return self
 
@@ -134,7 +135,7 @@ class Running:
         self.process = None
         return status
 
-    def __enter__(self) -> Running:
+    def __enter__(self) -> Self:
         return self.start()
 
     def __exit__(self, *_: object) -> None:

@@ -9,7 +9,9 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -44,16 +46,13 @@ def whole(tmp_path_factory):
 @given(st.data())
 @settings(max_examples=cases(150))
 def test_any_change_of_any_byte_shows_and_names_a_line_no_later_than_the_next(whole, data):
-    import tempfile
-
     lines = whole.split(b"\n")[:-1]
     at = data.draw(st.integers(0, len(whole) - 1))
     new = data.draw(st.integers(0, 255).filter(lambda b: b != whole[at]))
     changed = whole[:at] + bytes([new]) + whole[at + 1 :]
     line = whole[:at].count(b"\n") + 1
     with tempfile.TemporaryDirectory() as folder:
-        with open(os.path.join(folder, "audit.jsonl"), "wb") as file:
-            file.write(changed)
+        Path(folder, "audit.jsonl").write_bytes(changed)
         found = check(folder, {len(lines) - 1: hash_of(lines[-1])})
     if "torn" in found:
         assert at == len(whole) - 1, "only the very end can look torn"
@@ -64,20 +63,17 @@ def test_any_change_of_any_byte_shows_and_names_a_line_no_later_than_the_next(wh
 @given(st.data())
 @settings(max_examples=cases(60))
 def test_lines_taken_out_put_in_or_exchanged_show(whole, data):
-    import tempfile
-
     lines = whole.split(b"\n")[:-1]
     how = data.draw(st.sampled_from(["out", "twice", "swap"]))
     i = data.draw(st.integers(1, len(lines) - 2))
     if how == "out":
         changed = lines[:i] + lines[i + 1 :]
     elif how == "twice":
-        changed = lines[:i] + [lines[i]] + lines[i:]
+        changed = [*lines[:i], lines[i], *lines[i:]]
     else:
         changed = [*lines[:i], lines[i + 1], lines[i], *lines[i + 2 :]]
     with tempfile.TemporaryDirectory() as folder:
-        with open(os.path.join(folder, "audit.jsonl"), "wb") as file:
-            file.write(b"\n".join(changed) + b"\n")
+        Path(folder, "audit.jsonl").write_bytes(b"\n".join(changed) + b"\n")
         found = check(folder)
     assert found["broken"]["line"] in (i + 1, i + 2)
 
@@ -124,12 +120,8 @@ def test_files_are_rotated_few_are_kept_and_the_chain_holds_over_them(tmp_path):
 @given(st.integers(1, 2000))
 @settings(max_examples=cases(60))
 def test_a_line_torn_at_any_byte_is_mended(whole, cut):
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "audit.jsonl")
-        with open(path, "wb") as file:
-            file.write(whole[: max(0, len(whole) - cut)])
+        Path(folder, "audit.jsonl").write_bytes(whole[: max(0, len(whole) - cut)])
         chain = Chain(folder)
         chain.append([{"kind": "start", "t": 1, "torn": chain.torn}])
         found = check(folder)

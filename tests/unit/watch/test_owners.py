@@ -11,6 +11,7 @@ from fairlead.probe.readers.tree import Tree
 from fairlead.watch.onnode.owners import Owners, identity, label
 
 LONG = "8a1c0ad2c8b04be3bcf5b3d1c06a8f0c7b7e3a5d9f6c4b2a1908f7e6d5c4b3a2"
+POD = "kubepods-burstable-pod6b3c5f1e_0d7a_4a30_9c1b_1f2e3d4c5b6a"
 KINDS = [
     # slurm.schedmd.com/cgroup_v2.html: the tree below slurmstepd.scope
     ("0::/system.slice/slurmstepd.scope/job_123/step_0/user/task_0", {"job": "123", "step": "0"}),
@@ -27,8 +28,7 @@ KINDS = [
     (f"12:pids:/docker/{LONG}", {"container": LONG[:12]}),
     (f"0::/machine.slice/libpod-{LONG}.scope/container", {"container": LONG[:12]}),
     (
-        "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod6b3c5f1e_0d7a_4a30_9c1b_1f2e3d4c5b6a.slice/"
-        f"cri-containerd-{LONG}.scope",
+        f"0::/kubepods.slice/kubepods-burstable.slice/{POD}.slice/cri-containerd-{LONG}.scope",
         {"container": LONG[:12], "pod": "6b3c5f1e-0d7a-4a30-9c1b-1f2e3d4c5b6a"},
     ),
     (

@@ -1,4 +1,4 @@
-"""The program as nodes run it: its own process, a tree of sysfs, junk in it, restarts, kills; what it says and keeps."""
+"""The program as nodes run it: its own process, a tree of sysfs, junk in it, restarts, kills; what it keeps."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_killed_outright_it_goes_on_where_it_was_and_knows_what_a_link_ran_at(wa
 def test_a_torn_record_is_cut_off_and_told_at_the_next_start(watch):
     watch.until(lambda now: now["ports"])
     watch.end(signal.SIGKILL)
-    with open(watch.folder / "audit.jsonl", "ab") as file:
+    with (watch.folder / "audit.jsonl").open("ab") as file:
         file.write(b'{"n":1,"prev":"00')
     assert check(str(watch.folder))["torn"] == 17
     watch.start()

@@ -69,6 +69,16 @@ def test_a_link_that_loses_lanes_is_told_until_it_has_them_again():
     assert codes(judge) == []
 
 
+def test_a_network_link_that_loses_its_carrier_is_a_fault_and_one_taken_down_is_told():
+    judge = Judge(settings())
+    for i, (state, is_admin_up) in enumerate([("up", True), ("lowerlayerdown", True), ("down", False), ("up", True)]):
+        judge.step(sample(10 * i, links={"p0": {"operstate": state, "is_admin_up": is_admin_up}}))
+        verdict = {"up": [], "lowerlayerdown": ["fail"], "down": ["warn"]}[state]
+        assert codes(judge) == [("link-down", "p0", v) for v in verdict]
+    judge.step(sample(50, links={"p9": {"operstate": "down", "is_admin_up": True}}))
+    assert codes(judge) == [], "one that never was up, and one that is gone"
+
+
 def test_what_was_known_of_a_link_outlives_a_restart_in_the_same_boot():
     before = Judge(settings())
     before.step(sample(0, {"mlx5_0/1": port()}))

@@ -99,6 +99,7 @@ class Judge:
         holes = self._holes(sample)
         found = [
             *(self.memory.ports(at_s, part_of(sample, "ports")) if "ports" not in holes else ()),
+            *(self.memory.links(at_s, part_of(sample, "links")) if "links" not in holes else ()),
             *self.memory.flapping(at_s),
             *self.memory.erring(at_s),
             *vf_windows(at_s, sample.get("log_s", at_s), self.paths.windows, self.limits),

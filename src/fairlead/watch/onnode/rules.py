@@ -57,6 +57,8 @@ class PortMemory:
         """Port -> the highest rate it had."""
         self.was_active: dict[str, float] = {}
         """Port -> when it was last active."""
+        self.was_up: dict[str, float] = {}
+        """Network link -> when it was last up."""
         self.flaps: dict[str, Window] = {}
         self.grown: dict[tuple[str, str], Window] = {}
 
@@ -89,6 +91,26 @@ class PortMemory:
                 % (at_s - self.was_active[name]), [[SYS_IB, "no " + name.rpartition("/")[0]]],
                 "dmesg | tail; lspci -d 15b3:", down_s=round(at_s - self.was_active[name], 1),
             )  # fmt: skip
+
+    def links(self, at_s: float, links: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """A network link that was up and has no carrier, or was taken down. One that is gone is not told here: virtual
+        functions come and go by their NIC (vf_windows), RDMA devices by `ports`.
+        """
+        for name, link in sorted(links.items()):
+            state = link.get("operstate")
+            if state == "up":
+                self.was_up[name] = at_s
+            elif name in self.was_up and state in ("down", "lowerlayerdown"):
+                has_carrier_to_lose = link.get("is_admin_up", True)
+                yield finding(
+                    "link-down", "fail" if has_carrier_to_lose else "warn", name,
+                    "%s; it was up %.0f s ago" % (
+                        "has no carrier" if has_carrier_to_lose else "was taken down", at_s - self.was_up[name]),
+                    [[LINK_FILES + name + "/operstate", str(state)]],
+                    "ip link show %s; ethtool %s" % (name, name), down_s=round(at_s - self.was_up[name], 1),
+                )  # fmt: skip
+        for name in set(self.was_up) - set(links):
+            del self.was_up[name]
 
     def flap(self, at_s: float, up_s: float, name: str, times: int) -> None:
         """A port or link lost its carrier so many times; just after a boot that is nothing."""
