@@ -24,7 +24,7 @@ def finding(
 ) -> dict[str, Any]:
     """One finding."""
     return {
-        "code": "watch/" + code,
+        "code": code,
         "verdict": verdict,
         "part": part,
         "message": message,
@@ -73,21 +73,21 @@ class PortMemory:
                     self.best[name] = str(rate)
                 elif now is not None and best is not None and now < best:
                     yield finding(
-                        "link-slower", "fail", name, "runs at %s; it ran at %s" % (rate, self.best[name]),
+                        "watch/link-slower", "fail", name, "runs at %s; it ran at %s" % (rate, self.best[name]),
                         [[port_path(name, "rate"), str(rate)]], "reseat or replace the cable, then: rdma link show",
                         value=now, was=best, unit="Gb/s",
                     )  # fmt: skip
             elif isinstance(state, str) and name in self.was_active:
                 since = self.was_active[name]
                 yield finding(
-                    "port-down", "fail", name, "is %s; it was active %.0f s ago" % (state, at_s - since),
+                    "watch/port-down", "fail", name, "is %s; it was active %.0f s ago" % (state, at_s - since),
                     [[port_path(name, "state"), state], [port_path(name, "phys_state"), str(port.get("phys_state"))]],
                     "dmesg | grep %s; check cable and switch port" % name.rpartition("/")[0],
                     down_s=round(at_s - since, 1),
                 )  # fmt: skip
         for name in sorted(set(self.was_active) - set(ports)):
             yield finding(
-                "port-down", "fail", name, "is gone from the kernel's list; it was active %.0f s ago"
+                "watch/port-down", "fail", name, "is gone from the kernel's list; it was active %.0f s ago"
                 % (at_s - self.was_active[name]), [[SYS_IB, "no " + name.rpartition("/")[0]]],
                 "dmesg | tail; lspci -d 15b3:", down_s=round(at_s - self.was_active[name], 1),
             )  # fmt: skip
@@ -103,7 +103,7 @@ class PortMemory:
             elif name in self.was_up and state in ("down", "lowerlayerdown"):
                 has_carrier_to_lose = link.get("is_admin_up", True)
                 yield finding(
-                    "link-down", "fail" if has_carrier_to_lose else "warn", name,
+                    "watch/link-down", "fail" if has_carrier_to_lose else "warn", name,
                     "%s; it was up %.0f s ago" % (
                         "has no carrier" if has_carrier_to_lose else "was taken down", at_s - self.was_up[name]),
                     [[LINK_FILES + name + "/operstate", str(state)]],
@@ -125,7 +125,7 @@ class PortMemory:
                 own = LINK_FILES + name + "/carrier_down_count"
                 where = port_path(name, "counters/link_downed") if "/" in name else own
                 yield finding(
-                    "flapping", "warn", name, "lost its carrier %d times within %.0f h" % (num, window.length_s / 3600),
+                    "watch/flapping", "warn", name, "lost its carrier %d times within %.0f h" % (num, window.length_s / 3600),
                     [[where, "+%d" % num]],
                     "check cable, transceiver and switch port: dmesg | grep -i 'link'", flaps=num,
                 )  # fmt: skip
@@ -150,7 +150,7 @@ class PortMemory:
             if num > rule["limit"]:
                 where = port_path(name, "%s/%s" % (rule["where"], counter))
                 yield finding(
-                    "counter-rate", rule["verdict"], name,
+                    "watch/counter-rate", rule["verdict"], name,
                     "%s grew by %d within %.0f s, more than %g" % (counter, num, rule["window_s"], rule["limit"]),
                     [[where, "+%d" % num]], "watch -d cat " + where, counter=counter, value=num, limit=rule["limit"],
                     window_s=rule["window_s"],
@@ -168,7 +168,7 @@ def slow_path(
         return
     if share < limits["vf_share"]:
         yield finding(
-            "slow-path", "warn", nic,
+            "watch/slow-path", "warn", nic,
             "%.0f %% of its bytes took the virtual function %s, over %.0f s" % (100 * share, vf or "-", seconds),
             [["ethtool -S " + nic, "vf_rx_bytes and vf_tx_bytes: %.3f of all" % share]],
             "dmesg | grep 'Data path'; ip -d link show " + nic, share=round(share, 4), limit=limits["vf_share"],
@@ -186,7 +186,7 @@ def vf_windows(
         event = window.get("event")
         why = "; the platform announced %s" % event if event else "; no scheduled event explains it"
         yield finding(
-            "vf-gone", "fail" if away > limits["vf_return_s"] else "warn", window["nic"],
+            "watch/vf-gone", "fail" if away > limits["vf_return_s"] else "warn", window["nic"],
             "has had no virtual function for %.0f s%s" % (away, why),
             [["/dev/kmsg", "hv_netvsc %s: the VF went at %.3f" % (window["nic"], window["start_s"])]],
             "dmesg | grep hv_netvsc; drain the node if it does not come back", away_s=round(away, 1), event=event or "",
@@ -200,7 +200,7 @@ def bytes_and_owners(
     for name, port in sorted(judged.items()):
         if port["state"] == "unowned" and port["strikes"] >= limits["unowned_windows"]:
             yield finding(
-                "bytes-without-owner", "fail", name,
+                "watch/bytes-without-owner", "fail", name,
                 "moved %d bytes within %.0f s, and nobody held a queue pair or an open context on it"
                 % (port["bytes"], seconds),
                 [[port_path(name, "counters/port_xmit_data, port_rcv_data"), "+%d bytes" % port["bytes"]],
@@ -211,7 +211,7 @@ def bytes_and_owners(
         if port["state"] == "not-allowed" and port["strikes"] >= limits["unowned_windows"]:
             who = ", ".join(sorted({label(owner) for owner in port["by"]})[:4])
             yield finding(
-                "owner-not-allowed", "fail", name,
+                "watch/owner-not-allowed", "fail", name,
                 "moved %d bytes within %.0f s for %s, who may not" % (port["bytes"], seconds, who),
                 [["netlink: rdma resource show", "pid %s" % owner.get("pid", "-")] for owner in port["by"][:4]],
                 "rdma resource show qp; `allowed` in [watch] says who may", bytes=port["bytes"], who=who,
@@ -223,7 +223,7 @@ def scheduled(events: Any) -> Iterator[dict[str, Any]]:
     for event in events if isinstance(events, list) else []:
         kind, status = str(event.get("EventType")), str(event.get("EventStatus"))
         yield finding(
-            "scheduled-event", "warn", str(event.get("EventId"))[:40],
+            "watch/scheduled-event", "warn", str(event.get("EventId"))[:40],
             "the platform has a %s: %s, not before %s" % (kind, status, event.get("NotBefore") or "now"),
             [["http://169.254.169.254/metadata/scheduledevents", kind + " " + status]],
             "drain the node, or approve the event", event=kind, status=status,
@@ -235,7 +235,7 @@ def blind(holes: dict[str, str], looks: dict[str, int], limits: dict[str, float]
     for what, why in sorted(holes.items()):
         if looks.get(what, 0) >= limits["blind_looks"]:
             yield finding(
-                "blind", "unknown", what, "could not be read: " + why, [[what, why]],
+                "watch/blind", "unknown", what, "could not be read: " + why, [[what, why]],
                 "run it as root; see the message", looks=looks[what],
             )  # fmt: skip
 
