@@ -125,7 +125,8 @@ class PortMemory:
                 own = LINK_FILES + name + "/carrier_down_count"
                 where = port_path(name, "counters/link_downed") if "/" in name else own
                 yield finding(
-                    "watch/flapping", "warn", name, "lost its carrier %d times within %.0f h" % (num, window.length_s / 3600),
+                    "watch/flapping", "warn", name,
+                    "lost its carrier %d times within %.0f h" % (num, window.length_s / 3600),
                     [[where, "+%d" % num]],
                     "check cable, transceiver and switch port: dmesg | grep -i 'link'", flaps=num,
                 )  # fmt: skip
