@@ -237,7 +237,7 @@ def blind(holes: dict[str, str], looks: dict[str, int], limits: dict[str, float]
         if looks.get(what, 0) >= limits["blind_looks"]:
             yield finding(
                 "watch/blind", "unknown", what, "could not be read: " + why, [[what, why]],
-                "run it as root; see the message", looks=looks[what],
+                "run it as root; fairlead explain watch/blind", looks=looks[what],
             )  # fmt: skip
 
 
