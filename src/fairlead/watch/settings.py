@@ -105,6 +105,7 @@ def limits(spec: Spec) -> Iterator[Limit]:
             what=f"growth of a port's {counter.where}/{name} within {counter.window_s:g} s",
             judges="fail above" if counter.verdict == "fail" else "warn above",
             value=said.get(name, counter.limit),
+            unit=f"in {counter.window_s:g} s",
             source="the cluster file" if name in said else counter.source,
             key=f"watch.limits.{name}",
             code="watch/counter-rate",

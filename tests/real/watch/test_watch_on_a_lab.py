@@ -22,7 +22,7 @@ FOLDER = "/var/log/fairlead-watch"
 
 
 NO_RDMA = {("watch/blind", node, "qps") for node in ("n0", "n1")}
-"""The machine's kernel has no RDMA, though a lab's hosts show HCAs: that nobody lists their objects is told, as it is."""
+"""The machine's kernel has no RDMA, though a lab's hosts show HCAs: that nobody lists their objects is told."""
 
 
 def fairlead(lab: World, *words: str) -> tuple[int, dict]:
