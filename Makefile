@@ -53,7 +53,7 @@ unit: $(VENV)/ready
 audit: $(VENV)/ready
 	$(PYTHON) -m venv $(VENV)/audit
 	$(VENV)/audit/bin/pip install --quiet pip-audit
-	$(VENV)/audit/bin/pip-audit --skip-editable --path \
+	scripts/audit $(VENV)/audit/bin/pip-audit \
 		$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 
 bench: $(VENV)/ready

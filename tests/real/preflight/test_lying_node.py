@@ -1,0 +1,105 @@
+"""The whole gate on a live lab with a node that lies: what its programs say is altered on its way, the rest is real.
+
+On n2 the pool's Python is a program of this test: it runs the real one, and alters what the probe, the agent and the
+ranks there write, line by line, by the grammar of support/hostile.py. The other nodes know nothing of it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead.base.nodeset import NodeSet
+from support.depth import cases
+from support.injector import FAIRLEAD, World
+from support.trials import world
+
+pytestmark = [pytest.mark.real, pytest.mark.requires("root", "netns", "srv6", "tbf", "nft", "slurm", "torch")]
+
+LIAR, HONEST = "n2", {"n0", "n1", "n3"}
+PYTHON = """#!{real}
+import json, os, random, subprocess, sys
+words = [{real!r}, *sys.argv[1:]]
+share = {share}
+if not share or not any(w in ("fairlead-probe", "fairlead-agent", "fairlead-rank") for w in words):
+    os.execv(words[0], words)
+sys.path.insert(0, {tests!r})
+sys.path.insert(0, {src!r})
+from support.hostile import Liar
+liar, child = Liar({seed}), subprocess.Popen(words, stdout=subprocess.PIPE)
+for line in child.stdout:
+    if liar.draw.random() < share:
+        try:
+            line = liar.json(json.loads(line)) + b"\\n"
+        except ValueError:
+            line = liar.torn(line)
+    try:
+        os.write(1, line)
+    except OSError:
+        break
+os._exit(child.wait() & 127)
+"""
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[World]:
+    with world(gpus=1, planes=2) as made:
+        yield made
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """Where hosts of the lab see it: they have a /tmp of their own."""
+    with tempfile.TemporaryDirectory(dir=sys.prefix, prefix="lying-") as folder:
+        yield Path(folder)
+
+
+def preflight(lab: World, folder: Path, *, share: float, seed: int) -> tuple[int, dict[str, Any], str]:
+    """(exit status, the document, stderr) with a node on which so many lines are lies."""
+    python = folder / "python3"
+    tests = Path(__file__).parents[2]
+    src = Path(sys.modules["fairlead"].__path__[0]).parent
+    real = Path(sys.executable).as_posix()
+    python.write_text(PYTHON.format(real=real, share=share, seed=seed, tests=str(tests), src=str(src)))
+    python.chmod(0o755)
+    text = lab.file.read_text().replace('nodes = "n[0-3]"', 'nodes = "n[0-1,3]"')
+    pool = f'[[pool]]\nname = "odd"\nsize = "lab"\nnodes = "{LIAR}"\ngpus = 1\npython = "{python}"\n'
+    file = folder / "cluster.toml"
+    file.write_text(text.replace("[fabric]", pool + "[fabric]"))
+    words = [*FAIRLEAD, "preflight", "-f", str(file), "--runs", str(folder / "runs"), "--json"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=280)
+    return done.returncode, json.loads(done.stdout), done.stderr
+
+
+def test_with_a_python_of_its_own_that_does_not_lie_all_is_well(lab, place):
+    status, document, said = preflight(lab, place, share=0.0, seed=0)
+    assert status == 0, ([f for f in document["findings"] if f["verdict"] in ("fail", "unknown")], said)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", range(cases(3)))
+def test_a_lying_node_accuses_nobody_and_ends_nothing(lab, place, seed):
+    status, document, said = preflight(lab, place, share=(0.02, 0.2, 1.0)[seed % 3], seed=seed)
+    lab.calm()
+    assert status in (0, 1, 3), said
+    accused = {
+        (f["code"], tuple(f["subject"]["nodes"]))
+        for f in document["findings"]
+        if f["verdict"] == "fail" and f["subject"].get("nodes") and LIAR not in f["subject"]["nodes"]
+    }
+    assert accused == set(), said
+    assert all(set(f["subject"].get("nodes", ())) <= HONEST | {LIAR} for f in document["findings"])
+    assert "cli/bug" not in said
+    assert "Traceback" not in said
+    assert said.replace("\n", "").replace("\t", "").isprintable()
+    (run,) = re.findall(r"^wrote +(\S+)", said, re.MULTILINE) or [str(next((place / "runs").iterdir()))]
+    bad = NodeSet(" ".join((Path(run) / "bad.nodes").read_text().split()).replace(" ", ","))
+    assert set(bad) <= {LIAR}
