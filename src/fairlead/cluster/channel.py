@@ -70,8 +70,10 @@ class Incoming:
 
     def __init__(self, me: int = EVERYONE) -> None:
         self.me = me
-        self.rest = b""
+        self.rest = bytearray()
         """A line without its end, or a segment that is not whole."""
+        self.need = 0
+        """How long `rest` must be before anything can come of it; 0: until a line ends or a segment begins."""
         self.before = b""
         """The beginning of a line that a segment cut in two."""
         self.parts: list[bytes] = []
@@ -80,9 +82,15 @@ class Incoming:
 
     def feed(self, data: bytes) -> list[tuple[str, bytes]]:
         """The messages that `data` completes."""
-        data = self.rest + data if self.rest else data
         out: list[tuple[str, bytes]] = []
-        at = 0
+        if self.rest:  # what comes byte by byte must not be gone through anew with each
+            self.rest += data
+            tail = len(self.rest) - len(data) - len(MARK)
+            is_open = b"\n" not in data and self.rest.find(MARK, max(0, tail)) < 0 and len(self.rest) <= MAX_LINE_BYTES
+            if len(self.rest) < self.need if self.need else is_open:
+                return out
+            data = bytes(self.rest)
+        at = self.need = 0
         while True:
             mark = data.find(MARK, at)
             *lines, rest = (data[at:] if mark < 0 else data[at:mark]).split(b"\n")
@@ -92,36 +100,40 @@ class Incoming:
             if mark < 0:
                 break
             self.before += rest
+            if len(self.before) > MAX_LINE_BYTES:
+                self.line(self.before, out)
+                self.before = b""
             end = self.segment(data, mark, out)
             if end < 0:
                 rest = data[mark:]
+                self.need = SEGMENT.size if len(rest) < SEGMENT.size else -end
                 break
             at = end
         if mark < 0 and len(rest) > MAX_LINE_BYTES:
             self.line(self.before + rest, out)
             self.before = rest = b""
-        self.rest = rest
+        self.rest = bytearray(rest)
         return out
 
     def end(self) -> list[tuple[str, bytes]]:
         """Nothing more comes: a last line without its end is a line too."""
         out: list[tuple[str, bytes]] = []
         if self.before or self.rest:
-            self.line(self.before + self.rest, out)
-        self.before = self.rest = b""
+            self.line(self.before + bytes(self.rest), out)
+        self.before, self.rest, self.need = b"", bytearray(), 0
         return out
 
     def segment(self, data: bytes, at: int, out: list[tuple[str, bytes]]) -> int:
-        """Take the segment that begins at `at`; returns where it ends, -1 while it is not whole."""
+        """Take the segment that begins at `at`; returns where it ends. While it is not whole: minus what it needs."""
         if len(data) < at + SEGMENT.size:
-            return -1
+            return -SEGMENT.size
         _, flags, to, length = SEGMENT.unpack_from(data, at)
         end: int = at + SEGMENT.size + length
         if length > MAX_FRAME_BYTES or data[end : end + 1] not in (b"", b"\n"):
             self.before += data[at : at + len(MARK)]  # somebody's own bytes
             return at + len(MARK)
         if len(data) <= end:
-            return -1
+            return at - end - 1
         if to in (EVERYONE, self.me) or self.me == EVERYONE:
             self.payload(flags, data[at + SEGMENT.size : end], out)
         return end + 1

@@ -51,11 +51,12 @@ class Stream:
         """The next piece."""
         self._head += self._kept.feed(data)
         if self._on_line:
-            *whole, rest = (self._partial + data).split(b"\n")
-            for line in whole:
-                self._on_line(_text(line))
-            self._partial = bytearray(rest)
-            if len(rest) > _MAX_LINE:
+            self._partial += data
+            if b"\n" in data:  # what comes byte by byte must not be gone through anew with each
+                *whole, self._partial = self._partial.split(b"\n")
+                for line in whole:
+                    self._on_line(_text(line))
+            if len(self._partial) > _MAX_LINE:
                 self.flush()
 
     def end(self, tail: bytes) -> None:

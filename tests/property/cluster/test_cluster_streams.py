@@ -7,6 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairlead.cluster.channel import EVERYONE, IS_BEAT, IS_TEXT, MARK, Incoming, segments
 from fairlead.cluster.onnode import END, FRAME, MAGIC, Kept
 from fairlead.cluster.outputs import Stream
 from fairlead.cluster.talk import Frames
@@ -51,3 +52,23 @@ def test_any_cut_gives_the_same_lines(text, cuts):
     stream.flush()
     assert lines == text.removesuffix("\n").split("\n") if text else lines == []
     assert stream.output().text == text
+
+
+SAID = st.lists(
+    st.one_of(
+        st.sampled_from([b"a line\n", b"half ", b"\n", MARK, MARK[:2], b"\0"]),
+        st.tuples(
+            st.binary(max_size=40), st.sampled_from([0, IS_TEXT, IS_BEAT]), st.sampled_from([EVERYONE, 3, 4])
+        ).map(lambda one: b"".join(segments(*one, size=7))),
+    ),
+    max_size=20,
+)
+
+
+@given(SAID, st.lists(st.integers(0, 2000), max_size=40), st.booleans())
+def test_any_cut_gives_the_same_messages(said, cuts, byte_by_byte):
+    data = b"".join(said)
+    whole, cut = Incoming(3), Incoming(3)
+    expected = whole.feed(data) + whole.end()
+    found = pieces(data, cuts) if not byte_by_byte else [data[i : i + 1] for i in range(len(data))]
+    assert [m for piece in found for m in cut.feed(piece)] + cut.end() == expected

@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import time
 import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from fairlead.base.program import Program
+from fairlead.cluster.channel import A_LINE, EVERYONE, IS_BEAT, MARK, MAX_LINE_BYTES, SEGMENT, Incoming, segments
 from fairlead.cluster.engine import Engine
 from fairlead.cluster.local import LocalBackend
 from fairlead.cluster.onnode import END, FRAME, MAGIC
+from fairlead.cluster.outputs import Stream
 from fairlead.cluster.protocol import State
+from fairlead.cluster.talk import Frames
 
 TRUE = (sys.executable, "-c", "print('well')")
 
@@ -108,3 +112,37 @@ async def test_a_node_that_talks_without_end_meets_the_limit(tmp_path):
     assert [r.state for r in results] == [State.DONE, State.TIMEOUT]
     assert len(results[1].stdout.data) < 3 << 20
     assert results[1].duration_s < 15
+
+
+# ---- byte by byte ----------------------------------------------------------------------------------------------------
+
+
+def drip_segment(incoming):
+    incoming.feed(SEGMENT.pack(MARK, 0, EVERYONE, 1 << 20))
+    return incoming
+
+
+@pytest.mark.parametrize(
+    "feed",
+    [
+        pytest.param(lambda: Stream(1 << 20, lambda _: None).feed, id="a line"),
+        pytest.param(lambda: Incoming().feed, id="a line of a program"),
+        pytest.param(lambda: drip_segment(Incoming()).feed, id="a segment"),
+        pytest.param(lambda: Frames().feed, id="noise"),
+    ],
+)
+def test_what_comes_byte_by_byte_costs_what_it_is_long(feed):
+    """Gone through anew with each byte, a line of a megabyte would keep all nodes waiting for minutes."""
+    take, before = feed(), time.process_time()
+    for _ in range(300_000):
+        list(take(b"x") or ())
+    assert time.process_time() - before < 20
+
+
+def test_text_between_segments_is_cut_like_any_line():
+    incoming, num = Incoming(), 0
+    beat = b"x" * 1000 + b"".join(segments(b"alive", IS_BEAT))
+    for _ in range(3000):
+        num += sum(len(text) for kind, text in incoming.feed(beat) if kind == A_LINE)
+        assert len(incoming.before) <= MAX_LINE_BYTES + 1000
+    assert num >= 1_000_000
