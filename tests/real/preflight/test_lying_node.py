@@ -7,7 +7,6 @@ ranks there write, line by line, by the grammar of support/hostile.py. The other
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 import tempfile
@@ -17,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from fairlead.base.nodeset import NodeSet
 from support.depth import cases
 from support.injector import FAIRLEAD, World
 from support.trials import world
@@ -89,7 +87,7 @@ def test_with_a_python_of_its_own_that_does_not_lie_all_is_well(lab, place):
 def test_a_lying_node_accuses_nobody_and_ends_nothing(lab, place, seed):
     status, document, said = preflight(lab, place, share=(0.02, 0.2, 1.0)[seed % 3], seed=seed)
     lab.calm()
-    assert status in (0, 1, 3), said
+    assert status in (0, 3, 4), (said, document)  # 1 would be a bug of ours
     accused = {
         (f["code"], tuple(f["subject"]["nodes"]))
         for f in document["findings"]
@@ -100,6 +98,5 @@ def test_a_lying_node_accuses_nobody_and_ends_nothing(lab, place, seed):
     assert "cli/bug" not in said
     assert "Traceback" not in said
     assert said.replace("\n", "").replace("\t", "").isprintable()
-    (run,) = re.findall(r"^wrote +(\S+)", said, re.MULTILINE) or [str(next((place / "runs").iterdir()))]
-    bad = NodeSet(" ".join((Path(run) / "bad.nodes").read_text().split()).replace(" ", ","))
-    assert set(bad) <= {LIAR}
+    (bad,) = (place / "runs").glob("*/bad.nodes")
+    assert set(bad.read_text().split()) <= {LIAR}
