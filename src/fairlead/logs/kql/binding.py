@@ -70,6 +70,10 @@ SPECIAL = (
 )  # fmt: skip
 
 
+HIDDEN_TABLE = "\0$table"
+"""A column that no name of a query can reach: which table a row of a union is of. It never leaves a query."""
+
+
 class World(Protocol):
     """What expressions need of the query around them."""
 
@@ -195,9 +199,13 @@ class Binder:
                 return found
             if self.world.is_tabular(found):
                 raise wrong(f"`{name}` is a table, and a value is needed here", at, f"toscalar({name} | ...)")
+            made = self.world.called(found, Call(at, name, ()), [])  # one without arguments stands for its value
+            if isinstance(made, Typed):
+                return made
             raise wrong(f"`{name}` is a function", at, f"{name}(...)")
         if name == "$table":
-            return Const(Kind.STRING, self.table)
+            place = self.places.get(HIDDEN_TABLE)
+            return Const(Kind.STRING, self.table) if place is None else Col(Kind.STRING, place, name)
         known = [column.name for column in self.columns] + [n for n, v in self.names.items() if isinstance(v, Typed)]
         raise unknown(f"no column `{name}`", at, did_you_mean(name, known) if known else "")
 

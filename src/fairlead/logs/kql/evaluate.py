@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from fairlead.base.suggest import did_you_mean
 from fairlead.logs.kql import registry
-from fairlead.logs.kql.binding import Binder
+from fairlead.logs.kql.binding import HIDDEN_TABLE, Binder
 from fairlead.logs.kql.kinds import NAMES, Column, Kind
 from fairlead.logs.kql.names import Namer
 from fairlead.logs.kql.parser import parse
@@ -39,6 +39,7 @@ from fairlead.logs.kql.tree import (
     Star,
     Step,
     Unary,
+    mentions,
 )
 from fairlead.logs.kql.typed import Const, Typed, compiled, widen
 
@@ -224,6 +225,7 @@ class Evaluator:
     def piped(self, value: Any, steps: tuple[Step, ...], names: Env, at: Span) -> Relation:
         """A table, and every operator in turn."""
         from fairlead.logs.kql.steps import STEPS
+        from fairlead.logs.kql.steps.rows import chosen
 
         if value is not None and not isinstance(value, Relation):
             if isinstance(value, Closure) and not value.function.parameters:
@@ -231,7 +233,9 @@ class Evaluator:
             if isinstance(value, Typed) or not isinstance(value, Relation):
                 raise wrong("a table is needed before `|`", at)
         current: Any = value
-        for step in steps:
+        for place, step in enumerate(steps):
+            if step.name == "union" and mentions(steps[place + 1 :], "$table") and not step.has.get("withsource"):
+                step = Step(step.at, step.name, {**step.has, "withsource": HIDDEN_TABLE})  # noqa: PLW2901
             try:
                 current = STEPS[step.name](self, current, step, names)
             except Refused as refused:
@@ -243,7 +247,8 @@ class Evaluator:
                 names = ChainMap({step.has["name"]: self.materialized(current, step.at)}, dict(names))
                 current = names[step.has["name"]]
         assert isinstance(current, Relation)
-        return current
+        shown = [i for i, column in enumerate(current.columns) if column.name != HIDDEN_TABLE]
+        return current if len(shown) == len(current.columns) else chosen(self, current, shown, steps[-1])
 
     def relation(self, node: Node, names: Env) -> Relation:
         """A node that must be a table."""
@@ -305,6 +310,10 @@ class Evaluator:
         from fairlead.logs.kql.binding import widened
         from fairlead.logs.kql.typed import widest
 
+        if kind is Kind.INT and value.kind is Kind.LONG:
+            from fairlead.logs.kql.typed import convert
+
+            return convert(value, kind)
         if widest((value.kind, kind)) == kind:
             return widened(value, kind)
         if not accepts(str(kind), value.kind):

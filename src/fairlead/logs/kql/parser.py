@@ -324,6 +324,8 @@ class Parser(Expressions):
             elif self.now.sort == "text":
                 parts.append(str(self.step().value))
             else:
+                if parts and isinstance(parts[-1], tuple):
+                    raise syntax("a column stands behind a text or `*`", self.now.at)
                 name = self.name("a text, a name or `*`")
                 parts.append((name, self.kind_name() if self.take(":") else "string"))
         if not any(isinstance(part, tuple) for part in parts):

@@ -6,7 +6,7 @@ Must not know: types, tables, functions.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from fairlead.logs.kql.kinds import Kind
@@ -110,6 +110,21 @@ class Step(Node):
 
     name: str
     has: Mapping[str, Any] = field(default_factory=dict)
+
+
+def mentions(value: Any, name: str) -> bool:
+    """Whether a name stands anywhere in a part of a tree."""
+    match value:
+        case Name(name=found):
+            return found == name
+        case Node():
+            return any(mentions(getattr(value, part.name), name) for part in fields(value))
+        case Mapping():
+            return any(mentions(item, name) for item in value.values())
+        case tuple() | list():
+            return any(mentions(item, name) for item in value)
+        case _:
+            return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -354,7 +354,7 @@ def set_has_element(kinds: tuple[Kind, ...], items: Any, value: Any) -> bool | N
     return hashable(boxed(value, kinds[1])) in _unique(items)
 
 
-@fn("jaccard_index", "array array -> real")
+@fn("jaccard_index", "array array -> dynamic")
 def jaccard_index(a: Any, b: Any) -> float | None:
     one, two = set(_unique(_list(a))), set(_unique(_list(b)))
     return len(one & two) / len(one | two) if one | two else None

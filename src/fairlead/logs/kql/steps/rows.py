@@ -225,7 +225,13 @@ def sorter(keys: Sequence[tuple[Fn, bool, bool, bool]]) -> Callable[[list[Row]],
 
 def bound_keys(binder: Binder, keys: Sequence[Order]) -> list[tuple[Typed, bool, bool]]:
     """The keys of `sort by`, with kinds."""
-    return [(binder.bind(key.value), key.ascending, key.nulls_first) for key in keys]
+    found = []
+    for key in keys:
+        value = binder.bind(key.value)
+        if value.kind is Kind.DYNAMIC:
+            raise wrong("rows are not sorted by dynamic values", key.value.at, "tostring(...), tolong(...)")
+        found.append((value, key.ascending, key.nulls_first))
+    return found
 
 
 def _keys(bound: Sequence[tuple[Typed, bool, bool]]) -> list[tuple[Fn, bool, bool, bool]]:
