@@ -96,6 +96,8 @@ class Room(NamedTuple):
     """cli/limits.py: functions of the Spec that return the numbers this room judges by, as records.limit.Limit."""
     pages: tuple[str, ...] = ()
     """cli/reference.py: functions that return pages of docs/reference, file name -> Markdown."""
+    node_files: tuple[str, ...] = ()
+    """plan/everything.py: functions of the Spec that return files of a node's image, path on the node -> text."""
 
 
 def rooms() -> Mapping[str, Room]:

@@ -132,6 +132,7 @@ def plan(
         groups=places,
         storage=advice.storage,
         cluster_file=advice.cluster_file,
+        spec=advice.spec,
     )
     changes = apply(write, made.files, force=force) if write else compare(against, made.files)
     return _answer(advice, changes, made.notes, write or against, brief=brief, wrote=write is not None, force=force)

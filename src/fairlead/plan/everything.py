@@ -7,9 +7,11 @@ from typing import Literal
 
 from msgspec import Struct
 
+from fairlead.base.rooms import brought, load
 from fairlead.plan.choice.storage import StorageChoice
 from fairlead.plan.slurm.topology import Groups
 from fairlead.plan.wanted import Planned, Wanted
+from fairlead.spec.model import Spec
 
 Target = Literal["slurm", "kubernetes", "node", "azure", "cyclecloud"]
 TARGETS: tuple[Target, ...] = ("slurm", "kubernetes", "node", "azure", "cyclecloud")
@@ -35,8 +37,11 @@ def plan_files(
     groups: Groups | None = None,
     storage: StorageChoice | None = None,
     cluster_file: str = "",
+    spec: Spec | None = None,
 ) -> Files:
-    """Every file of the targets. Raises UsageError for what cannot be written as asked."""
+    """Every file of the targets, with `spec` those that other rooms have on nodes. Raises UsageError for what cannot be
+    written as asked.
+    """
     chosen, found, notes = set(targets), list[Planned](), list[str]()
     if cluster_file:
         found.append(Planned(path="cluster.toml", text=cluster_file, about="the cluster file of this choice"))
@@ -55,6 +60,7 @@ def plan_files(
         from fairlead.plan.node.files import node_files
 
         found += node_files(wanted)
+        found += _of_rooms(spec) if spec is not None else []
     if "azure" in chosen:
         from fairlead.plan.azure.aks import aks
         from fairlead.plan.azure.vms import scale_sets
@@ -70,3 +76,9 @@ def plan_files(
 
         found += cyclecloud(wanted)
     return Files(files=tuple(found), notes=tuple(notes))
+
+
+def _of_rooms(spec: Spec) -> list[Planned]:
+    """What other rooms have on a node, such as a service of theirs: below node/files, as it lies below /."""
+    found = {path: text for target in brought("node_files") for path, text in load(target)(spec).items()}
+    return [Planned(path=f"node/files{path}", text=text, about=path) for path, text in sorted(found.items())]

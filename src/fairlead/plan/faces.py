@@ -28,8 +28,9 @@ def text_of(
     """For people."""
     parts = [] if brief else [change.diff.rstrip("\n") for change in changes if change.diff]
     parts += [_sizes(advice), _network(advice), _storage(advice), _files(changes, folder, wrote=wrote)]
-    parts += [f"note     {text}" for text in (*advice.choice.notes, *notes)]
-    parts.append(findings_text(findings, paint, passes=True))
+    if said := (*advice.choice.notes, *notes):
+        parts.append("\n".join(f"note     {text}" for text in said))
+    parts += [findings_text(findings, paint), _last(advice)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -82,3 +83,17 @@ def _files(changes: Sequence[Change], folder: Path, *, wrote: bool) -> str:
     rows = [(change.path, word[change.state], f"+{change.added} -{change.removed}", change.about) for change in changes]
     head = f"written below {folder}" if wrote else f"compared with {folder}; nothing is written without --write"
     return f"{head}\n{table(['FILE', '', 'LINES', 'WHAT'], rows)}"
+
+
+def _last(advice: Advice) -> str:
+    """The choice in one line, at the end, where it is seen first."""
+    chosen = advice.choice.chosen
+    if advice.spec is not None and not advice.cluster_file:
+        what = ", ".join(f"{len(pool.nodes)} x {pool.size}" for pool in advice.spec.pools)
+    elif chosen is not None:
+        what = f"{chosen.nodes} x {chosen.size.name}"
+    else:
+        return ""
+    found = advice.storage.chosen if advice.storage else None
+    tier = f"{found.tier.name} of {found.tib:g} TiB" if found else ""
+    return "plan     " + ", ".join(filter(None, (what, advice.network.kind if advice.network else "", tier)))

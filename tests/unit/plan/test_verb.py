@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -152,3 +153,31 @@ def test_lint_answers(said, tmp_path):
     assert (status, document["error"]["code"]) == (2, "plan/no-files")
     status, document = said("--lint", "m", "--size", "Standard_Nothing")
     assert (status, document["error"]["code"]) == (2, "cli/no-size")
+
+
+def test_files_of_other_rooms_are_written_for_nodes(said, tmp_path, monkeypatch):
+    import fairlead
+
+    room = tmp_path / "more" / "guard"
+    room.mkdir(parents=True)
+    (room / "__init__.py").write_text("")
+    (room / "unit.py").write_text(
+        "def files(spec):\n"
+        "    return {'/etc/systemd/system/guard.service': f'[Unit]\\nDescription={spec.cluster.name}\\n'}\n"
+    )
+    (room / "room.py").write_text(
+        "from fairlead.base.rooms import Room\nROOM = Room(node_files=('fairlead.guard.unit:files',))\n"
+    )
+    monkeypatch.setattr(fairlead, "__path__", [*fairlead.__path__, str(tmp_path / "more")])
+    cluster(tmp_path)
+    assert said("--only", "node", "--write", "out")[0] == 0
+    text = (tmp_path / "out/node/files/etc/systemd/system/guard.service").read_text()
+    assert text == "[Unit]\nDescription=train\n"
+
+
+def test_the_example_holds(said):
+    place = Path(__file__).parents[3] / "examples" / "plan"
+    status, document = said("--spec", place / "cluster.toml", "--groups", place / "groups.txt")
+    assert (status, document["verdict"]) == (0, "pass")
+    assert "slurm/topology.conf" in [f["path"] for f in document["files"]]
+    assert document["notes"] == []
