@@ -153,6 +153,15 @@ def test_nodes_that_were_refused_say_nothing_of_how_long_the_others_need():
     assert (node, 6.4 < at_s <= 7.0) == ("n3", True)
 
 
+def test_where_every_node_was_refused_nobody_is_waited_for():
+    fleet = Fleet()
+    fleet.begun.clear()
+    for node in FOUR:
+        fleet.waiting.ended(node, BEGUN, fleet.begun)
+    assert fleet.waiting.left == frozenset()
+    assert fleet.after(2) == {}
+
+
 @pytest.mark.parametrize(
     ("answered_s", "num", "want_s"),
     [

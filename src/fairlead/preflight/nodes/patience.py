@@ -64,7 +64,7 @@ class ProbePatience:
         [14.0, 30.0, 60.0]
         """
         done = sorted(done_s)
-        half = -(-num_nodes // 2)
+        half = max(1, -(-num_nodes // 2))
         if len(done) < half:
             return self.node_limit_s
         return min(self.node_limit_s, max(self.probe_ratio * done[half - 1], more_s + done[0]))
