@@ -20,6 +20,7 @@ import pytest
 from fairlead.base.machine import capability, names
 from support.captures import captures_root
 from support.depth import DEPTH, cases
+from support.kusto import kusto_root
 
 LABS = "FAIRLEAD_TEST_LABS"
 """Where all workers of a run keep their labs, each in a folder of its own."""
@@ -40,11 +41,12 @@ def pytest_configure(config: pytest.Config) -> None:
     # a shell starts background commands with Ctrl-C ignored, and children would inherit that: many tests interrupt them
     signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line(
-        "markers", "requires(*names): capabilities of the machine, by their names in `fairlead doctor`; `captures`"
+        "markers",
+        "requires(*names): capabilities of the machine, by their names in `fairlead doctor`; `captures`, `kusto`",
     )
     if LABS not in os.environ:
         os.environ[LABS] = config.stash[OWN] = tempfile.mkdtemp(prefix="fairlead-tests-")
-    unknown = REQUIRED - {*names(), "captures"}
+    unknown = REQUIRED - {*names(), "captures", "kusto"}
     if unknown:
         raise pytest.UsageError(f"FAIRLEAD_REQUIRE names no capability: {' '.join(sorted(unknown))}")
 
@@ -73,6 +75,9 @@ def _look(name: str) -> tuple[bool, str, str]:
     """Whether a capability is there, what was found, and how to have it."""
     if name == "captures":
         return captures_root() is not None, "no folder of captures", "FAIRLEAD_CAPTURES=FOLDER"
+    if name == "kusto":
+        get = "npm install --prefix FOLDER @kusto/language-service-next; FAIRLEAD_KUSTO=FOLDER"
+        return kusto_root() is not None, "no Kusto language service, or no node", get
     found = capability(name)
     return found.ok, found.detail, found.get
 
