@@ -275,7 +275,14 @@ class Engine(AsyncCluster):
         async def ask(words: Sequence[str]) -> Captured | None:
             return await self.control(words, limit_s=slurmsteps.LIMIT_S)
 
-        return lambda: slurmsteps.places(ask, slurmsteps.name_of(argv), nodes, per_node)
+        async def places() -> list[str]:
+            found = await slurmsteps.places(ask, slurmsteps.name_of(argv), nodes, per_node)
+            if not found:
+                text = "the scheduler does not say which task runs where: what tasks say of it is believed"
+                tell(log, text, level=logging.WARNING, nodes=str(nodes), step=slurmsteps.name_of(argv))
+            return found
+
+        return places
 
     async def control(self, argv: Sequence[str], *, limit_s: float) -> Captured | None:
         """A short command of the scheduler itself, such as `scontrol show node`; None where there is no scheduler."""

@@ -77,6 +77,7 @@ def test_all_well_in_text_files_metrics_and_page(lab, tmp_path):
     run = Path(place)
     assert (run / "good.nodes").read_text().split() == ["n0", "n1", "n2", "n3"]
     assert (run / "bad.nodes").read_text() == ""
+    assert "does not say which task" not in (run / "log.jsonl").read_text()
     ranks = json.loads((run / "ranks.json").read_text())
     assert ranks["backend"] == "tasks"
     starts = [s for s in ranks["lines"] if s["say"] == "start"]

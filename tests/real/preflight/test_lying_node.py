@@ -83,9 +83,12 @@ def test_with_a_python_of_its_own_that_does_not_lie_all_is_well(lab, place):
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("seed", range(cases(3)))
-def test_a_lying_node_accuses_nobody_and_ends_nothing(lab, place, seed):
-    status, document, said = preflight(lab, place, share=(0.02, 0.2, 1.0)[seed % 3], seed=seed)
+@pytest.mark.parametrize("seed", range(cases(1)))
+@pytest.mark.parametrize(
+    "share", [0.2, pytest.param(0.02, marks=pytest.mark.slow), pytest.param(1.0, marks=pytest.mark.slow)]
+)
+def test_a_lying_node_accuses_nobody_and_ends_nothing(lab, place, share, seed):
+    status, document, said = preflight(lab, place, share=share, seed=seed)
     lab.calm()
     assert status in (0, 3, 4), (said, document)  # 1 would be a bug of ours
     accused = {
