@@ -12,6 +12,8 @@ from fairlead.records.finding import Finding
 from fairlead.report.text import Paint, findings_text
 
 _MOST_REJECTED = 12
+_MOST_LINES = 300
+"""Of one file's difference: a whole program that comes along is not read line by line."""
 
 
 def text_of(
@@ -26,12 +28,19 @@ def text_of(
     wrote: bool,
 ) -> str:
     """For people."""
-    parts = [] if brief else [change.diff.rstrip("\n") for change in changes if change.diff]
+    parts = [] if brief else [_shortened(change) for change in changes if change.diff]
     parts += [_sizes(advice), _network(advice), _storage(advice), _files(changes, folder, wrote=wrote)]
     if said := (*advice.choice.notes, *notes):
         parts.append("\n".join(f"note     {text}" for text in said))
     parts += [findings_text(findings, paint), _last(advice)]
     return "\n\n".join(part for part in parts if part)
+
+
+def _shortened(change: Change) -> str:
+    lines = change.diff.rstrip("\n").split("\n")
+    if len(lines) <= _MOST_LINES:
+        return "\n".join(lines)
+    return "\n".join([*lines[:_MOST_LINES], f"... {len(lines) - _MOST_LINES} lines more of {change.path}"])
 
 
 def _sizes(advice: Advice) -> str:

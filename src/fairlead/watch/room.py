@@ -13,4 +13,5 @@ ROOM = Room(
     ),
     tables=(Table("watch", "fairlead.watch.table:Watch", rules="fairlead.watch.table:rules"),),
     limits=("fairlead.watch.settings:limits",),
+    node_files=("fairlead.watch.unit:unit_files",),
 )

@@ -175,6 +175,18 @@ def test_files_of_other_rooms_are_written_for_nodes(said, tmp_path, monkeypatch)
     assert text == "[Unit]\nDescription=train\n"
 
 
+def test_a_long_difference_is_cut_and_the_choice_stands_last(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FAIRLEAD_SPEC", raising=False)
+    cluster(tmp_path, plan="gpus = 32\nparameters_b = 7.0")
+    assert run(["plan"]) == 0
+    text = capsys.readouterr().out
+    assert "+HealthCheckProgram=/etc/slurm/health.sh" in text
+    assert text.rstrip().splitlines()[-1].startswith("plan     4 x Standard_ND96isr_H100_v5, rdma, AMLFS-")
+    runs = text.split("--- /dev/null")
+    assert max(len(part.splitlines()) for part in runs[:-1]) < 320
+
+
 def test_the_example_holds(said):
     place = Path(__file__).parents[3] / "examples" / "plan"
     status, document = said("--spec", place / "cluster.toml", "--groups", place / "groups.txt")
