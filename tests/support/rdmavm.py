@@ -5,7 +5,7 @@ ibv_rc_pingpong, real /sys/class/infiniband. The guest sees this machine's files
 folder. `prepare()` fetches kernel and busybox once (Debian's mirror, 71 MB), into a cache outside the tree; tests use
 the cache where it is there:
 
-    python -m tests.support.rdmavm          prepare, and show that it boots
+    python tests/support/rdmavm.py          prepare, and show that it boots
 """
 
 from __future__ import annotations
