@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,7 +34,7 @@ def query(
     Parameters
     ----------
     kql
-        The query, such as 'print now()'.
+        The query, such as 'print now()'; at a terminal, none of it asks for query after query.
     file
         A file of queries, instead: parted by blank lines, or one JSON text (or {"query": ...}) a line.
     param
@@ -47,6 +48,8 @@ def query(
     rows
         How many rows an answer may have.
     """
+    if not kql and not file and sys.stdin is not None and sys.stdin.isatty():
+        return _prompted(_parameters(param or []), Limits(memory_bytes=memory << 20, answer_rows=rows))
     if bool(kql) == bool(file):
         raise UsageError("cli/usage", "one query, or one --file of them", hint="fairlead logs query 'print 1'")
     parameters = _parameters(param or [])
@@ -57,6 +60,23 @@ def query(
     if found.cut:
         session().note(f"the answer has more than {rows:,} rows: the rest is left out; --rows takes more")
     return Answer(schema="fairlead.query/1", text=lambda: _written(found, format, out, kql), body=document(found))
+
+
+def _prompted(parameters: dict[str, str], limits: Limits) -> Answer:
+    """Query after query, at a terminal."""
+    from fairlead.logs.kql.prompt import ask
+    from fairlead.records.journal import state_place
+
+    def answered(kql: str) -> None:
+        try:
+            session().say(text(answer(kql, limits=limits, parameters=parameters)), session().stdout)
+        except QueryError as error:
+            session().say(str(error))
+        except KeyboardInterrupt:
+            session().say("interrupted")
+
+    ask(answered, state_place() / "kql-history")
+    return Answer(schema="fairlead.query/1", text="")
 
 
 def _parameters(words: list[str]) -> dict[str, str]:

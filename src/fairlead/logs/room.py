@@ -8,5 +8,12 @@ ROOM = Room(
         Verb("logs query", "fairlead.cli.logs:query"),
     ),
     pages=("fairlead.logs.kql.reference:pages",),
-    doctor=(Doctor("chdb", "logs in a store of this machine; Parquet", extra="logs", modules=("chdb", "pyarrow")),),
+    doctor=(
+        Doctor(
+            "chdb",
+            "logs in a store of this machine; Parquet; a prompt",
+            extra="logs",
+            modules=("chdb", "prompt_toolkit", "pyarrow"),
+        ),
+    ),
 )

@@ -65,7 +65,7 @@ def parted(text: str) -> list[str]:
             held.append(line)
             continue
         after = next((later for later in lines[place:] if later.strip()), "")
-        if held and not _open("\n".join(held)) and not after.lstrip().startswith("|"):
+        if held and not is_open("\n".join(held)) and not after.lstrip().startswith("|"):
             found.append("\n".join(held))
             held = []
         elif held:
@@ -75,7 +75,7 @@ def parted(text: str) -> list[str]:
     return [part.strip() for part in found if _says_something(part)]
 
 
-def _open(text: str) -> bool:
+def is_open(text: str) -> bool:
     """Whether a query cannot end here."""
     try:
         made = tokens(text)
