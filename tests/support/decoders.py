@@ -37,6 +37,7 @@ from fairlead.lab.faults import script
 from fairlead.lab.shape import LabShape
 from fairlead.launch.cut import cut
 from fairlead.launch.ears import Ears
+from fairlead.launch.messages import Event, Over, Said
 from fairlead.launch.pending import heard as step_waits
 from fairlead.preflight.pairs.answers import REPORT
 from fairlead.preflight.pairs.facts import PairFacts
@@ -45,6 +46,7 @@ from fairlead.preflight.pairs.limits import DEFAULT
 from fairlead.preflight.ranks import nccl, perftest
 from fairlead.preflight.ranks.facts import RankFacts
 from fairlead.preflight.ranks.judge import judge_ranks
+from fairlead.preflight.ranks.run import keep
 from fairlead.preflight.ranks.said import heard as words_of
 from fairlead.preflight.slurm.scheduler import parse as parse_scontrol
 from fairlead.probe.answer import parse as parse_answer
@@ -133,11 +135,14 @@ def _kernel(data: bytes) -> None:
 
 def _rank(data: bytes) -> None:
     ears, facts = Ears(), RankFacts(nodes=("n0", "n1"), per_node=1, wanted=2, limit_s=9.0, backend="processes")
+    events: list[Event] = []
     for number, line in enumerate(_text(data).split("\n")[:50]):
         with contextlib.suppress(Breach):
             _, said = ears.message(number % 2, line, is_out=True)
             if said is not None:
-                facts.lines.append({**said, "rank": number % 2, "node": f"n{number % 2}", "at_s": 1.0})
+                what, own = said.pop("say"), {"rank": number % 2, "node": f"n{number % 2}"}
+                events.append(Said(**own, at_s=1.0, what=what, fields={k: v for k, v in said.items() if k not in own}))
+    keep(facts, [*events, Over(at_s=2.0, kind="rendezvous", why="x", ranks=(1,))])
     words_of(facts)
     judge_ranks(facts, {})
 

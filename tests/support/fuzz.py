@@ -44,7 +44,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="fl-fuzz-") as corpus:
         for number, seed in enumerate(decoder.seeds):
             (Path(corpus) / str(number)).write_bytes(seed)
-        limits = [f"-runs={asked.runs}", f"-max_total_time={asked.seconds}", f"-max_len={MOST_CHARS}", "-timeout=20"]
+        limits = [f"-runs={asked.runs}", f"-max_total_time={asked.seconds}", f"-max_len={MOST_CHARS}", "-timeout=60"]
         words = [sys.argv[0], *limits, "-rss_limit_mb=3000", "-print_final_stats=1", corpus]
         atheris.Setup(words, one, custom_mutator=mutated)
         atheris.Fuzz()

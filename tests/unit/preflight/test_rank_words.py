@@ -6,6 +6,7 @@ import pytest
 
 from fairlead.base.nodeset import NodeSet
 from fairlead.preflight import text_of
+from fairlead.preflight.ranks.facts import RankFacts
 from fairlead.preflight.ranks.judge import bandwidth, judge_ranks
 from fairlead.preflight.ranks.judge_launch import judge_launch
 from fairlead.preflight.ranks.said import heard
@@ -65,3 +66,17 @@ def test_words_of_older_ranks_are_still_read_and_those_of_newer_ones_left_out():
     said = heard(facts)
     assert set(said.rounds) == set(range(8))
     assert said.garbled == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [{}, {"say": []}, {"say": "failed"}, {"say": "over"}, {"say": "over", "kind": []}, {"say": "phase"},
+     {"say": "store"}, {"say": "failed", "why": 1, "kind": 2, "text": 3}, {"say": "start", "node": []}],
+)  # fmt: skip
+@pytest.mark.parametrize("more", [{}, {"rank": 0}, {"rank": 0, "node": "n0", "at_s": 1.0}])
+def test_lines_that_lack_what_counts_end_no_judging(line, more):
+    """In a run folder, or from a rank that lies: {"say":"phase"} of rank 0 ended the whole verb."""
+    over = {"say": "over", "kind": "rendezvous", "rank": 1, "node": "n1", "at_s": 2.0}
+    for lines in ([line | more], [line | more, over]):
+        facts = RankFacts(nodes=("n0", "n1"), per_node=1, wanted=2, limit_s=9.0, backend="tasks", lines=lines)
+        judge_ranks(facts, {})

@@ -27,6 +27,8 @@ _STATES = {
     "stuck": ("D", "is stuck in the kernel", "cat /proc/PID/stack as root; dmesg -T: a file system or a driver hangs"),
 }
 
+_WORDS = {"failed": ("why", "kind", "text"), "over": ("kind",), "phase": ("phase",)}
+
 
 def judge_cut(facts: RankFacts) -> list[Finding]:
     """A step that the scheduler ended itself: the nodes it lays that to, else nobody; empty where it did not."""
@@ -60,11 +62,11 @@ def judge_cut(facts: RankFacts) -> list[Finding]:
 
 def judge_start(facts: RankFacts) -> list[Finding]:
     """Findings that explain why the group did not come to its work; empty where it did, or others explain it better."""
-    failed = [s for s in facts.lines if s["say"] == "failed"]
+    failed = _whole(facts, "failed")
     if failed:
         return list(_could_not(facts, failed))
     nodes = dict(enumerate(nodes_by_rank(facts)))
-    over = [{**s, "node": nodes.get(s["rank"], s["node"])} for s in facts.lines if s["say"] == "over"]
+    over = [{**s, "node": nodes.get(s["rank"], s["node"])} for s in _whole(facts, "over")]
     if not over:
         return []
     if over[0]["kind"] in _STATES:
@@ -75,8 +77,8 @@ def judge_start(facts: RankFacts) -> list[Finding]:
 
 
 def _could_not(facts: RankFacts, failed: Sequence[Said]) -> Iterator[Finding]:
-    pythons = {s["node"]: str(s.get("executable") or "python3") for s in facts.lines if s["say"] == "start"}
-    well = {s["node"] for s in facts.lines if s["say"] == "torch"} - {s["node"] for s in failed}
+    pythons = {s["node"]: str(s.get("executable") or "python3") for s in _whole(facts, "start")}
+    well = {s["node"] for s in _whole(facts, "torch")} - {s["node"] for s in failed}
     alike: defaultdict[tuple[str, str], list[Said]] = defaultdict(list)
     for said in failed:
         alike[str(said["why"]), str(said["text"])].append(said)
@@ -115,9 +117,16 @@ def is_set(text: str) -> bool:
         return False
 
 
+def _whole(facts: RankFacts, what: str) -> list[Said]:
+    """Lines of one kind; one that lacks a word that counts here, or has something else in its place, says nothing."""
+    words = ("node", *_WORDS.get(what, ()))
+    found = [s for s in facts.lines if s.get("say") == what and type(s.get("rank")) is int]
+    return [s for s in found if all(isinstance(s.get(word), str) for word in words)]
+
+
 def _place(facts: RankFacts, rank: int) -> str:
     """The last phase a rank entered."""
-    return next((s["phase"] for s in reversed(facts.lines) if s["rank"] == rank and s["say"] == "phase"), "start")
+    return next((s["phase"] for s in reversed(_whole(facts, "phase")) if s["rank"] == rank), "start")
 
 
 def _unwell(facts: RankFacts, said: Said) -> Finding:
@@ -137,16 +146,17 @@ def _unwell(facts: RankFacts, said: Said) -> Finding:
 def _not_there(facts: RankFacts, over: Sequence[Said]) -> Iterator[Finding]:
     """Ranks that tried to reach rank 0's store and did not; where most nodes fail, it is rank 0's that is odd."""
     missing = sorted({s["node"] for s in over})
-    store = next((s for s in facts.lines if s["say"] == "store"), None)
+    store = next(iter(_whole(facts, "store")), None)
     if store is None:
         return  # rank 0 never opened it: it is late itself
-    where = f"{store['host']} port {store['port']} on {store['node']}"
+    at = f"{store.get('host') or store['node']} {store.get('port')}"
+    where = f"{at.replace(' ', ' port ')} on {store['node']}"
     # the node of the store reaches itself, and is no witness that others can
     there = [name for name in facts.nodes if name not in (*missing, store["node"])]
     more: dict[str, Any] = {
         "code": "preflight/no-rendezvous",
         "evidence": (Evidence("the group was stopped", facts.broken),),
-        "remedy": f"from the node, while ranks run: nc -vz {store['host']} {store['port']}; look for a firewall",
+        "remedy": f"from the node, while ranks run: nc -vz {at}; look for a firewall",
     }
     if len(missing) >= len(there):
         yield Finding(

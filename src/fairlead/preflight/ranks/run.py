@@ -140,7 +140,8 @@ def keep(facts: RankFacts, events: Iterable[Event], note: Callable[[str], object
                     note(f"ranks: {event.phase}")
                 if event.what == "missing":
                     note(f"ranks: {event.fields.get('num')} not yet at the rendezvous: {event.fields.get('ranks')}")
-                facts.lines.append(_line(event.what, event, **event.fields))
+                if event.what != "over":  # the launcher's own word
+                    facts.lines.append(_line(event.what, event, **event.fields))
                 facts.waiting = None
             case Beat():
                 facts.beats[event.rank] = _line("beat", event, **({"state": event.state} if event.state else {}))
@@ -173,7 +174,7 @@ def _line(what: str, event: Said | Beat | CannotStart, **fields: Any) -> dict[st
 def _place(facts: RankFacts) -> str:
     """The phase rank 0 is in."""
     said = next((s for s in reversed(facts.lines) if s["rank"] == 0 and s["say"] == "phase"), None)
-    return str(said["phase"]) if said else ""
+    return str(said.get("phase", "")) if said else ""
 
 
 def _node(facts: RankFacts, rank: int) -> str:

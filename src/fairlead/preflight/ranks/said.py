@@ -287,7 +287,7 @@ class Heard:
         rank, facts = raw.get("rank"), self.facts
         if not isinstance(rank, int) or not 0 <= rank < max(facts.wanted, len(self.nodes)):
             return {**raw, "rank": None, "node": ""}
-        if facts.backend == "tasks" and raw.get("node") in self.known:
+        if facts.backend == "tasks" and str(raw.get("node")) in self.known:
             return dict(raw)
         return {**raw, "node": self.node_of(rank)}
 
