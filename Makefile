@@ -4,6 +4,7 @@
 #   make test       lint, types, layers, tests                (about what CI runs)
 #   make again      the tests that failed last, one by one
 #   make test-all   the slow suites too
+#   make kube       build a Kubernetes for the tests that ask a real API server (minutes, once a machine)
 #   make audit      known holes in the packages of this environment (asks the advisory databases)
 #   make bench      every figure in docs/benchmarks, measured again
 
@@ -23,7 +24,7 @@ DEBIAN := python3-venv iproute2 nftables slurm-wlm munge openssh-client openssh-
 WORKERS ?= 4
 PYTEST  := $(BIN)/python -m pytest -n $(WORKERS)
 
-.PHONY: bringup test again test-all lint unit audit bench docs packages clean
+.PHONY: bringup test again test-all kube lint unit audit bench docs packages clean
 
 bringup: $(VENV)/ready
 	$(BIN)/fairlead bringup
@@ -38,6 +39,10 @@ again: $(VENV)/ready
 test-all: export FAIRLEAD_DEPTH ?= 5
 test-all: lint $(VENV)/ready
 	$(PYTEST)
+
+# a real Kubernetes for the tests that use one where it is: built from Debian's source into the user's cache, in minutes
+kube: $(VENV)/ready
+	$(BIN)/python tests/support/kube/build.py
 
 lint: $(VENV)/ready
 	$(BIN)/ruff format --check .

@@ -10,7 +10,7 @@ import os
 import signal
 import tempfile
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import hypothesis
 import pytest
 
 from fairlead.base.machine import capability, names
+from support import kube
 from support.captures import captures_root
 from support.depth import DEPTH, cases
 from support.kusto import kusto_root
@@ -25,6 +26,17 @@ from support.kusto import kusto_root
 LABS = "FAIRLEAD_TEST_LABS"
 """Where all workers of a run keep their labs, each in a folder of its own."""
 OWN = pytest.StashKey[str]()
+
+_OURS: dict[str, tuple[Callable[[], tuple[bool, str]], str]] = {
+    "captures": (lambda: (captures_root() is not None, "no folder of captures"), "FAIRLEAD_CAPTURES=FOLDER"),
+    "kusto": (
+        lambda: (kusto_root() is not None, "no Kusto language service, or no node"),
+        "npm install --prefix FOLDER @kusto/language-service-next; FAIRLEAD_KUSTO=FOLDER",
+    ),
+    "kube": (kube.look, "make kube"),
+    "kubelet": (kube.look_for_node, "make kube, as root, where cgroups are of version 1"),
+}
+"""What only tests use: how it is looked for, and how to have it."""
 
 REQUIRED = set(os.environ.get("FAIRLEAD_REQUIRE", "").split())
 
@@ -42,11 +54,11 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line(
         "markers",
-        "requires(*names): capabilities of the machine, by their names in `fairlead doctor`; `captures`, `kusto`",
+        f"requires(*names): capabilities of the machine, by their names in `fairlead doctor`; {', '.join(_OURS)}",
     )
     if LABS not in os.environ:
         os.environ[LABS] = config.stash[OWN] = tempfile.mkdtemp(prefix="fairlead-tests-")
-    unknown = REQUIRED - {*names(), "captures", "kusto"}
+    unknown = REQUIRED - {*names(), *_OURS}
     if unknown:
         raise pytest.UsageError(f"FAIRLEAD_REQUIRE names no capability: {' '.join(sorted(unknown))}")
 
@@ -73,11 +85,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def _look(name: str) -> tuple[bool, str, str]:
     """Whether a capability is there, what was found, and how to have it."""
-    if name == "captures":
-        return captures_root() is not None, "no folder of captures", "FAIRLEAD_CAPTURES=FOLDER"
-    if name == "kusto":
-        get = "npm install --prefix FOLDER @kusto/language-service-next; FAIRLEAD_KUSTO=FOLDER"
-        return kusto_root() is not None, "no Kusto language service, or no node", get
+    if name in _OURS:
+        look, get = _OURS[name]
+        return *look(), get
     found = capability(name)
     return found.ok, found.detail, found.get
 
@@ -117,9 +127,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """A full run skips nothing, for whatever reason a test may give: but captures, which a clone does not have."""
+    """A full run skips nothing, for whatever reason a test may give: but what only tests use and it did not ask for."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     skipped = reporter.stats.get("skipped", []) if reporter else []
-    counted = [r for r in skipped if "captures" in REQUIRED or "needs captures:" not in str(r.longrepr)]
+    let_go = [f"needs {name}:" for name in _OURS if name not in REQUIRED]
+    counted = [r for r in skipped if not any(why in str(r.longrepr) for why in let_go)]
     if REQUIRED and counted and exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -1,45 +1,31 @@
 """Manifests against schemas that others wrote.
 
 Kubernetes' own kinds: the package kubernetes-validate, which holds the API server's schemas of each release; strict, so
-that a key that no schema knows is refused. Kinds of operators: their CustomResourceDefinitions, where a folder of them
-is at hand (FAIRLEAD_CRDS, or shared/crds beside the repository); objects are closed, as a server prunes what it does
-not know.
+that a key that no schema knows is refused. Kinds of operators: the CustomResourceDefinitions of support.kube.crds;
+objects are closed, as a server prunes what it does not know. A real API server is asked in tests/real/kube.
 """
 
 from __future__ import annotations
 
 import functools
-import os
-from pathlib import Path
 
 import jsonschema
 import kubernetes_validate
-import yaml
 
-ROOT = Path(__file__).parents[2]
+from support.kube.crds import definitions
+
 VERSION = "1.34"
 """The first with resource.k8s.io/v1; the oldest that AKS's managed GPU pools and DRANET's examples ask for."""
-
-
-def crd_folder() -> Path | None:
-    """Where CustomResourceDefinitions lie."""
-    places = [Path(os.environ["FAIRLEAD_CRDS"])] if "FAIRLEAD_CRDS" in os.environ else []
-    places += [ROOT / "shared" / "crds", ROOT.parent / "shared" / "crds"]
-    return next((place for place in places if place.is_dir()), None)
 
 
 @functools.cache
 def crds() -> dict[tuple[str, str], dict]:
     """(apiVersion, kind) -> a closed JSON schema."""
     found: dict[tuple[str, str], dict] = {}
-    folder = crd_folder()
-    for file in sorted(folder.glob("*.yaml")) if folder else ():
-        for made in yaml.safe_load_all(file.read_text("utf-8")):
-            if made and made["kind"] == "CustomResourceDefinition":
-                spec = made["spec"]
-                for version in spec["versions"]:
-                    key = (f"{spec['group']}/{version['name']}", spec["names"]["kind"])
-                    found[key] = _closed(version["schema"]["openAPIV3Schema"], at_top=True)
+    for spec in (made["spec"] for made in definitions()):
+        for version in spec["versions"]:
+            key = (f"{spec['group']}/{version['name']}", spec["names"]["kind"])
+            found[key] = _closed(version["schema"]["openAPIV3Schema"], at_top=True)
     return found
 
 
@@ -49,8 +35,8 @@ def is_core(made: dict) -> bool:
     return "." not in group or (group.endswith(".k8s.io") and not group.endswith("k8s-sigs.io"))
 
 
-def problems_of(made: dict) -> list[str]:
-    """What is wrong with an object; raises LookupError where nobody has a schema of its kind."""
+def problems_of(made: dict, release: str = VERSION) -> list[str]:
+    """What is wrong with an object in a release; raises LookupError where nobody has a schema of its kind."""
     key = (made["apiVersion"], made["kind"])
     if not is_core(made):
         schema = crds().get(key)
@@ -59,7 +45,7 @@ def problems_of(made: dict) -> list[str]:
         checker = jsonschema.Draft202012Validator(schema)
         return [f"{e.json_path}: {e.message}" for e in checker.iter_errors(made)]
     try:
-        kubernetes_validate.validate(made, VERSION, strict=True)
+        kubernetes_validate.validate(made, release, strict=True)
     except kubernetes_validate.ValidationError as error:
         return [f"{'.'.join(map(str, error.path))}: {error.message}"]
     return []
