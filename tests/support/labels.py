@@ -38,8 +38,26 @@ CODES: dict[str, tuple[str, ...]] = {
     "temperature": ("gpu/temperature",),
     "kernel": ("host/kernel-faults", "ib/kernel-messages"),
     "netdev": ("net/",),
+    "flap": ("ib/flaps",),
+    "same subnet": ("net/same-subnet",),
+    "vf lost": ("net/vf-lost",),
+    "vf": ("net/vf",),
+    "revocation": ("net/revocations",),
+    "data path": ("net/data-path",),
+    "unmanaged": ("net/vf-managed", "net/vf-rules"),
+    "driver": ("net/no-driver", "net/vf-drivers"),
 }
 """A label's word for a fact -> the beginnings of the codes that tell it."""
+
+
+OF_A_LOG = ("flap", "vf lost", "revocation", "data path")
+"""Facts that a log alone can tell."""
+
+
+def with_log() -> list[str]:
+    """Cases that have a log of their own."""
+    root = captures_root()
+    return [name for name in names() if root is not None and (root / name / "log.txt").is_file()]
 
 
 def names() -> list[str]:
@@ -58,6 +76,16 @@ class Case:
     @property
     def expect(self) -> dict[str, Any]:
         return dict(self.label["expect"])
+
+    @property
+    def audited(self) -> dict[str, Any]:
+        """What an audit must tell: the label of a probe, and what only an audit can know."""
+        found = self.expect
+        more = found.get("audit", {})
+        found["any"] = [*found.get("any", ()), *more.get("any", ())]
+        if "must_not_warn" in more:
+            found["must_not_warn"] = more["must_not_warn"]
+        return found
 
     def lay_out(self, root: Path) -> Path:
         """The case's tree below a folder: that of the case it lies over first, then its own, then its log."""
@@ -129,6 +157,30 @@ def wrongs(findings: Iterable[dict[str, Any]], expect: dict[str, Any]) -> list[s
         if expect.get(f"must_not_{verdict}") and not expect.get(verdict):
             out += [f"must not {verdict}: {f['code']}" for f in told if f["verdict"] == verdict]
     return out + _unseen(list(findings), expect)
+
+
+def paths_wrong(paths: dict[str, dict[str, Any]], expect: dict[str, Any]) -> list[str]:
+    """What is wrong with each NIC's path and with the windows without a VF, by a label's `audit`."""
+    label, nics = expect.get("audit", {}), next(iter(paths.values()), {})
+    out = []
+    for nic, path in label.get("final", {}).items():
+        if nics.get(nic, {}).get("path") != path:
+            out.append(f"{nic} ends on {nics.get(nic, {}).get('path')}, not on {path}")
+    out += [f"{nic} has a path, by no label" for nic in nics if "final" in label and nic not in label["final"]]
+    if "revocation" not in label:
+        return out
+    found = [w for row in nics.values() for w in row["windows"]]
+    wanted, tolerance = label["revocation"]["windows"], label["revocation"].get("tol_s", 1.0)
+    if len(found) != label["revocation"]["count"]:
+        return [*out, f"{len(found)} windows, not {label['revocation']['count']}"]
+    for mine, theirs in zip(found, wanted, strict=True):
+        for key in ("start_s", "duration_s"):
+            a, b = mine[key], theirs[key]
+            if (a is None) != (b is None) or (a is not None and abs(a - b) > tolerance):
+                out.append(f"{key} is {a}, not {b}")
+        if mine["nic"] != theirs["nic"]:
+            out.append(f"a window of {mine['nic']}, not of {theirs['nic']}")
+    return out
 
 
 def _unseen(findings: list[dict[str, Any]], expect: dict[str, Any]) -> list[str]:

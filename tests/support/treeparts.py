@@ -384,7 +384,7 @@ def netdev(
         ("mtu", mtu),
         ("operstate", operstate),
         ("carrier_changes", 2),
-        ("flags", "0x1003"),
+        ("flags", "0x1803" if master else "0x1003"),
         ("type", kind),
         ("speed", speed),
     ):
@@ -522,6 +522,8 @@ def hca(
         ("excessive_buffer_overrun_errors", 0),
     ):
         m.put(f"{port}/counters/{name_}", f"{value}\n")
+    for name_ in ("packet_seq_err", "out_of_sequence", "local_ack_timeout_err", "rnr_nak_retry_err"):
+        m.put(f"{port}/hw_counters/{name_}", "0\n")
 
 
 def nvidia(

@@ -17,6 +17,7 @@ from fairlead.checks.fleet import judge_fleet
 from fairlead.checks.holes import broken, not_allowed, unread
 from fairlead.checks.node import Node, Outcome, skip
 from fairlead.checks.scopes import CONDITIONS, SCOPES
+from fairlead.checks.skews import SKEWS, Skew
 from fairlead.checks.spare import judge_spare
 from fairlead.checks.waive import apply_waivers
 from fairlead.records.facts import Facts, NodeFacts, Unread
@@ -29,8 +30,15 @@ MAX_TIME_NS = 1 << 62
 """The year 2116; a clock that says more is not believed."""
 
 
-def judge(facts: Sequence[NodeFacts], spec: Spec, *, today: dt.date | None = None) -> list[Finding]:
-    """Everything that can be said of these nodes, each by itself and all together.
+def judge(
+    facts: Sequence[NodeFacts],
+    spec: Spec,
+    *,
+    today: dt.date | None = None,
+    checks: Iterable[Check] = CATALOG,
+    skews: Sequence[Skew] = SKEWS,
+) -> list[Finding]:
+    """Everything that can be said of these nodes, each by itself and all together, by the catalogue or by other checks.
 
     `today` decides which waivers still apply; left out, it is the day by the median of the nodes' own clocks, so that
     old facts are judged as of their day.
@@ -41,8 +49,8 @@ def judge(facts: Sequence[NodeFacts], spec: Spec, *, today: dt.date | None = Non
     nodes = [Node(Facts(record), expects.get(pool_of.get(record.node, ""), stranger)) for record in facts]
     findings: list[Finding] = []
     for node in nodes:
-        findings += judge_node(node)
-    findings = name_absent([*judge_spare(findings, nodes), *judge_fleet(nodes)], nodes)
+        findings += judge_node(node, checks)
+    findings = name_absent([*judge_spare(findings, nodes), *judge_fleet(nodes, skews)], nodes)
     return apply_waivers(findings, spec.waivers, today or day_of(facts))
 
 

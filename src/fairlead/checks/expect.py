@@ -80,6 +80,43 @@ DEFAULTS: Mapping[str, Default] = {
     "event_window_min": Default(
         720, "min", "how far ahead an event that the platform has scheduled for a node counts", "a job of half a day"
     ),
+    "vf_return_s": Default(
+        600,
+        "s",
+        "how long a virtual function may be away while its host is serviced",
+        "about 30 s, at times minutes (Azure documentation, accelerated-networking-how-it-works)",
+    ),
+    "max_revocation_s": Default(
+        300,
+        "s",
+        "longest that a virtual function may have been away and come back without a warning",
+        "about 30 s, at times minutes (Azure documentation, accelerated-networking-how-it-works)",
+    ),
+    "max_revocations_per_day": Default(
+        2,
+        "revocations in 24 h",
+        "how often a host may take a virtual function before that is a warning",
+        "several times a year (Azure documentation); a case of one in one to two days was reported as trouble",
+    ),
+    "min_vf_share_pct": Default(
+        95,
+        "%",
+        "share of a NIC's bytes since the start that went by its virtual function",
+        "only first packets, broadcasts and multicasts take the other path (Azure documentation)",
+    ),
+    "max_vf_drop_pct": Default(0.1, "%", "packets dropped on their way to a virtual function", "fairlead"),
+    "min_nic_channels": Default(
+        8,
+        "channels",
+        "channels a synthetic NIC should use, where it has as many and the machine as many processors",
+        "linux drivers/net/hyperv: VRSS_CHANNEL_DEFAULT, 8 until 2023 and 16 since",
+    ),
+    "flaps_per_day": Default(
+        5,
+        "losses in 24 h",
+        "how often an InfiniBand link may lose its carrier",
+        "AzureHPC node health checks (check_IB_link_flapping)",
+    ),
     "max_zombies": Default(19, "processes", "zombies: a few are normal where shells run jobs", "fairlead"),
 }
 """Limits that hold where the cluster file names no other with `[[expect]]`."""

@@ -23,7 +23,7 @@ from fairlead.records.finding import Evidence, Finding, Subject
 from fairlead.records.verdict import Verdict
 
 
-def judge_fleet(nodes: Sequence[Node]) -> list[Finding]:
+def judge_fleet(nodes: Sequence[Node], skews: Sequence[Skew] = SKEWS) -> list[Finding]:
     """Everything that only shows when nodes are held side by side, pool by pool."""
     pools: dict[str, list[Node]] = defaultdict(list)
     for node in nodes:
@@ -31,7 +31,7 @@ def judge_fleet(nodes: Sequence[Node]) -> list[Finding]:
     findings: list[Finding] = []
     for members in pools.values():
         if len(members) > 1:
-            for skew in SKEWS:
+            for skew in skews:
                 findings += _judge(skew, members)
     return findings + (_same_gpu(nodes) + _clocks(nodes) if len(nodes) > 1 else [])
 

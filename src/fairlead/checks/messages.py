@@ -88,7 +88,7 @@ Line = Sequence[Any]
 
 def judge_messages(n: Node, code: str) -> Outcome:
     """The worst of a check's patterns over the messages kept, with how often and the latest line."""
-    if _is_inside(n):
+    if is_inside(n):
         return skip(SHARED)
     told = _told(n, code)
     if not told.said:
@@ -145,7 +145,7 @@ number say nothing of a reset: there an Xid counts until the next boot."""
 
 def judge_xids(n: Node) -> Outcome:
     """Xids since boot or since that GPU's reset, worst first. Those an application causes are no fault of the node."""
-    if _is_inside(n):
+    if is_inside(n):
         return skip(SHARED)
     counts: Counter[tuple[int, str]] = Counter()
     means: dict[tuple[int, str], Xid] = {}
@@ -178,7 +178,7 @@ def judge_xids(n: Node) -> Outcome:
     return (bad if is_fatal else warn)("; ".join(said), line=last or told.last, xids=sorted({x for x, _ in counts}))
 
 
-def _is_inside(n: Node) -> bool:
+def is_inside(n: Node) -> bool:
     """Whether other nodes may share the kernel, so that its messages single out none of them."""
     return bool(n.get_or("first", OWN_KERNEL, "host.pid_namespace") == "inner")
 

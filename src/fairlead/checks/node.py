@@ -75,6 +75,10 @@ class Node:
         except Unread:
             return None
 
+    def show(self, path: str, text: str) -> None:
+        """What of a long fact is the evidence: the line of a log that decided."""
+        self.facts.read[tuple(path.split("."))] = text
+
     def hole(self, path: str, *keys: str) -> Unread | None:
         """Why a fact could not be read, where that is evidence itself: a tool that says what is broken."""
         try:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from fairlead.checks.catalog import CATALOG
+from fairlead.checks.audits import AUDITS
+from fairlead.checks.catalog import CATALOG, Check
 from fairlead.checks.expect import DEFAULTS
 from fairlead.checks.messages import patterns, xids
-from fairlead.checks.skews import SKEWS
+from fairlead.checks.skews import AUDIT_SKEWS, SKEWS
 from fairlead.records.codes import explanations
 
 _MADE = "<!-- made by `make docs`; do not edit -->"
@@ -26,7 +27,7 @@ other. A site changes a number with `[[expect]]`, lives with a finding for a whi
 check off with a waiver on `all` nodes, all in the [cluster file](cluster-file.md).
 
 The ids are those of the check list fairlead was made from: H host, U GPU, I InfiniBand and RDMA, S launch and
-settings, F fabric membership."""
+settings, F fabric membership, A accelerated networking."""
 
 _PORTS = """\
 Which RDMA ports count, in this order: the devices named by `[[expect]] fact = "hcas"`; those NCCL_IB_HCA lets through
@@ -35,9 +36,13 @@ without ports that are switched off, as long as enough others remain, and withou
 end) where exactly enough have a right one; where they do not remain, all of them, so that
 the one that is off is named. A device without a network interface counts like any other."""
 
+_AUDITS = """\
+What a guest can know of the network it really has. A node with one of these still computes, so the gate before a job
+does not ask them; `fairlead audit` asks them beside those above. The [check list](check-list.md) has all ids."""
+
 _FLEET = """\
 Compared within a pool. Nodes are folded by value; the odd ones are named against the majority, and where no value has
-one, every side is named in a warning."""
+one, every side is named in a warning. The last two are compared by `fairlead audit` alone."""
 
 
 def pages() -> dict[str, str]:
@@ -47,8 +52,8 @@ def pages() -> dict[str, str]:
 
 def page() -> str:
     """docs/reference/checks.md."""
-    nodes = ((*_said(c.code), c.severity, c.scope, c.when, ", ".join(c.needs), ", ".join(c.reads)) for c in CATALOG)
-    fleet = ((*_said(s.code)[:2], s.what, s.severity, s.when, s.without) for s in SKEWS)
+    head = ("code", "id", "means", "at worst", "asked about", "applies to", "needs", "reads")
+    fleet = ((*_said(s.code)[:2], s.what, s.severity, s.when, s.without) for s in (*SKEWS, *AUDIT_SKEWS))
     others = map(_said, ("gpu/shared", "host/clock-skew"))
     limits = ((f"`{name}`", f"{d.value:g} {d.unit}", d.what, d.source) for name, d in DEFAULTS.items())
     lines = (
@@ -61,8 +66,11 @@ def page() -> str:
         _MADE,
         _HEAD,
         "## One node",
-        _table(("code", "id", "means", "at worst", "asked about", "applies to", "needs", "reads"), nodes),
+        _table(head, map(_line, CATALOG)),
         _PORTS,
+        "## One node, by `fairlead audit`",
+        _AUDITS,
+        _table(head, map(_line, AUDITS)),
         "## Nodes side by side",
         _FLEET,
         _table(("code", "id", "must be equal", "the odd ones", "applies to", "only without a number for"), fleet),
@@ -76,6 +84,10 @@ def page() -> str:
         _table(("Xid", "means", "verdict"), numbers),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _line(c: Check) -> Sequence[object]:
+    return (*_said(c.code), c.severity, c.scope, c.when, ", ".join(c.needs), ", ".join(c.reads))
 
 
 def _said(code: str) -> tuple[str, str, str]:

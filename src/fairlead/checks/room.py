@@ -2,4 +2,7 @@
 
 from fairlead.base.rooms import Room
 
-ROOM = Room(limits=("fairlead.checks.limits:limits",), pages=("fairlead.checks.reference:pages",))
+ROOM = Room(
+    limits=("fairlead.checks.limits:limits",),
+    pages=("fairlead.checks.reference:pages", "fairlead.checks.listpage:pages"),
+)

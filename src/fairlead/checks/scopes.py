@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fairlead.checks.hcas import Ports, choose
 from fairlead.checks.node import Node
-from fairlead.checks.rules import gpu, host, ib
+from fairlead.checks.rules import accel, gpu, guest, host, ib, net, slurm
 from fairlead.records.facts import Unread
 from fairlead.records.finding import SubjectKind
 
@@ -42,6 +42,13 @@ SCOPES: Mapping[str, Scope] = {
     "InfiniBand function": Scope("device", _listed(ib.functions)),
     "mount": Scope("device", _listed(host.mounts)),
     "remote mount": Scope("device", _listed(host.remote_mounts)),
+    "bond": Scope("device", _listed(net.bonds)),
+    "synthetic NIC": Scope("device", accel.synthetic),
+    "VF": Scope("device", accel.functions),
+    "NIC of the log": Scope("device", accel.log_nics),
+    "Ethernet function": Scope("device", _listed(accel.ethernet_functions)),
+    "link that flaps": Scope("device", guest.flapping),
+    "RDMA device of the guest's NIC": Scope("device", guest.guest_devices),
 }
 
 
@@ -86,6 +93,24 @@ def _imds(n: Node) -> str:
     return "the metadata service was not asked" if found is None else ""
 
 
+def _netvsc(n: Node) -> str:
+    return "" if accel.is_accelerated(n) else "the machine has no synthetic NIC (hv_netvsc)"
+
+
+def _nic_messages(n: Node) -> str:
+    """A log alone tells of its NICs; where the interfaces were read, they say whether there are any."""
+    return _netvsc(n) if not accel.log_paths(n) and accel.has_links(n) else ""
+
+
+def _rdma_or_log(n: Node) -> str:
+    """Where nobody looked at devices, as with a log alone, what it tells of links is told."""
+    return _rdma(n) if "ib" in n.facts.record.facts else ""
+
+
+def _slurm(n: Node) -> str:
+    return "" if slurm.is_there(n) else "the node has no slurm.conf"
+
+
 CONDITIONS: Mapping[str, Callable[[Node], str]] = {
     "": _always,
     "GPUs": _gpus,
@@ -96,6 +121,10 @@ CONDITIONS: Mapping[str, Callable[[Node], str]] = {
     "RDMA over Ethernet": _ethernet,
     "IP over InfiniBand": _ipoib,
     "metadata asked for": _imds,
+    "synthetic NICs": _netvsc,
+    "messages of NICs": _nic_messages,
+    "RDMA or its log": _rdma_or_log,
+    "Slurm": _slurm,
     "InfiniBand and metadata": lambda n: _infiniband(n) or _imds(n),
 }
 """When a check applies: a function that gives the reason why not, or nothing."""

@@ -161,6 +161,15 @@ def _interconnect(n: Node) -> Values:
     return {"": str(n.get("imds.compute").get("interconnectGroupId") or "none")}
 
 
+def _subgroup(n: Node) -> Values:
+    return {"": str(n.get("imds.compute").get("interconnectSubgroupId") or "none")}
+
+
+def _slurm_conf(n: Node) -> Values:
+    """A node without the file takes no part: where slurmctld sends it, it may lie in a place that is not looked at."""
+    return {"": n.get("slurm.digest")} if n.get("slurm.conf") else {}
+
+
 MAY_ASK = "let the probe's user reach 169.254.169.254 from the nodes, without a proxy"
 
 
@@ -281,3 +290,23 @@ SKEWS: tuple[Skew, ...] = (
     Skew("skew/cpu-count", "processors", _fact("host.cpu.online"), "on {nodes}: lscpu", WARN, without="vcpus"),
     Skew("skew/memory", "memory", _memory, "on {nodes}: free -g", WARN, without="memory_gib"),
 )
+
+AUDIT_SKEWS: tuple[Skew, ...] = (
+    Skew(
+        "skew/interconnect-subgroup",
+        "interconnect subgroup",
+        _subgroup,
+        "redeploy {nodes} into the interconnect subgroup of the others, or keep jobs within one",
+        WARN,
+        when="InfiniBand and metadata",
+        optional=MAY_ASK,
+    ),
+    Skew(
+        "skew/slurm-conf",
+        "slurm.conf",
+        _slurm_conf,
+        "on {nodes}: compare slurm.conf with the controller's, then scontrol reconfigure",
+        WARN,
+    ),
+)
+"""What an audit compares beside them: a job may span subgroups, and is slower for it."""

@@ -10,7 +10,7 @@ from fairlead.cli.common import Common
 from fairlead.cli.output import Answer
 from fairlead.cli.schemas import schema_of, schemas
 from fairlead.errors import UsageError
-from fairlead.records.codes import Explanation, explanations
+from fairlead.records.codes import Explanation, Listed, explanations, listed, peers
 
 
 def explain(code: str | None = None, *, common: Common | None = None) -> Answer:
@@ -19,7 +19,8 @@ def explain(code: str | None = None, *, common: Common | None = None) -> Answer:
     Parameters
     ----------
     code
-        A code such as `ib/port-rate`, as findings and errors print it. Without one, all codes are listed.
+        A code such as `ib/port-rate`, as findings and errors print it, or an id of the check list such as `A3`. Without
+        one, all codes are listed.
     """
     known = explanations()
     if code is None:
@@ -28,6 +29,14 @@ def explain(code: str | None = None, *, common: Common | None = None) -> Answer:
             schema="fairlead.codes/1",
             text=lambda: table(["CODE", "ID", "TITLE"], rows),
             body={"codes": list(known.values())},
+        )
+    entry = listed().get(code.upper())
+    if entry is not None:
+        codes = [known[c] for c in entry.codes]
+        return Answer(
+            schema="fairlead.listed/1",
+            text=_listed_page(entry, codes),
+            body={"listed": entry, "explanations": codes},
         )
     if code not in known:
         raise UsageError(
@@ -58,6 +67,15 @@ def schema(name: str | None = None, *, common: Common | None = None) -> Answer:
     from fairlead.records.codec import to_json
 
     return Answer(schema="fairlead.schema/1", text=lambda: to_json(found), body={"name": name, "json_schema": found})
+
+
+def _listed_page(entry: Listed, codes: list[Explanation]) -> str:
+    """An id of the check list: what it asks for, which codes tell it, which tools have it."""
+    tools = peers()
+    lines = [f"{entry.id}  {entry.what}", f"  passes: {entry.good}", ""]
+    lines.append(table(["CODE", "TITLE"], [(c.code, c.title) for c in codes]) if codes else f"no code yet: {entry.gap}")
+    lines += ["", "peers: " + (", ".join(tools[name] for name in entry.peers) or "none that was found")]
+    return "\n".join([*lines, *(f"\n{_page(c)}" for c in codes[:1])])
 
 
 def _page(entry: Explanation) -> str:

@@ -66,9 +66,9 @@ def probe(
 
     started = now_utc()
     if root is not None:
-        facts, silent, spec_, folder = _from_trees(root, size, spec, common)
+        facts, silent, spec_, folder = from_trees(root, size, spec, common)
     else:
-        facts, silent, spec_, folder = _from_nodes(nodes, exclude, capture, spec, common, imds=imds)
+        facts, silent, spec_, folder = from_nodes(nodes, exclude, capture, spec, common, imds=imds)
     if folder:
         folder.write_facts(facts)
     findings = silent + (judge(facts, spec_) if facts else [])
@@ -94,9 +94,17 @@ def probe(
 _Read = tuple[list[NodeFacts], list[Finding], "Spec", "RunFolder | None"]
 
 
-def _from_nodes(
-    nodes: str | None, exclude: str, capture: Path | None, path: Path | None, common: Common, *, imds: bool
+def from_nodes(
+    nodes: str | None,
+    exclude: str,
+    capture: Path | None,
+    path: Path | None,
+    common: Common,
+    *,
+    imds: bool,
+    folder: RunFolder | None = None,
 ) -> _Read:
+    """Facts of live nodes, findings about silent ones, the cluster file, and the run folder: a new one or the given."""
     from fairlead.cluster import Command, connect
     from fairlead.probe import GRACE_S, KEEP_BYTES, LIMIT_S, NodeAnswer, arguments, program, sort_answers
     from fairlead.records.codec import builtins
@@ -106,7 +114,7 @@ def _from_nodes(
     loaded = read(path, flags={"runs.dir": common.runs}, or_lab=True)
     spec = loaded.spec
     wanted = chosen(nodes, exclude, spec.nodes)
-    folder = here.open_folder(common.runs, from_file=spec.runs.dir, keep=spec.runs.keep)
+    folder = folder or here.open_folder(common.runs, from_file=spec.runs.dir, keep=spec.runs.keep)
     folder.write("spec.toml", loaded.text)
     # the probe must end by itself before the node's time is over, or what it has read is lost
     limit_s = min(LIMIT_S, max(2.0, spec.access.timeout_s - GRACE_S))
@@ -146,31 +154,31 @@ def _kept(answer: NodeAnswer, place: Path) -> NodeAnswer:
     return answer._replace(document=document)
 
 
-def _from_trees(root: Path, size: str, path: Path | None, common: Common) -> _Read:
+def from_trees(root: Path, size: str, path: Path | None, common: Common) -> _Read:
     """Captured trees: no node is touched, so no run folder is opened."""
     from fairlead.probe import local, parse
     from fairlead.spec.loader import read
 
-    trees = _trees(root)
-    spec = read(path).spec if path else spec_of_size(size, NodeSet(trees))
+    places = trees(root)
+    spec = read(path).spec if path else spec_of_size(size, NodeSet(places))
     here = session()
     facts = []
-    for number, (node, place) in enumerate(trees.items()):
-        here.progress("trees", number, len(trees), place.name)
+    for number, (node, place) in enumerate(places.items()):
+        here.progress("trees", number, len(places), place.name)
         facts.append(parse(local(place, node=node), node))
-    here.progress("trees", len(trees), len(trees))
+    here.progress("trees", len(places), len(places))
     return facts, [], spec, None
 
 
-def _trees(root: Path) -> dict[str, Path]:
+def trees(root: Path) -> dict[str, Path]:
     """Node -> its tree: the folder itself, or the folders in it."""
     if not root.is_dir():
         raise UsageError(
             "probe/no-tree", f"no captured tree at {root}", hint="fairlead probe --capture DIR makes one for each node"
         )
-    if any((root / mark).exists() for mark in ("self.json", "proc", "sys", "cmd")):
+    if _is_tree(root):
         return {root.resolve().name: root}
-    found = {place.name: place for place in sorted(root.iterdir()) if (place / "self.json").exists()}
+    found = {place.name: place for place in sorted(root.iterdir()) if _is_tree(place)}
     if not found:
         raise UsageError(
             "probe/no-tree",
@@ -178,6 +186,14 @@ def _trees(root: Path) -> dict[str, Path]:
             hint="name what --capture made",
         )
     return found
+
+
+_MARKS = ("self.json", "proc", "sys", "cmd", "dev", "var/log", "etc")
+"""What a captured tree has at least one of; those that others took may be partial."""
+
+
+def _is_tree(place: Path) -> bool:
+    return any((place / mark).exists() for mark in _MARKS)
 
 
 # ---- the page ------------------------------------------------------------------------------------------------------

@@ -48,6 +48,20 @@ class Contract(VmSize, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Corrected hardware errors in 24 hours at which a node is a warning."""
     refused_register_reads_per_hour: float | None = None
     """Refused reads of an HCA's registers in an hour at which a node is a warning."""
+    vf_return_s: float | None = None
+    """Longest that a virtual function may be away while its host is serviced, in seconds."""
+    max_revocation_s: float | None = None
+    """Longest that a virtual function may have been away and come back without a warning, in seconds."""
+    max_revocations_per_day: float | None = None
+    """Most revocations of a virtual function in 24 hours without a warning."""
+    min_vf_share_pct: float | None = None
+    """Least share of a NIC's bytes that goes by its virtual function, in per cent."""
+    max_vf_drop_pct: float | None = None
+    """Most packets that may be dropped on their way to a virtual function, in per cent."""
+    min_nic_channels: float | None = None
+    """Least channels a synthetic NIC should use."""
+    flaps_per_day: float | None = None
+    """Losses of carrier of an InfiniBand link in 24 hours at which a node fails."""
 
 
 SITE_FACTS = tuple(f for f in Contract.__struct_fields__ if f not in VmSize.__struct_fields__)

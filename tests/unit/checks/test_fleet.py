@@ -9,12 +9,16 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from fairlead.checks import SKEWS, judge
+from fairlead.checks import judge
+from fairlead.checks.skews import AUDIT_SKEWS
+from fairlead.checks.skews import SKEWS as GATE_SKEWS
 from fairlead.records.facts import NodeFacts
 from fairlead.records.finding import Finding
 from fairlead.records.verdict import Verdict
 from support import trees
 from support.judging import facts_of, of, spec_of, troubles
+
+SKEWS = (*GATE_SKEWS, *AUDIT_SKEWS)
 
 SPEC = spec_of("other", nodes="n[0-9]")
 """No VM size, no numbers: everything that can be compared is compared."""
@@ -46,7 +50,7 @@ def put(record: NodeFacts, path: list[str], value: object) -> None:
 
 
 def skews(records: list[NodeFacts], spec: object = SPEC) -> list[Finding]:
-    return [f for f in judge(records, spec) if f.code.startswith("skew/")]  # type: ignore[arg-type]
+    return [f for f in judge(records, spec, skews=SKEWS) if f.code.startswith("skew/")]  # type: ignore[arg-type]
 
 
 PORT = ["ib", "devices", "mlx5_ib0", "ports", "1"]
@@ -75,6 +79,8 @@ ODD: dict[str, Callable[[NodeFacts], None]] = {
     "skew/port-rate": lambda r: put(r, [*PORT, "rate"], "200 Gb/sec (2X NDR)"),
     "skew/placement": lambda r: put(r, ["imds", "compute", "placementGroupId"], "pg-2"),
     "skew/interconnect-group": lambda r: put(r, ["imds", "compute", "interconnectGroupId"], "ig-2"),
+    "skew/interconnect-subgroup": lambda r: put(r, ["imds", "compute", "interconnectSubgroupId"], "is-2"),
+    "skew/slurm-conf": lambda r: put(r, ["slurm", "digest"], "0f5b0d4c1f5e4bd6"),
     "skew/gpu-count": lambda r: r.facts["pci"]["devices"].pop("0001:00:00.0"),
     "skew/port-count": lambda r: r.facts["ib"]["devices"].pop("mlx5_ib1"),
     "skew/cpu-count": lambda r: put(r, ["host", "cpu", "online"], "0-94"),
@@ -236,17 +242,14 @@ def test_a_clock_at_zero_is_unknown() -> None:
     ]
 
 
-def test_a_comparison_with_a_bug_is_unknown_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_comparison_with_a_bug_is_unknown_and_the_others_go_on() -> None:
     import dataclasses
-
-    from fairlead.checks import fleet
 
     def broken(n: object) -> dict[str, str]:
         raise ZeroDivisionError
 
     table = tuple(dataclasses.replace(s, values=broken) if s.code == "skew/kernel" else s for s in SKEWS)
-    monkeypatch.setattr(fleet, "SKEWS", table)
-    findings = skews(nodes(2))
+    findings = judge(nodes(2), SPEC, skews=table)
     assert [(f.verdict, f.subject.nodes) for f in of(findings, "skew/kernel")] == [
         (Verdict.UNKNOWN, ("n0",)),
         (Verdict.UNKNOWN, ("n1",)),

@@ -11,21 +11,39 @@ import copy
 import re
 from collections import defaultdict
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from fairlead.checks import CATALOG, Expect, judge_node
+from fairlead.checks import Expect, judge_node
+from fairlead.checks.audits import EVERY
 from fairlead.checks.engine import read_by
 from fairlead.checks.node import Node
 from fairlead.records.facts import Facts, NodeFacts
 from fairlead.records.finding import Finding
 from fairlead.records.verdict import Verdict
-from support import trees
+from support import guests, trees
 from support.judging import SMALL, expect, facts_of, of, small, verdict
 from support.trees import Machine
 
+
+def by_nm() -> Machine:
+    """NetworkManager, a second NIC, Guest RDMA, a bond: what the first machine of an audit has not."""
+    m = guests.h100()
+    for path in (f"/run/systemd/netif/links/{guests.VF_INDEX}", guests.NETPLAN):
+        del m.files[path]
+    for path in ("/run/NetworkManager", f"/run/NetworkManager/devices/{guests.VF_INDEX}"):
+        m.absent.discard(path)
+    guests.managed_by(m, "NetworkManager")
+    guests.mana(m)
+    guests.bond(m, up=2)
+    return m
+
+
 CASES: list[tuple[Callable[[], Machine], Expect]] = [
     (small, SMALL),
+    (guests.h100, SMALL),
+    (by_nm, SMALL),
     (trees.nd_gb300_v6, expect("Standard_ND128isr_GB300_v6")),
     (lambda: trees.nd_mi300x_v5(gpus=2, hcas=1), expect("Standard_ND96isr_MI300X_v5", gpus=2, hca_ports=1)),
 ]
@@ -36,7 +54,7 @@ def rests_on(machine: Machine, expected: Expect) -> dict[str, set[str]]:
     record = facts_of(machine)
     node = Node(Facts(record), expected)
     found: dict[str, set[str]] = defaultdict(set)
-    for check in CATALOG:
+    for check in EVERY:
         for keys in read_by(check, node):
             source = Facts(record).source(keys)
             assert source.startswith(("/", "http://")) or " " in source, f"{check.code}: no source for {keys}"
@@ -72,7 +90,7 @@ def resolved(machine: Machine, path: str) -> str:
     return here
 
 
-@pytest.mark.parametrize(("build", "expected"), CASES, ids=["H100", "GB300", "MI300X"])
+@pytest.mark.parametrize(("build", "expected"), CASES, ids=["H100", "audited", "NetworkManager", "GB300", "MI300X"])
 def test_taking_a_file_away_makes_its_checks_unknown(build: Callable[[], Machine], expected: Expect) -> None:
     machine = build()
     wrong = []
@@ -80,7 +98,7 @@ def test_taking_a_file_away_makes_its_checks_unknown(build: Callable[[], Machine
     assert len(files) > 50
     for source, codes in sorted(files.items()):
         record = facts_of(without(machine, source))
-        findings = judge_node(Node(Facts(record), expected))
+        findings = judge_node(Node(Facts(record), expected), EVERY)
         for code in codes:
             found = verdict(findings, code)
             if found is not Verdict.UNKNOWN and not _is_assumed(record, source, of(findings, code)):
@@ -91,13 +109,17 @@ def test_taking_a_file_away_makes_its_checks_unknown(build: Callable[[], Machine
 def _is_assumed(record: NodeFacts, source: str, findings: list[Finding]) -> bool:
     """Whether some verdict names the missing fact among what it assumes, and its message says so too."""
     told = [text for f in findings for text in f.data.get("assumes", ()) if text in f.message]
-    missing = [path for path, _ in Facts(record).holes() if _source_of(record, path) == source]
+    missing = [path for path, _ in Facts(record).holes() if source.rstrip("/") in _sources_of(record, path)]
     return any(path in text for path in missing for text in told)
 
 
-def _source_of(record: NodeFacts, path: str) -> str:
-    keys = tuple(re.findall(r"\[([^\]]*)\]|([^.\[\]]+)", path))
-    return Facts(record).source(tuple(a or b for a, b in keys))
+def _sources_of(record: NodeFacts, path: str) -> set[str]:
+    """Where a hole comes from: by the table of sources, and by its own word where a whole reader found nothing."""
+    keys = tuple(a or b for a, b in re.findall(r"\[([^\]]*)\]|([^.\[\]]+)", path))
+    value: Any = record.facts
+    for key in keys:
+        value = value[key]
+    return {Facts(record).source(keys).rstrip("/"), str(value.get("source", "")).rstrip("/")}
 
 
 def test_an_empty_capture_knows_nothing() -> None:

@@ -97,7 +97,7 @@ def test_the_program_is_one_file_of_its_own() -> None:
 
 
 def test_the_program_is_small_enough_to_send_to_a_thousand_nodes() -> None:
-    assert len(program().stdin) < 100_000
+    assert len(program().stdin) < 120_000
 
 
 def test_the_command_shuts_out_the_users_own_modules() -> None:

@@ -47,6 +47,42 @@ def default_route(n: Node, part: str) -> Outcome:
     return ok(f"{name} is up") if state in ("up", "unknown") else bad(f"{name} is {state}", value=state)
 
 
+IFF_MASTER = 0x400
+"""linux include/uapi/linux/if.h: of an interface made of others."""
+
+
+def bonds(n: Node) -> list[str]:
+    """Interfaces made of others, for more of them than one to fail."""
+    found = []
+    for link in n.get("net.links"):
+        flags = n.get("net.links", link, "flags")
+        if flags.startswith("0x") and int(flags, 16) & IFF_MASTER:
+            found.append(link)
+    return found
+
+
+def bond(n: Node, part: str) -> Outcome:
+    """More than one interface carries a bond: with one alone, the next fault is the last.
+
+    One that is down carries none, whosever it is; of one that is up it must be known.
+    """
+    kind, mtu = n.get("net.links", part, "type"), n.get("net.links", part, "mtu")
+    carry, down = [], []
+    for link in n.get("net.links"):
+        if link == part or n.get("net.links", link, "type") != kind:
+            continue
+        state = n.get("net.links", link, "operstate")
+        if state == "up" and n.get("net.links", link, "mtu") == mtu:  # a bond gives its interfaces its own
+            carry += [link] if n.get("net.links", link, "master") == part else []
+        elif state != "up" and n.peek("net.links", link, "master") in (part, None):
+            down.append(link)
+    data = {"carry": carry, "down": down}
+    if len(carry) > 1 and not down:
+        return ok(f"{len(carry)} interfaces up", **data)
+    idle = f"; down: {', '.join(down[:4])}" if down else ""
+    return bad(f"{', '.join(carry) or 'nothing'}{' alone' * (len(carry) == 1)} carries it{idle}", **data)
+
+
 def place(n: Node, part: str) -> Outcome:
     """What a file says of the node's place in the fabric can be used; else what is found is taken, without a word."""
     hole = n.hole("net.place")

@@ -32,6 +32,18 @@ COUNTERS = {
 }
 
 
+HW_COUNTERS = (
+    "packet_seq_err",
+    "out_of_sequence",
+    "local_ack_timeout_err",
+    "rnr_nak_retry_err",
+    "rx_icrc_encapsulated",
+    "req_cqe_error",
+    "resp_cqe_error",
+)
+"""Of the device's own counters, those that tell of trouble (docs.nvidia.com: mlx5 counters). A VF may have none."""
+
+
 def hca_names(tree: Tree) -> list[str]:
     """RDMA devices of this kernel; none where the kernel has no RDMA part."""
     tree.source((), SYS_IB + "/")
@@ -74,6 +86,7 @@ def _port(tree: Tree, base: str) -> dict[str, Any]:
         "types": gids if "unread" in gids else {n: tree.attr(base + "/gid_attrs/types/" + n) for n in gids}
     }
     counters = found["counters"] = read_or_hole(_counters, tree, base + "/counters")
+    found["hw_counters"] = read_or_hole(_hw_counters, tree, base + "/hw_counters")
     found["saturated"] = counters if "unread" in counters else _saturated(counters)
     return found
 
@@ -92,6 +105,11 @@ def _counters(tree: Tree, base: str) -> dict[str, Any]:
     """Only these: each file can cost a firmware command."""
     there = set(tree.names(base))
     return {name: tree.number(base + "/" + name) for name in COUNTERS if name in there}
+
+
+def _hw_counters(tree: Tree, base: str) -> dict[str, Any]:
+    there = set(tree.optional_names(base))
+    return {name: tree.number(base + "/" + name) for name in HW_COUNTERS if name in there}
 
 
 def _saturated(counters: dict[str, Any]) -> list[str]:

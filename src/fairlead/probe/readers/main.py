@@ -12,18 +12,23 @@ import os
 import sys
 from typing import Any, Callable
 
+from fairlead.probe.readers.accelnet import read_accelnet, read_bound
 from fairlead.probe.readers.amd import read_amd
 from fairlead.probe.readers.crew import Job, Reader, gather
 from fairlead.probe.readers.host import read_host
 from fairlead.probe.readers.imds import ask_imds, read_imds
 from fairlead.probe.readers.infiniband import hca_names, read_device_files, read_hca
 from fairlead.probe.readers.kernel_log import read_kernel_log
+from fairlead.probe.readers.kmodules import read_kernel_modules
 from fairlead.probe.readers.net import read_net
+from fairlead.probe.readers.netconf import read_netconf
+from fairlead.probe.readers.netlog import read_netlog
 from fairlead.probe.readers.nvidia import read_driver, read_nvlink, read_smi
 from fairlead.probe.readers.pci import read_pci
 from fairlead.probe.readers.processes import read_processes
+from fairlead.probe.readers.slurmconf import read_slurm
 from fairlead.probe.readers.storage import read_mounts, read_nvme, read_remote_mount, remote_mounts
-from fairlead.probe.readers.system import read_clock, read_modules, read_services, read_slurm
+from fairlead.probe.readers.system import read_clock, read_modules, read_services
 from fairlead.probe.readers.tree import Hole, Tree, fact_path, hole
 from fairlead.probe.readers.versions import read_versions
 
@@ -45,10 +50,15 @@ READERS = (
     Reader("ib.devices", read_hca, 5.0, each=hca_names, at=("ib", "devices")),
     Reader("ib.files", read_device_files, 3.0, at=("ib", "files")),
     Reader("net", read_net, 5.0, at=("net",)),
+    Reader("accelnet", read_accelnet, 5.0, at=("accelnet",)),
+    Reader("netconf", read_netconf, 5.0, at=("netconf",)),
+    Reader("bound", read_bound, 6.0, at=("bound",)),
+    Reader("kernel_modules", read_kernel_modules, 3.0, at=("kernel_modules",)),
     Reader("nvme", read_nvme, 3.0, at=("nvme",)),
     Reader("mounts", read_mounts, 5.0, at=("mounts", "local")),
     Reader("mounts.remote", read_remote_mount, 5.0, each=remote_mounts, at=("mounts", "remote")),
     Reader("kernel_log", read_kernel_log, 10.0, at=("kernel_log",)),
+    Reader("netlog", read_netlog, 8.0, at=("netlog",)),
     Reader("processes", read_processes, 5.0, at=("processes",)),
     Reader("versions", read_versions, 5.0, at=("versions",)),
     Reader("slurm", read_slurm, 3.0, at=("slurm",)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairlead.probe.readers.tree import Absent, Tree, key_values, read_or_hole, safe_name
+from fairlead.probe.readers.tree import Absent, Tree, key_values, read_or_hole
 
 MODULES = (
     "nvidia",
@@ -131,9 +131,3 @@ def _or_nothing(tree: Tree, argv: list[str]) -> str:
         return tree.run(argv, 3.0)
     except Absent:
         return ""
-
-
-def read_slurm(tree: Tree) -> dict[str, Any]:
-    """Which configuration Slurm has here, by file name."""
-    tree.source(("files",), "/etc/slurm")
-    return {"files": [safe_name(n) for n in tree.optional_names("/etc/slurm")]}

@@ -244,6 +244,10 @@ class Tree:
             raise Hole("exit status %d%s" % (status, ": " + first if first else ""), source)
         return text
 
+    def keep_output(self, argv: list[str], text: str) -> None:
+        """Keep what a command would have printed, where the kernel itself was asked."""
+        self._keep("/cmd/" + slug(argv), text.encode())
+
     def _run_live(self, argv: list[str], limit_s: float, source: str) -> tuple[int, bytes]:
         # an empty or relative part would mean the current directory, where anybody may have put a program
         said = [part for part in os.environ.get("PATH", "").split(":") if part.startswith("/")]
