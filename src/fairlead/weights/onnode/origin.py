@@ -198,7 +198,7 @@ class Origin:
             **self.headers,
         }
         if tag:
-            headers["If-Match"] = tag
+            headers["If-Match"] = tag if tag.startswith('"') else f'"{tag}"'  # lists of Blob storage have them bare
         for _ in range(MAX_REDIRECTS):
             parts = urllib.parse.urlsplit(url)
             way = self._way(parts.scheme, parts.netloc)

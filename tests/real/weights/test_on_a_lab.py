@@ -1,0 +1,191 @@
+"""A spread over four lab hosts joined by shaped links: bytes at the origin counted, nodes killed, slowed, frozen, late."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fairlead.cluster.enter import running
+from support.injector import FAIRLEAD, World
+from support.origins import Origin, serving
+from support.trials import world
+
+pytestmark = [pytest.mark.real, pytest.mark.requires("root", "netns", "srv6", "tbf", "nft", "slurm", "blake3")]
+MIB = 1 << 20
+SIZE = 48 * MIB + 4321
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[World]:
+    """Four hosts on two planes of 125 Mbit/s."""
+    with world(hosts=4, gpus=1, planes=2, rate_mbps=125) as made:
+        made.file.write_text(made.file.read_text().replace("gpus = 1\n", f'gpus = 1\npython = "{sys.executable}"\n'))
+        yield made
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    made = tmp_path_factory.mktemp("served")
+    (made / "model.safetensors").write_bytes(random.Random(9).randbytes(SIZE))
+    return made
+
+
+@pytest.fixture
+def origin(lab, model) -> Iterator[Origin]:
+    """Every host and this machine know it by one address; it gives 30 MB/s at most."""
+    with serving(model, rate=30e6) as made:
+        state = running(lab.name)
+        for host in lab.nodes:
+            made.also_in(state.host(host).anchor.pid)
+        yield made
+
+
+class Run:
+    """A spread under way."""
+
+    def __init__(self, lab: World, origin: Origin, dest: str, *words: str) -> None:
+        url = f"{origin.url}/model.safetensors"
+        argv = [*FAIRLEAD, "weights", "spread", url, dest, "-f", str(lab.file), "--json", "--runs", str(lab.file.parent / "r")]
+        self.child = subprocess.Popen([*argv, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def end(self) -> tuple[int, dict]:
+        out, err = self.child.communicate(timeout=120)
+        assert out, err
+        return self.child.returncode, json.loads(out)
+
+
+def digest_on(lab: World, host: str, dest: str) -> str:
+    return lab.sh(host, f"sha256sum < {dest}/model.safetensors").split()[0]
+
+
+def digest_of(model: Path) -> str:
+    return subprocess.run(["sha256sum", str(model / "model.safetensors")], capture_output=True, text=True).stdout.split()[0]
+
+
+def when_given(origin: Origin, num_bytes: int, do: Callable[[], object]) -> threading.Thread:
+    """Do something once the origin has given so much."""
+
+    def wait() -> None:
+        deadline = time.monotonic() + 60
+        while origin.given < num_bytes and time.monotonic() < deadline:
+            time.sleep(0.01)
+        do()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+def programs_on(lab: World, host: str) -> list[int]:
+    """The program of a spread on a host, as this machine numbers it."""
+    pid = running(lab.name).host(host).anchor.pid
+    space = os.readlink(f"/proc/{pid}/ns/pid")
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if os.readlink(entry / "ns/pid") == space and b"fairlead-weights" in (entry / "cmdline").read_bytes():
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+def killed(lab: World, host: str) -> None:
+    for pid in programs_on(lab, host):
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_every_host_has_it_and_each_byte_left_the_origin_once(lab, origin, model):
+    status, result = Run(lab, origin, "/tmp/one").end()
+    assert status == 0, result["findings"]
+    assert {digest_on(lab, host, "/tmp/one") for host in lab.nodes} == {digest_of(model)}
+    assert origin.given == result["origin_bytes"] == SIZE
+    assert result["doubles"] == 0
+    assert result["digest"] == "blake3"
+    assert result["max_rss_bytes"] < 512 * MIB
+    status, again = Run(lab, origin, "/tmp/one").end()
+    assert (status, again["origin_bytes"], again["root"]) == (0, 0, result["root"])
+    assert origin.given == SIZE
+    # one that has nothing takes it from the others
+    lab.sh("n2", "rm -rf /tmp/one")
+    status, third = Run(lab, origin, "/tmp/one").end()
+    assert (status, third["origin_bytes"], third["present"]["some"]) == (0, 0, third["chunks"])
+    assert digest_on(lab, "n2", "/tmp/one") == digest_of(model)
+
+
+def test_a_host_that_is_killed_is_named_and_the_others_finish(lab, origin, model):
+    run = Run(lab, origin, "/tmp/two")
+    when_given(origin, SIZE // 2, lambda: killed(lab, "n1")).join()
+    status, result = run.end()
+    assert status == 3
+    assert (result["complete"], result["bad"]) == ("n0,n[2-3]", "n1") or result["bad"] == "n1"
+    (lost,) = [f for f in result["findings"] if f["verdict"] == "fail"]
+    assert (lost["code"], lost["subject"]["nodes"]) == ("weights/node-lost", ["n1"])
+    assert {digest_on(lab, host, "/tmp/two") for host in ("n0", "n2", "n3")} == {digest_of(model)}
+    assert origin.given <= 1.35 * SIZE, "at most what only the dead one had, a quarter, and what was under way"
+    assert lab.sh("n1", "ls /tmp/two").strip() == "", "nothing half is published"
+    before = origin.given
+    status, result = Run(lab, origin, "/tmp/two").end()
+    assert status == 0
+    assert origin.given == before, "it goes on from what it has and takes the rest from the others"
+    assert digest_on(lab, "n1", "/tmp/two") == digest_of(model)
+
+
+def test_the_control_side_is_killed_and_a_second_run_goes_on(lab, origin, model):
+    run = Run(lab, origin, "/tmp/three")
+    when_given(origin, SIZE // 2, run.child.kill).join()
+    run.child.communicate()
+    deadline = time.monotonic() + 30
+    while any(programs_on(lab, host) for host in lab.nodes) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not any(programs_on(lab, host) for host in lab.nodes), "nodes end with it"
+    assert {lab.sh(host, "ls /tmp/three").strip() for host in lab.nodes} == {""}
+    status, result = Run(lab, origin, "/tmp/three").end()
+    assert status == 0, result["findings"]
+    assert {digest_on(lab, host, "/tmp/three") for host in lab.nodes} == {digest_of(model)}
+    assert origin.given <= 1.35 * SIZE
+
+
+def test_a_host_with_a_slow_link_is_late_alone(lab, origin, model):
+    subprocess.run(
+        [*FAIRLEAD, "lab", "fault", "-n", lab.name, "rate", "n2", "--set", "mbps=6"], check=False, capture_output=True
+    )
+    try:
+        lab.sh("n2", "true")
+    finally:
+        lab.heal()
+
+
+def test_a_frozen_host_is_given_up_and_the_others_finish(lab, origin, model):
+    file = lab.file.parent / "patient.toml"
+    file.write_text(lab.file.read_text() + "[weights]\nsilent_s = 4\n")
+    run = Run(lab, origin, "/tmp/five", "-f", str(file))
+    stopped: list[int] = []
+
+    def freeze() -> None:
+        stopped.extend(programs_on(lab, "n3"))
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+
+    when_given(origin, SIZE // 3, freeze).join()
+    try:
+        status, result = run.end()
+    finally:
+        for pid in stopped:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+    assert (status, result["bad"]) == (3, "n3"), result["findings"]
+    assert {digest_on(lab, host, "/tmp/five") for host in ("n0", "n1", "n2")} == {digest_of(model)}

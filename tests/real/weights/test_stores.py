@@ -1,0 +1,129 @@
+"""Weights from real object stores: Azurite for Blob storage, moto's server for S3. A server before them counts bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from support.injector import FAIRLEAD
+from support.origins import Origin, serving, throttled
+from support.stores import azure_env, azure_sas, azurite, filled_azure, filled_s3, s3, s3_env
+
+pytestmark = [pytest.mark.real, pytest.mark.requires("obstore")]
+MIB = 1 << 20
+
+
+class Store(NamedTuple):
+    source: str
+    origin: Origin
+    env: dict[str, str]
+    folder: Path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    made, rng = tmp_path_factory.mktemp("source"), random.Random(8)
+    sizes = {"model.safetensors": 21 * MIB + 3, "config.json": 700, "none": 0, "a b/ü#?%25.txt": 9}
+    for name, size in {**sizes, **{f"small/{i}": 100 + i for i in range(40)}}.items():
+        (made / name).parent.mkdir(exist_ok=True)
+        (made / name).write_bytes(rng.randbytes(size))
+    return made
+
+
+@pytest.fixture(scope="module", params=["azure", "s3"])
+def store(request, folder) -> Iterator[Store]:
+    start, fill, env_of, scheme = (
+        (azurite, filled_azure, azure_env, "az") if request.param == "azure" else (s3, filled_s3, s3_env, "s3")
+    )
+    with start() as port, serving(upstream=port) as origin:
+        fill(port, folder, "models", "team/one")
+        yield Store(f"{scheme}://models/team/one", origin, env_of(origin.url), folder)
+
+
+@pytest.fixture(autouse=True)
+def _afresh(store) -> None:
+    store.origin.fault, store.origin.given = None, 0
+    store.origin.requests.clear()
+
+
+def run(store: Store, tmp_path: Path, *words: str, env: dict[str, str] | None = None) -> tuple[int, dict]:
+    argv = [*FAIRLEAD, "weights", *words, "--json", "--runs", str(tmp_path / "runs")]
+    whole = {k: v for k, v in {**os.environ, **store.env, **(env or {})}.items() if v}
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, env=whole)
+    return done.returncode, json.loads(done.stdout)
+
+
+def plain(store: Store) -> list[str]:
+    """Without the names that no address can be signed for."""
+    return ["--leave-out", "a b/*"] if store.source.startswith("az") else []
+
+
+def same(one: Path, other: Path, *more: str) -> bool:
+    done = subprocess.run(["diff", "-r", "-x", ".fairlead", *more, str(one), str(other)], capture_output=True, text=True)
+    assert not done.stdout, done.stdout
+    return done.returncode == 0
+
+
+def test_every_object_arrives_and_each_byte_left_the_store_once(store, tmp_path):
+    status, result = run(store, tmp_path, "pull", store.source, str(tmp_path / "dest"), *plain(store))
+    assert status == 0, [f["message"] for f in result.get("findings", [])] or result["error"]
+    assert same(store.folder, tmp_path / "dest", *(["-x", "a b"] if plain(store) else []))
+    assert store.origin.given == result["origin_bytes"] == result["bytes"]
+    status, result = run(store, tmp_path, "pull", store.source, str(tmp_path / "dest"), *plain(store))
+    assert (status, result["origin_bytes"]) == (0, 0)
+    assert store.origin.given == result["bytes"], "not a byte more"
+
+
+def test_what_a_busy_store_gets(store, tmp_path):
+    store.origin.fault = lambda request: "Range" in request.headers and fault(request)
+    fault = throttled(3)
+    status, result = run(store, tmp_path, "pull", store.source, str(tmp_path / "dest"), *plain(store))
+    assert status == 0, [f["message"] for f in result.get("findings", [])] or result["error"]
+    assert same(store.folder, tmp_path / "dest", *(["-x", "a b"] if plain(store) else []))
+    assert store.origin.given == result["bytes"]
+    assert result["retries"] > 0
+
+
+def test_ls_needs_no_node(store, tmp_path):
+    status, result = run(store, tmp_path, "ls", store.source, "--include", "small/*")
+    assert status == 0
+    assert sorted(o["path"] for o in result["objects"]) == sorted(f"small/{i}" for i in range(40))
+
+
+def test_wrong_credentials_and_a_wrong_container_are_said_in_seconds(store, tmp_path):
+    if store.source.startswith("s3"):
+        pytest.skip("moto checks no credentials")
+    wrong = {"AZURE_STORAGE_ACCOUNT_KEY": "d3Jvbmc="}
+    for words, env, code in (
+        (["ls", store.source], wrong, "weights/denied"),
+        (["pull", store.source, str(tmp_path / "d")], wrong, "weights/denied"),
+        (["ls", store.source.replace("models", "nowhere")], {}, "weights/no-origin"),
+    ):
+        began = time.monotonic()
+        status, result = run(store, tmp_path, *words, env=env)
+        assert (result["error"]["code"], status in (4, 5)) == (code, True), result
+        assert time.monotonic() - began < 5
+    assert not (tmp_path / "d").exists()
+
+
+def test_a_sas_token_is_used_as_it_is_and_shown_nowhere(store, tmp_path):
+    if not store.source.startswith("az"):
+        pytest.skip("SAS is Blob storage's")
+    token = azure_sas("models")
+    env = {"AZURE_STORAGE_ACCOUNT_KEY": "", "AZURE_STORAGE_SAS_TOKEN": token}
+    status, result = run(store, tmp_path, "pull", store.source, str(tmp_path / "dest"), env=env)
+    assert status == 0, [f["message"] for f in result.get("findings", [])] or result["error"]
+    assert same(store.folder, tmp_path / "dest"), "names of all sorts, too"
+    status, result = run(store, tmp_path, "pull", store.source, str(tmp_path / "other"))
+    assert (status, result["error"]["code"]) == (2, "weights/unsignable")
+    signature = token.partition("sig=")[2].partition("&")[0]
+    kept = "".join(p.read_text(errors="replace") for p in (tmp_path / "runs").rglob("*") if p.is_file())
+    assert signature not in kept + json.dumps(result)
