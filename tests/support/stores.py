@@ -32,7 +32,14 @@ def azurite_program() -> str:
 @contextlib.contextmanager
 def azurite() -> Iterator[int]:
     """Its port."""
-    words = ["--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry", "--silent", "--blobHost", "127.0.0.1"]
+    words = [
+        "--inMemoryPersistence",
+        "--skipApiVersionCheck",
+        "--disableTelemetry",
+        "--silent",
+        "--blobHost",
+        "127.0.0.1",
+    ]
     with _started([azurite_program(), *words, "--blobPort"]) as port:
         yield port
 
@@ -69,7 +76,9 @@ def _started(argv: list[str]) -> Iterator[int]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    child = subprocess.Popen([*argv, str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ})
+    child = subprocess.Popen(
+        [*argv, str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ}
+    )
     try:
         deadline = time.monotonic() + 60
         while True:
@@ -107,7 +116,9 @@ def filled_azure(port: int, folder: Path, container: str, prefix: str) -> None:
                 into.upload_blob(f"{prefix}/{path.relative_to(folder).as_posix()}", file)
         for path in folder.rglob("*"):
             if path.is_dir():
-                into.upload_blob(f"{prefix}/{path.relative_to(folder).as_posix()}", b"", metadata={"hdi_isfolder": "true"})
+                into.upload_blob(
+                    f"{prefix}/{path.relative_to(folder).as_posix()}", b"", metadata={"hdi_isfolder": "true"}
+                )
 
 
 def azure_sas(container: str) -> str:

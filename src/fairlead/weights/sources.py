@@ -157,10 +157,14 @@ def _store(text: str, parts: urllib.parse.SplitResult) -> Source:
                 made = obstore.sign(bare, "GET", names, VALID)
                 return {p: f"{url.partition('?')[0]}?{sas.lstrip('?')}" for p, url in zip(names, made, strict=True)}
             # obstore 0.12 signs the escaped name, where Blob storage reckons with the plain one
-            odd = [p for p in names if isinstance(store, AzureStore) and urllib.parse.quote(p, safe="/~+&='!$()*,;:@") != p]
+            odd = [
+                p for p in names if isinstance(store, AzureStore) and urllib.parse.quote(p, safe="/~+&='!$()*,;:@") != p
+            ]
             if odd:
                 text_ = f"no address can be signed for {shown(odd[0])}: spaces and the like need a SAS token"
-                raise UsageError("weights/unsignable", text_, hint="set AZURE_STORAGE_SAS_TOKEN, or --leave-out PATTERN")
+                raise UsageError(
+                    "weights/unsignable", text_, hint="set AZURE_STORAGE_SAS_TOKEN, or --leave-out PATTERN"
+                )
             return dict(zip(names, obstore.sign(store, "GET", names, VALID), strict=True))
         except (bad.BaseError, OSError, ValueError) as error:
             raise trouble(error) from None

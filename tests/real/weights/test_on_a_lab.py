@@ -55,7 +55,18 @@ class Run:
 
     def __init__(self, lab: World, origin: Origin, dest: str, *words: str) -> None:
         url = f"{origin.url}/model.safetensors"
-        argv = [*FAIRLEAD, "weights", "spread", url, dest, "-f", str(lab.file), "--json", "--runs", str(lab.file.parent / "r")]
+        argv = [
+            *FAIRLEAD,
+            "weights",
+            "spread",
+            url,
+            dest,
+            "-f",
+            str(lab.file),
+            "--json",
+            "--runs",
+            str(lab.file.parent / "r"),
+        ]
         self.child = subprocess.Popen([*argv, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def end(self) -> tuple[int, dict]:
@@ -69,7 +80,9 @@ def digest_on(lab: World, host: str, dest: str) -> str:
 
 
 def digest_of(model: Path) -> str:
-    return subprocess.run(["sha256sum", str(model / "model.safetensors")], capture_output=True, text=True).stdout.split()[0]
+    return subprocess.run(
+        ["sha256sum", str(model / "model.safetensors")], capture_output=True, text=True
+    ).stdout.split()[0]
 
 
 def when_given(origin: Origin, num_bytes: int, do: Callable[[], object]) -> threading.Thread:
@@ -158,13 +171,22 @@ def test_the_control_side_is_killed_and_a_second_run_goes_on(lab, origin, model)
 
 
 def test_a_host_with_a_slow_link_is_late_alone(lab, origin, model):
-    subprocess.run(
-        [*FAIRLEAD, "lab", "fault", "-n", lab.name, "rate", "n2", "--set", "mbps=6"], check=False, capture_output=True
-    )
+    fault = [*FAIRLEAD, "lab", "fault", "-n", lab.name]
+    subprocess.run([*fault, "rate", "p*/n2", "mbps=6"], check=True, capture_output=True)
     try:
-        lab.sh("n2", "true")
+        run = Run(lab, origin, "/tmp/four")
+        others, deadline = ["n0", "n1", "n3"], time.monotonic() + 60
+        while others and time.monotonic() < deadline:
+            others = [h for h in others if "model" not in lab.sh(h, "ls /tmp/four 2>/dev/null || true")]
+            time.sleep(0.5)
+        assert not others, "the others have it"
+        assert "model" not in lab.sh("n2", "ls /tmp/four")
     finally:
-        lab.heal()
+        subprocess.run([*fault, "--heal", "all"], check=True, capture_output=True)
+    status, result = run.end()
+    assert (status, result["slow"]) == (0, "n2"), result["findings"]
+    assert {digest_on(lab, host, "/tmp/four") for host in lab.nodes} == {digest_of(model)}
+    assert origin.given == SIZE
 
 
 def test_a_frozen_host_is_given_up_and_the_others_finish(lab, origin, model):

@@ -67,7 +67,9 @@ def plain(store: Store) -> list[str]:
 
 
 def same(one: Path, other: Path, *more: str) -> bool:
-    done = subprocess.run(["diff", "-r", "-x", ".fairlead", *more, str(one), str(other)], capture_output=True, text=True)
+    done = subprocess.run(
+        ["diff", "-r", "-x", ".fairlead", *more, str(one), str(other)], capture_output=True, text=True
+    )
     assert not done.stdout, done.stdout
     return done.returncode == 0
 

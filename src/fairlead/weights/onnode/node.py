@@ -222,6 +222,7 @@ class Node:
         except (Broken, OSError, ValueError):
             sock.close()
             return
+        peer, sub = -1, ""
         try:
             peer, sub = int(hello["me"]), str(hello["sub"])
             self.admit(peer, sub, hello)
@@ -234,12 +235,18 @@ class Node:
                 self.fail(error)
         finally:
             link.close()
+            with self.lock:  # who comes again says anew what it has; for who does not, nothing waits
+                if self.subs.get(peer) == sub:
+                    del self.subs[peer], self.edges[peer]
+                self.lock.notify_all()
 
     def admit(self, peer: int, sub: str, hello: dict[str, Any]) -> None:
         """A node takes from this one, by one connection or several. Raises ValueError for what cannot be."""
         with self.lock:
             if self.subs.get(peer) == sub:
                 return
+            if hello["joins"]:
+                raise ValueError  # what it belonged to has ended
             if hello["kind"] not in KINDS:
                 raise ValueError
             edge = Edge(hello["kind"], self.me, peer, int(hello["width"]), to_flags(hello["has"], len(self.chunks)))
@@ -450,7 +457,14 @@ class Taking:
             self.sub = secrets.token_hex(8)
             with self.node.lock:
                 has = to_bits(self.node.has)
-            hello = {"me": self.node.me, "sub": self.sub, "kind": self.kind, "width": self.width, "has": has}
+            hello = {
+                "me": self.node.me,
+                "sub": self.sub,
+                "kind": self.kind,
+                "width": self.width,
+                "has": has,
+                "joins": 0,
+            }
             try:
                 link = greet(self.source["address"], self.source["port"], self.node.key, hello)
             except (Broken, OSError) as why:
@@ -477,7 +491,7 @@ class Taking:
     def more(self, number: int, hello: dict[str, Any]) -> None:
         """One more connection beside the first."""
         with contextlib.suppress(Broken, OSError):
-            link = greet(self.source["address"], self.source["port"], self.node.key, {**hello, "has": ""})
+            link = greet(self.source["address"], self.source["port"], self.node.key, {**hello, "has": "", "joins": 1})
             self.links[number] = link
             if 0 in self.links:
                 self.read(link)
