@@ -17,6 +17,9 @@ BIN    := $(VENV)/bin
 TORCH      ?= 2.13.0
 TORCH_ARGS ?=
 
+# The Blob storage of the tests, where npm is; what needs it is skipped elsewhere.
+AZURITE ?= 3.35.0
+
 # What the full run uses from Debian; without root they are only named, and what needs them is skipped.
 DEBIAN := python3-venv iproute2 nftables slurm-wlm munge openssh-client openssh-server ethtool faketime chromium
 
@@ -76,6 +79,7 @@ $(VENV)/ready: pyproject.toml Makefile | packages
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet $(TORCH_ARGS) torch==$(TORCH)
 	$(BIN)/pip install --quiet --editable '.[all]' --group dev
+	@if command -v npm >/dev/null; then npm install --silent --prefix $(VENV)/node azurite@$(AZURITE); fi
 	@touch $@
 
 clean:

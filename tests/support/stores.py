@@ -1,4 +1,4 @@
-"""Real object stores for tests: Azurite for Blob storage (npm), moto's server for S3 (PyPI), each on a loopback port."""
+"""Real stores for tests: Azurite for Blob storage (npm), moto's server for S3 (PyPI), each on a loopback port."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 In a ring every node sends to the next one all that it has and the next one lacks; a chunk fetched by one node has N - 1
 hops before it. With N nodes and K chunks a ring ends (N - 1)/K later than the bound. In a grid a chunk goes along its
 own row, and every node of that row hands it down its column: each byte still enters each node once, over one of two
-links, and the longest way is rows + columns - 2. See docs/benchmarks/weights.md.
+links, and the longest way is rows + columns - 2. See bench/weights_plan.py.
 
 Slow nodes take, and nobody takes from them but what they fetched themselves.
 """

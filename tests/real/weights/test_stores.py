@@ -1,4 +1,4 @@
-"""Weights from real object stores: Azurite for Blob storage, moto's server for S3. A server before them counts bytes."""
+"""Weights from real stores: Azurite for Blob storage, moto's server for S3. A server before them counts bytes."""
 
 from __future__ import annotations
 
