@@ -12,8 +12,6 @@ import json
 import platform
 import subprocess
 import tarfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -159,13 +157,6 @@ class Cluster(ControlPlane):
             "fileCheckFrequency": "1s",
             "syncFrequency": "5s",
         }
-
-
-@contextmanager
-def cluster() -> Iterator[Cluster]:
-    """One for a session of tests."""
-    with Cluster() as whole:
-        yield whole
 
 
 def image(name: str) -> bytes:
