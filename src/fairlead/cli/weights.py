@@ -366,6 +366,7 @@ def _spread(  # noqa: PLR0917
         max_bandwidth=_bits(max_bandwidth) / 8,
         give_up_s=own.give_up_s,
         silent_s=own.silent_s,
+        slow_share=own.slow_share,
         dry_run=dry_run,
     )
     out = Spread(cluster, plan_, source, options, _addresses(cluster, spec, wanted), progress=session().progress).run()

@@ -7,7 +7,7 @@ ROOM = Room(
         Verb(
             "plan",
             "fairlead.cli.plan:plan",
-            "VM size and network with reasons; the files that follow, as a diff; traps in manifests.",
+            "VM size and network, with reasons; the files that follow; lint.",
             110,
         ),
     ),

@@ -7,7 +7,7 @@ ROOM = Room(
         Verb(
             "watch",
             "fairlead.cli.watch:watch",
-            "Who uses the ports of nodes, and what becomes of them: the auditor on each node.",
+            "The auditor on each node: who uses its ports, what becomes of them.",
             150,
         ),
     ),

@@ -14,7 +14,11 @@ ROOM = Room(
     tables=(Table("weights", "fairlead.weights.table:Weights"),),
     limits=("fairlead.weights.table:limits",),
     doctor=(
-        Doctor("obstore", "weights from Blob storage, S3 and Google Cloud", extra="weights", modules=("obstore",)),
-        Doctor("blake3", "weights verified at full speed; SHA-256 else", extra="weights", modules=("blake3",)),
+        Doctor(
+            "obstore",
+            "weights from Blob storage, S3 and Google Cloud, verified at full speed",
+            extra="weights",
+            modules=("obstore", "blake3"),
+        ),
     ),
 )

@@ -25,8 +25,6 @@ SLOW_LOOKS = 3
 """Looks, one a second, in which a node must be found slow before it is taken out of the ring."""
 SLOW_S = 2.0
 """What waits for a node must need so long, and three times as long as with the others."""
-SLOW_SHARE = 0.5
-"""And it must take less than this share of what the middle node takes."""
 MAX_TRIES = 4
 """Nodes that try to fetch a chunk before it counts as not to be had."""
 
@@ -90,9 +88,18 @@ class Look:
 class Scheduler:
     """One spread. Every call returns what is to be ordered."""
 
-    def __init__(self, num_chunks: int, has: Sequence[bytearray], *, fetching: Iterable[int], window: int) -> None:
+    def __init__(
+        self,
+        num_chunks: int,
+        has: Sequence[bytearray],
+        *,
+        fetching: Iterable[int],
+        window: int,
+        slow_share: float = 0.5,
+    ) -> None:
         """`has` holds what each node has to begin with; `fetching` are the nodes that may ask the origin, `window` the
-        chunks that one of them is leased at a time.
+        chunks that one of them is leased at a time. A node that takes less than `slow_share` of what the middle one
+        takes may be slow.
         """
         may = set(fetching)
         # where there are few, everybody is to fetch some: a grid carries only what enters all its rows alike
@@ -102,6 +109,7 @@ class Scheduler:
         self.tries: dict[int, int] = {}
         self.lost: set[int] = set()
         """Chunks that the origin does not give."""
+        self.slow_share = slow_share
         self.num_fetched = 0
         self.num_leased = 0
         anywhere = _union(has, num_chunks)
@@ -263,7 +271,7 @@ class Scheduler:
         return {
             node
             for node, wait in waits.items()
-            if wait > SLOW_S + 3 * usual_wait and rates[node] < SLOW_SHARE * usual_rate
+            if wait > SLOW_S + 3 * usual_wait and rates[node] < self.slow_share * usual_rate
         }
 
 

@@ -96,6 +96,7 @@ class Options:
     """Bytes a second from the origin, of all nodes together; 0: as many as there are."""
     give_up_s: float = 120.0
     silent_s: float = 15.0
+    slow_share: float = 0.5
     dry_run: bool = False
 
 
@@ -315,6 +316,7 @@ class Spread:
             [n.has for n in ready],
             fetching={int(i * num / fetching) for i in range(fetching)},
             window=window,
+            slow_share=self.options.slow_share,
         )
         self._order(self.scheduler.start())
         looked = time.monotonic()

@@ -9,7 +9,6 @@ from msgspec import Meta, Struct
 
 from fairlead.records.limit import Limit
 from fairlead.spec.model import Spec
-from fairlead.weights import scheduler
 
 Wait = Annotated[float, Meta(gt=0, le=86_400, examples=[30])]
 
@@ -32,6 +31,10 @@ class Weights(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     silent_s: Wait = 15
     """How long a node may say nothing before it counts as lost."""
 
+    slow_share: Annotated[float, Meta(gt=0, lt=1, examples=[0.5])] = 0.5
+    """A node that takes less than this share of what the middle one takes, while more waits for it than for others, for
+    three seconds one after the other, is taken out of the ring."""
+
 
 def limits(spec: Spec) -> Iterator[Limit]:
     """Numbers that judge nodes."""
@@ -50,8 +53,9 @@ def limits(spec: Spec) -> Iterator[Limit]:
         name="weights_slow_share",
         what="what a node takes, of what the middle one takes, while more waits for it than for others",
         judges="at least",
-        value=scheduler.SLOW_SHARE,
+        value=own.slow_share,
+        unit="x",
         source="half: a ring runs at the pace of its slowest node",
-        holds_for=f"{scheduler.SLOW_LOOKS} seconds one after the other",
+        key="weights.slow_share",
         code="weights/slow-node",
     )
