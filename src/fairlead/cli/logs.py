@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import Any, Literal
@@ -11,7 +12,7 @@ from fairlead.cli.common import Common
 from fairlead.cli.output import Answer, session
 from fairlead.errors import Exit, QueryError, UsageError
 from fairlead.logs.kql.evaluate import Answer as Found
-from fairlead.logs.kql.evaluate import answer
+from fairlead.logs.kql.evaluate import NoTables, Tables, answer
 from fairlead.logs.kql.faces import csv_text, document, svg, text, write_parquet
 from fairlead.logs.kql.relation import Limits
 from fairlead.logs.kql.script import queries_of
@@ -27,6 +28,7 @@ def query(
     out: Path | None = None,
     memory: int = 0,
     rows: int = 500_000,
+    store: Path | None = None,
     common: Common = Common(),
 ) -> Answer:
     """Ask in KQL, the language of Azure Monitor. `print`, `range` and `datatable` need no store.
@@ -47,29 +49,44 @@ def query(
         How many MiB a query may hold; 0 is half of what is free.
     rows
         How many rows an answer may have.
+    store
+        The folder of the store; else `logs` in the user's state directory, where one was made.
     """
-    if not kql and not file and sys.stdin is not None and sys.stdin.isatty():
-        return _prompted(_parameters(param or []), Limits(memory_bytes=memory << 20, answer_rows=rows))
-    if bool(kql) == bool(file):
-        raise UsageError("cli/usage", "one query, or one --file of them", hint="fairlead logs query 'print 1'")
     parameters = _parameters(param or [])
     limits = Limits(memory_bytes=memory << 20, answer_rows=rows)
-    if file is not None:
-        return _script(file, parameters, limits)
-    found = answer(kql, limits=limits, parameters=parameters)
+    with _tables(store) as tables:
+        if not kql and not file and sys.stdin is not None and sys.stdin.isatty():
+            return _prompted(tables, parameters, limits)
+        if bool(kql) == bool(file):
+            raise UsageError("cli/usage", "one query, or one --file of them", hint="fairlead logs query 'print 1'")
+        if file is not None:
+            return _script(file, tables, parameters, limits)
+        found = answer(kql, tables, limits=limits, parameters=parameters)
     if found.cut:
         session().note(f"the answer has more than {rows:,} rows: the rest is left out; --rows takes more")
     return Answer(schema="fairlead.query/1", text=lambda: _written(found, format, out, kql), body=document(found))
 
 
-def _prompted(parameters: dict[str, str], limits: Limits) -> Answer:
+def _tables(store: Path | None) -> contextlib.AbstractContextManager[Tables]:
+    """Where the tables are: none is opened before a query names one."""
+    from fairlead.logs.store import LazyTables, default_place, is_store
+
+    if store is not None and not is_store(store):
+        raise UsageError("cli/usage", f"{store} holds no store of logs", hint="fairlead logs import /var/log")
+    place = store or default_place()
+    if not is_store(place):
+        return contextlib.nullcontext(NoTables())
+    return contextlib.closing(LazyTables(place.absolute()))
+
+
+def _prompted(tables: Tables, parameters: dict[str, str], limits: Limits) -> Answer:
     """Query after query, at a terminal."""
     from fairlead.logs.kql.prompt import ask
     from fairlead.records.journal import state_place
 
     def answered(kql: str) -> None:
         try:
-            session().say(text(answer(kql, limits=limits, parameters=parameters)), session().stdout)
+            session().say(text(answer(kql, tables, limits=limits, parameters=parameters)), session().stdout)
         except QueryError as error:
             session().say(str(error))
         except KeyboardInterrupt:
@@ -111,7 +128,7 @@ def _drawn(found: Found, command: str) -> str:
     return made
 
 
-def _script(file: Path, parameters: dict[str, str], limits: Limits) -> Answer:
+def _script(file: Path, tables: Tables, parameters: dict[str, str], limits: Limits) -> Answer:
     """Every query of a file, one after the other; one that is wrong does not keep the others from their answers."""
     results: list[dict[str, Any]] = []
     pages: list[str] = []
@@ -119,7 +136,7 @@ def _script(file: Path, parameters: dict[str, str], limits: Limits) -> Answer:
     for name, kql in queries_of(file):
         head = {"id": name} if name else {}
         try:
-            found = answer(kql, limits=limits, parameters=parameters, name=name or f"query {len(results) + 1}")
+            found = answer(kql, tables, limits=limits, parameters=parameters, name=name or f"query {len(results) + 1}")
         except QueryError as error:
             wrong += 1
             problem = error.problems[0]

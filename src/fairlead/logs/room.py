@@ -5,6 +5,7 @@ from fairlead.base.rooms import Doctor, Room, Verb
 ROOM = Room(
     verbs=(
         Verb("logs", "", "Every node's logs in one store, questions in KQL.", 180),
+        Verb("logs import", "fairlead.cli.logs_import:import_"),
         Verb("logs query", "fairlead.cli.logs:query"),
     ),
     pages=("fairlead.logs.kql.reference:pages",),

@@ -1,0 +1,114 @@
+"""`fairlead logs import`: files of logs into the store, each line once."""
+
+from __future__ import annotations
+
+import datetime as dt
+import platform
+from pathlib import Path
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import msgspec
+
+from fairlead.base.table import table
+from fairlead.cli.common import Common
+from fairlead.cli.output import Answer, session
+from fairlead.errors import UsageError
+from fairlead.logs import reading
+from fairlead.logs.dcr import read_rules
+from fairlead.logs.eventtime import Clock
+from fairlead.logs.format import formats
+from fairlead.logs.intake import Done, Wish, take_in
+from fairlead.logs.store import Store, default_place
+from fairlead.records.verdict import Verdict
+
+
+def import_(
+    *paths: Path,
+    store: Path | None = None,
+    node: str = "",
+    by_folder: bool = False,
+    format: str = "",
+    rules: Path | None = None,
+    zone: str = "UTC",
+    boot: dt.datetime | None = None,
+    common: Common = Common(),
+) -> Answer:
+    """Read files of logs into the store. What is there already is not read again, rotated and compressed or not.
+
+    Parameters
+    ----------
+    paths
+        Files, and folders with all files below them; gzip, bzip2 and xz are unpacked.
+    store
+        The folder of the store; else `logs` in the user's state directory.
+    node
+        Whose files they are, where lines do not say it; else this machine.
+    by_folder
+        The first folder below each path is the name of the node: DIR/gpu05/var/log/syslog.
+    format
+        The format of all of them; else each is known by its name, or by its lines.
+    rules
+        Data collection rules of Azure Monitor (a JSON file, or a folder of them) that say which table a file has.
+    zone
+        The zone of times without one, such as Europe/Berlin.
+    boot
+        When the machine started: dates the lines of dmesg that count from there.
+    """
+    if not paths:
+        raise UsageError("cli/usage", "name files or folders", hint="fairlead logs import /var/log")
+    if missing := next((path for path in paths if not path.exists()), None):
+        raise UsageError("cli/usage", f"{missing} is not there", hint="fairlead logs import /var/log")
+    if format and format not in formats():
+        raise UsageError("cli/usage", f"no such format: {format}", hint="one of " + ", ".join(sorted(formats())))
+    clock = Clock(zone=_zone(zone))
+    if boot is not None:
+        start = boot if boot.tzinfo else boot.replace(tzinfo=clock.zone)
+        clock = Clock(zone=clock.zone, boot_ns=int(start.timestamp() * 1e6) * 1000)
+    said = read_rules(rules) if rules else ()
+    place = (store or default_place()).absolute()
+    opened = Store(place)
+    done: list[Done] = []
+    try:
+        for computer, files in _by_node(paths, place, node or platform.node(), by_folder=by_folder).items():
+            for each in take_in(opened, files, Wish(computer, format, said, clock)):
+                done.append(each)
+                if each.note:
+                    session().note(f"{each.path}: {each.note}")
+    finally:
+        opened.close()
+    total = sum(each.records for each in done)
+    return Answer(
+        schema="fairlead.logs-import/1",
+        text=lambda: _text(done),
+        verdict=Verdict.UNKNOWN if any(each.note for each in done) else Verdict.PASS,
+        body={"store": str(place), "records": total, "files": msgspec.to_builtins(done)},
+        hints=["fairlead logs query 'Logs | summarize count() by SourceTable, Computer'"],
+    )
+
+
+def _zone(name: str) -> dt.tzinfo:
+    try:
+        return ZoneInfo(name) if name != "UTC" else dt.UTC
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise UsageError("cli/usage", f"no such zone: {name}", hint="--zone Europe/Berlin") from None
+
+
+def _by_node(paths: tuple[Path, ...], store: Path, node: str, *, by_folder: bool) -> dict[str, list[Path]]:
+    made: dict[str, list[Path]] = {}
+    for place in paths:
+        for path in reading.files_below([place]):
+            if path.absolute().is_relative_to(store):
+                continue
+            below = path.relative_to(place).parts if place.is_dir() else ()
+            made.setdefault(reading.text_of(Path(below[0])) if by_folder and len(below) > 1 else node, []).append(path)
+    return made
+
+
+def _text(done: list[Done]) -> str:
+    tables: dict[str, list[int]] = {}
+    for each in done:
+        if each.table:
+            so_far = tables.setdefault(each.table, [0, 0, 0])
+            so_far[:] = [so_far[0] + 1, so_far[1] + each.records, so_far[2] + each.bytes]
+    rows = [[name, *(f"{num:,}" for num in tables[name])] for name in sorted(tables)]
+    return table(["table", "files", "new records", "new bytes"], rows) if rows else "no file holds anything"

@@ -1,0 +1,187 @@
+"""Files into the store, each record once.
+
+A file is known again by its node, its name without the marks of rotation, its first bytes, and the bytes before the
+place where reading stopped; so a rotated or compressed file is the one that was read, and a new file of an old name is
+not. Reading goes on behind the last record that the store has of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from fairlead.logs import reading
+from fairlead.logs.dcr import Rule, table_of
+from fairlead.logs.eventtime import Clock
+from fairlead.logs.format import format_of, formats
+from fairlead.logs.parse import Context, Record, records
+from fairlead.logs.reading import HEAD, Found
+from fairlead.logs.store import Known, Progress, Store
+from fairlead.records.log import tell
+
+_log = logging.getLogger("fairlead.logs")
+BLOCK_RECORDS = 50_000
+BLOCK_CHARS = 16 << 20
+SETTLED_S = 60
+"""A file that nobody wrote to for so long is whole: its last line is taken though it has no end."""
+_SHORT = 1024
+"""Fewer bytes than this say little about which file it is."""
+
+
+class Done(msgspec.Struct):
+    """What became of a file."""
+
+    path: str
+    table: str
+    records: int
+    bytes: int
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """How to read files."""
+
+    computer: str
+    form: str = ""
+    rules: tuple[Rule, ...] = ()
+    clock: Clock = field(default_factory=Clock)
+
+
+class _Job(NamedTuple):
+    found: Found
+    known: Known
+    start: int
+    last_ns: int
+
+
+@dataclass(slots=True)
+class _Matcher:
+    """Which file that was read before this is. Each of them is found once."""
+
+    known: list[Known]
+    progress: dict[int, Progress]
+    taken: set[int] = field(default_factory=set)
+
+    def find(self, found: Found, *, by_inode: bool) -> Known | None:
+        name = _stem(found.path)
+        fits = [
+            each
+            for each in self.known
+            if each.Stem == name
+            and each.FileId not in self.taken
+            and (each.Inode == found.inode or not by_inode)
+            and (by_inode or reading.is_rotated(found.path) or each.HeadLen >= _SHORT)
+            and _is(each, found)
+        ]
+        best = max(fits, key=lambda each: (each.End, each.HeadLen), default=None)
+        if best is not None:
+            self.taken.add(best.FileId)
+        return best
+
+
+def _stem(path: Path) -> str:
+    return reading.stem(Path(reading.text_of(path)))
+
+
+def _is(known: Known, found: Found) -> bool:
+    """Whether a file holds at both ends what was read from it."""
+    if len(found.head) < known.HeadLen or reading.digest(found.head[: known.HeadLen]) != known.Head:
+        return False
+    return not known.End or reading.digest(reading.tail(found.path, known.End)) == known.Tail
+
+
+def take_in(store: Store, paths: list[Path], wish: Wish) -> Iterator[Done]:
+    """Read files into the store; one that cannot be read says so and keeps no other from it."""
+    looked: list[Found] = []
+    for path in paths:
+        try:
+            looked.append(reading.look(path.absolute()))
+        except (OSError, *reading.BROKEN) as error:
+            yield Done(reading.text_of(path), "", 0, 0, f"cannot be read: {error}")
+    jobs = _jobs(store, looked, wish)
+    store.remember(job.known for job in jobs)  # before their first record, so that a kill leaves none nameless
+    for job in jobs:
+        yield _one(store, job, wish)
+
+
+def _jobs(store: Store, looked: list[Found], wish: Wish) -> list[_Job]:
+    matcher = _Matcher(store.known(wish.computer), store.progress())
+    matched: dict[Path, Known] = {}
+    for by_inode in (True, False):
+        for found in looked:
+            if found.path not in matched and found.head and (known := matcher.find(found, by_inode=by_inode)):
+                matched[found.path] = known
+    made = []
+    for found in {found.path: found for found in looked if found.head}.values():
+        head_len = min(len(found.head), HEAD)
+        known = Known(
+            Computer=wish.computer, Stem=_stem(found.path), FileId=secrets.randbits(62),
+            Path=reading.text_of(found.path), Inode=found.inode, HeadLen=head_len,
+            Head=reading.digest(found.head), End=0, Tail="", LastNs=0,
+            Version=time.time_ns(),
+        )  # fmt: skip
+        if old := matched.get(found.path):
+            known = msgspec.structs.replace(known, FileId=old.FileId, End=old.End, Tail=old.Tail, LastNs=old.LastNs)
+        reach = matcher.progress.get(known.FileId, Progress(0, 0))
+        start, last_ns = max((known.End, known.LastNs), reach)
+        made.append(_Job(found, known, start, last_ns))
+    return made
+
+
+def _one(store: Store, job: _Job, wish: Wish) -> Done:
+    found = job.found
+    first = found.head.split(b"\n")
+    heads = [line.decode("utf-8", "replace") for line in first[:50]]
+    form = formats()[wish.form] if wish.form else format_of(found.path, [line for line in heads if line.strip()])
+    table = table_of(found.path, wish.rules) or form.table
+    store.view(table)
+    done = Done(reading.text_of(found.path), table, 0, 0)
+    settled = reading.is_packed(found) or time.time_ns() - found.written_ns > SETTLED_S * 10**9
+    clock = replace(wish.clock, written_ns=found.written_ns, now_ns=wish.clock.now_ns or time.time_ns())
+    context = Context(clock, wish.computer, heads[0] if heads else "", job.last_ns)
+    end, last_ns = job.start, job.last_ns
+    problems: list[str] = []
+    try:
+        with reading.opened(found.path) as file:
+            for block in _blocks(records(reading.lines(file, job.start, problems, whole=settled), form, context)):
+                store.add(block, done.path, table, job.known.FileId)
+                done.records += len(block)
+                end = block[-1].end
+                last_ns = block[-1].time_ns if block[-1].time_from != "file" else last_ns
+        known = msgspec.structs.replace(
+            job.known,
+            End=end,
+            Tail=reading.digest(reading.tail(found.path, end)),
+            LastNs=last_ns,
+            Version=time.time_ns(),
+        )
+        if end != job.known.End:
+            store.remember([known])
+    except (OSError, *reading.BROKEN) as error:
+        problems.append(str(error))
+    if problems:
+        done.note = f"read up to byte {end}: {problems[0]}"
+    done.bytes = end - job.start
+    tell(_log, "file is in the store", path=done.path, table=table, records=done.records, bytes=done.bytes)
+    return done
+
+
+def _blocks(found: Iterator[Record]) -> Iterator[list[Record]]:
+    block: list[Record] = []
+    size = 0
+    for record in found:
+        block.append(record)
+        size += len(record.raw) + 100
+        if len(block) >= BLOCK_RECORDS or size >= BLOCK_CHARS:
+            yield block
+            block, size = [], 0
+    if block:
+        yield block

@@ -1,0 +1,145 @@
+"""Files of logs, as they lie on a disk: plain or compressed, growing, rotated, with lines of any length.
+
+Memory is bounded by CHUNK and MAX_LINE, whatever the file holds.
+
+Must not know: formats, stores.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import hashlib
+import lzma
+import os
+import re
+import stat
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from fairlead.logs.parse import MAX_LINE, Raw
+
+CHUNK = 1 << 20
+HEAD = 4096
+"""Bytes at the beginning, and before the place where reading stopped, by which a file is known again."""
+_OPENERS: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
+_ROTATED = re.compile(r"(?:[-.]\d{8}(?:-\d+)?|\.\d{1,4})?(?:\.(?:gz|bz2|xz))?$")
+BROKEN = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
+"""What a compressed file says that is cut off or damaged."""
+
+
+class Found(NamedTuple):
+    """A file as it is now."""
+
+    path: Path
+    inode: str
+    """Device and number."""
+    written_ns: int
+    head: bytes
+
+
+def files_below(places: list[Path]) -> Iterator[Path]:
+    """The regular files that are named, or lie below a folder that is; no link inside of a folder is followed."""
+    for place in places:
+        if not place.is_dir():
+            yield place
+            continue
+        for folder, below, names in os.walk(place):
+            below.sort()
+            for name in sorted(names):
+                path = Path(folder, name)
+                if stat.S_ISREG(path.lstat().st_mode):
+                    yield path
+
+
+def look(path: Path) -> Found:
+    """A file and its first bytes. Raises OSError, or one of BROKEN."""
+    with opened(path) as file:
+        status = path.stat()
+        return Found(
+            path, f"{status.st_dev}:{status.st_ino}", min(max(status.st_mtime_ns, 0), 1 << 62), file.read(HEAD)
+        )
+
+
+def opened(path: Path) -> IO[bytes]:
+    """The contents, unpacked. A pipe or a device is never waited for. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    plain = os.fdopen(fd, "rb")
+    try:
+        magic = plain.read(6) if stat.S_ISREG(os.fstat(fd).st_mode) else None
+    except BaseException:
+        plain.close()
+        raise
+    opener = next((each for mark, each in _OPENERS.items() if magic and magic.startswith(mark)), None)
+    if magic is not None and opener is None:
+        plain.seek(0)
+        return plain
+    plain.close()
+    if opener is None:
+        raise OSError(22, "not a regular file", str(path))
+    made: IO[bytes] = opener(path, "rb")
+    return made
+
+
+def is_packed(found: Found) -> bool:
+    """Whether its name says that it is compressed: nobody adds to it."""
+    return found.path.suffix in {".gz", ".bz2", ".xz"}
+
+
+def stem(path: Path) -> str:
+    """What rotated files of one log have in common: the path without number, date and compression."""
+    return _ROTATED.sub("", str(path)) or str(path)
+
+
+def is_rotated(path: Path) -> bool:
+    """Whether the name is that of an older file of a log."""
+    return stem(path) != str(path)
+
+
+def digest(data: bytes) -> str:
+    """What stands for some bytes."""
+    return hashlib.sha256(data).hexdigest()[:32]
+
+
+def tail(path: Path, end: int) -> bytes:
+    """The HEAD bytes before `end`; fewer where the file is shorter."""
+    with opened(path) as file:
+        file.seek(max(0, end - HEAD))
+        return file.read(end - max(0, end - HEAD))
+
+
+def lines(file: Any, start: int, problems: list[str], *, whole: bool) -> Iterator[Raw]:
+    """The lines from `start` on; the last one without an end only where the file is `whole`, so grows no more.
+
+    A file that cannot be read further ends there, and `problems` says why.
+    """
+    file.seek(start)
+    rest, lost, at = b"", 0, start
+    while chunk := _more(file, problems):
+        parts = (rest + chunk).split(b"\n")
+        rest = parts.pop()
+        for part in parts:
+            end = at + len(part) + lost + 1
+            yield Raw(at, end, part[:MAX_LINE], max(0, len(part) + lost - MAX_LINE))
+            at, lost = end, 0
+        if len(rest) > MAX_LINE:
+            lost += len(rest) - MAX_LINE
+            rest = rest[:MAX_LINE]
+    if rest and whole:
+        yield Raw(at, at + len(rest) + lost, rest, lost)
+
+
+def _more(file: Any, problems: list[str]) -> bytes:
+    try:
+        data: bytes = file.read1(CHUNK)  # as much as there is, though the next byte may be broken
+    except (OSError, *BROKEN) as error:
+        problems.append(str(error))
+        return b""
+    return data
+
+
+def text_of(path: Path) -> str:
+    """A path as text, whatever bytes it has."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
