@@ -77,6 +77,8 @@ class Format(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
     level: str = ""
     more: str = ""
     prefix: str = ""
+    hide: bool = False
+    """Whether values of secrets are left out of what is kept."""
     lines: list[Line] = msgspec.field(default_factory=list)
     blocks: list[Block] = msgspec.field(default_factory=list)
     fields: dict[str, list[str]] = msgspec.field(default_factory=dict)

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from fairlead.base.confidential import hide, is_secret_name
 from fairlead.logs.eventtime import Clock, event_ns
 from fairlead.logs.format import LEVELS, PRIORITIES, Format, Group
 
@@ -24,6 +25,8 @@ MOST_CHARS = 256 << 10
 MAX_LINE = 1 << 20
 """Bytes of a line that are kept; what is longer is cut, and `cut` says by how much."""
 _MAX_INT = (1 << 63) - 1
+_MAX_VALUE = 128 << 10
+"""MAX_ARG_STRLEN of Linux (include/uapi/linux/binfmts.h): no variable of an environment is longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +92,7 @@ def records(lines: Iterable[Raw], source: Format, context: Context) -> Iterator[
                     held.end, held.cut = raw.end, held.cut + raw.cut
                     group = None if ends else group
                     continue
-            held.raw = "\n".join(parts)
-            yield held
+            yield _whole_record(held, parts, source)
             held = None
         if not text.strip():
             continue
@@ -106,8 +108,20 @@ def records(lines: Iterable[Raw], source: Format, context: Context) -> Iterator[
         else:
             group = next((g for g in source.compiled.groups if g.first is None), None)
     if held is not None:
-        held.raw = "\n".join(parts)
-        yield held
+        yield _whole_record(held, parts, source)
+
+
+def _whole_record(made: Record, parts: list[str], source: Format) -> Record:
+    """The record with its text; without secrets where the format says so: what a secret's NAME= stands before, and what
+    has the form of one.
+    """
+    text = "\n".join(parts)
+    if source.hide:
+        made.cut += max(0, len(text) - _MAX_VALUE)
+        name, equals, _ = text[:LOOKED].partition("=")
+        text = f"{name}=<redacted>" if equals and is_secret_name(name) else hide(text[:_MAX_VALUE])
+    made.raw = text
+    return made
 
 
 def _names(source: Format, head: str) -> list[str]:

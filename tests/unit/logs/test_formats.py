@@ -46,7 +46,7 @@ def test_a_format_reads_its_samples(form: Format, sample: object) -> None:
     found = read(form, sample.line)
     record = found[-1]
     said = {"node": record.node, "level": record.level, "component": record.component, "pid": record.pid}
-    said |= {"job": record.job} | record.fields
+    said |= {"job": record.job, "raw": record.raw} | record.fields
     for name, value in sample.is_.items():
         if name == "time":
             assert (record.time_ns, record.time_from) == (instant(value), "line")
@@ -66,13 +66,23 @@ def test_every_source_of_the_ten_published_rules_has_a_format_of_its_table() -> 
     [
         ("/var/log/slurmctld/slurmctld.log", "slurmctld"), ("/var/log/slurmd/slurmd.log.2.gz", "slurmd"),
         ("/var/log/slurmctld/slurmdbd.log", "slurmdbd"), ("/var/log/slurm/slurmrestd.log", "slurmrestd"),
-        ("/shared/slurm-logs/job_7.err", "job"), ("/var/log/syslog.1", "syslog"), ("/var/log/dmesg", "dmesg"),
+        ("/shared/slurm-logs/job_7.err", "job"), ("/shared/slurm-logs/job_7.env", "env"),
+        ("/var/log/syslog.1", "syslog"), ("/var/log/dmesg", "dmesg"),
         ("/opt/cycle/jetpack/logs/jetpack.log", "jetpack"), ("/opt/cycle/jetpack/logs/jetpackd.log", "jetpackd"),
         ("/opt/healthagent/healthagent.log", "healthagent"),
     ],
 )  # fmt: skip
 def test_a_file_is_known_by_the_place_where_it_is_published(path: str, name: str) -> None:
     assert format_of(Path(path), []).name == name
+
+
+def test_the_environment_of_a_job_is_kept_without_its_secrets() -> None:
+    secret = "0123456789abcdef0123456789abcdef01234567"
+    found = read(formats()["env"], f"WANDB_API_KEY={secret}\nNCCL_DEBUG=INFO\nDB_PASSWORD=tr0ub4dor and\n3 more\nA=1")
+    assert found[1].raw == "NCCL_DEBUG=INFO"
+    assert not [
+        text for text in (secret, "tr0ub4dor", " and", "3 more") if any(text in repr(record) for record in found)
+    ]
 
 
 def test_a_file_of_any_name_is_known_by_its_lines() -> None:
