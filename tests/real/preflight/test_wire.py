@@ -47,7 +47,7 @@ def test_what_a_full_socket_drops_is_known_without_another_packet(route, address
 
 def sender(route: Callable[[str], Route], window: int, gap_ns: int) -> tuple[Outgoing, Route]:
     here, there = route("127.0.0.1"), route("127.0.0.1")
-    out = Outgoing(here, ("127.0.0.1", there.port), (1, 1, 0), 0, batch=8, gap_ns=gap_ns, window=window)
+    out = Outgoing(here, ("127.0.0.1", there.port), (1, 1, 0, 1), 0, batch=8, gap_ns=gap_ns, window=window)
     out.packets = [(SMALL, i) for i in range(800)]
     return out, there
 
