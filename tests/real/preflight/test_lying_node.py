@@ -20,7 +20,11 @@ from support.depth import cases
 from support.injector import FAIRLEAD, World
 from support.trials import world
 
-pytestmark = [pytest.mark.real, pytest.mark.requires("root", "netns", "srv6", "tbf", "nft", "slurm", "torch")]
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.slow,
+    pytest.mark.requires("root", "netns", "srv6", "tbf", "nft", "slurm", "torch"),
+]
 
 LIAR, HONEST = "n2", {"n0", "n1", "n3"}
 PYTHON = """#!{real}

@@ -15,7 +15,7 @@ import pytest
 from support.injector import FAIRLEAD, World
 from support.trials import world
 
-pytestmark = [pytest.mark.real, pytest.mark.requires("root", "netns", "srv6", "tbf", "nft", "slurm")]
+pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.requires("root", "netns", "srv6", "tbf", "nft", "slurm")]
 
 FOLDER = "/var/log/fairlead-watch"
 """A place that each host of a lab has for itself."""

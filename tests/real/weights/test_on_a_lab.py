@@ -20,7 +20,11 @@ from support.injector import FAIRLEAD, World
 from support.origins import Origin, serving
 from support.trials import world
 
-pytestmark = [pytest.mark.real, pytest.mark.requires("root", "netns", "srv6", "tbf", "nft", "slurm", "obstore")]
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.slow,
+    pytest.mark.requires("root", "netns", "srv6", "tbf", "nft", "slurm", "obstore"),
+]
 MIB = 1 << 20
 SIZE = 48 * MIB + 4321
 
