@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from fairlead.base.files import own_place
-from fairlead.errors import FairleadError, MissingTool
+from fairlead.errors import FairleadError
 from fairlead.logs.format import formats
 from fairlead.logs.kql.relation import Relation
 from fairlead.logs.kql.sql.relation import Embedded, StoreTables
@@ -109,11 +109,8 @@ class Store:
     """An open store. One process has it; `close` gives it back."""
 
     def __init__(self, place: Path) -> None:
-        try:
-            from chdb import session
-        except ImportError:
-            text = "the store of logs needs chdb"
-            raise MissingTool("logs/no-engine", text, hint="pip install 'fairlead[logs]'") from None
+        from chdb import session
+
         self._held = contextlib.ExitStack()
         self._held.enter_context(owned(place))
         try:
