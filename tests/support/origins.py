@@ -63,6 +63,7 @@ class Request(BaseHTTPRequestHandler):
 
     def give(self, data: bytes) -> None:
         """Bytes of an object, at the origin's rate, counted."""
+        data = self.origin.changed(self, data)
         for at in range(0, len(data), 1 << 16):
             piece = data[at : at + (1 << 16)]
             self.origin.pace(len(piece))
@@ -131,6 +132,8 @@ class Origin:
         self.given, self.ranges = 0, True
         self.requests: list[str] = []
         self.fault: Fault | None = None
+        self.changed: Callable[[Request, bytes], bytes] = lambda _, data: data
+        """What becomes of bytes on their way."""
         self.lock = threading.Lock()
         self.next_s = 0.0
         self.listeners: list[socket.socket] = []

@@ -37,6 +37,8 @@ class Object(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Bytes."""
     tag: str = ""
     """What changes with its content: an ETag, a digest, or time and size of a file. Empty: nobody says."""
+    digest: str = ""
+    """What the source says of its bytes, as onnode/stored.py writes it. Empty: nothing, or only with the bytes."""
     modified: str = ""
     """UTC, as RFC 3339, where the source says it."""
 

@@ -66,6 +66,10 @@ def totals(out: Outcome) -> dict[str, Any]:
         "complete": fold(n.name for n in out.complete),
         "slow": fold(n.name for n in out.nodes if n.slow),
         "missing": dict(sorted(out.missing.items())[:1000]),
+        "compared": out.num_compared,
+        "wrong": dict(sorted(out.wrong.items())[:1000]),
+        "odd": dict(sorted(out.odd.items())),
+        **({"forecast": out.forecast.body()} if out.forecast is not None else {}),
         "max_rss_bytes": max((n.rss_bytes for n in out.nodes), default=0),
     }
 
@@ -98,6 +102,30 @@ def _findings(out: Outcome) -> list[Finding]:
                 message=f"{counted(len(out.missing), 'file')} could not be had: {names}",
                 evidence=(Evidence("the origin", out.refused),),
                 remedy="run again when the origin is well: what came is kept",
+            )
+        )
+    if out.wrong:
+        names = ", ".join(sorted(out.wrong)[:3])
+        found.append(
+            Finding(
+                code="weights/wrong-bytes",
+                verdict=Verdict.FAIL,
+                subject=Subject(kind="job"),
+                message=f"{counted(len(out.wrong), 'file')} is not what the store says; none is published: {names}",
+                evidence=tuple(Evidence(path, text) for path, text in sorted(out.wrong.items())[:5]),
+                remedy="run again: these files are fetched anew; if it stays, upload them again",
+            )
+        )
+    if out.odd:
+        name, why = min(out.odd.items())
+        found.append(
+            Finding(
+                code="weights/odd-tensors",
+                verdict=Verdict.WARN,
+                subject=Subject(kind="job"),
+                message=f"no loader will take {counted(len(out.odd), 'file')}: {name}: {why}",
+                evidence=tuple(Evidence(path, text) for path, text in sorted(out.odd.items())[:5]),
+                remedy="look at the files at the source: they are on the nodes as they are there",
             )
         )
     if out.without_blake3 and not out.is_dry:

@@ -13,18 +13,20 @@ again. So a byte leaves the origin twice only where every node that had it is go
 from __future__ import annotations
 
 import statistics
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from fairlead.weights.onnode.edges import ALL
-from fairlead.weights.shape import Shape, Sources, grid, ring, width_for
+from fairlead.weights.shape import Shape, Sources, apart, grid, ring, width_for
 
 SLOW_LOOKS = 3
 """Looks, one a second, in which a node must be found slow before it is taken out of the ring."""
 SLOW_S = 2.0
 """What waits for a node must need so long, and three times as long as with the others."""
+MAX_BAD = 3
+"""Chunks from one node to another that do not verify before the two are parted."""
 MAX_TRIES = 4
 """Nodes that try to fetch a chunk before it counts as not to be had."""
 
@@ -119,6 +121,9 @@ class Scheduler:
         self._looks: dict[int, Look] = {}
         self._before: dict[int, Look] = {}
         self._demoted_by: dict[int, int] = {}
+        self.bad: Counter[tuple[int, int]] = Counter()
+        """(giver, taker) -> chunks that did not verify."""
+        self.parted: set[tuple[int, int]] = set()
 
     # ---- events ------------------------------------------------------------------------------------------------------
 
@@ -180,6 +185,33 @@ class Scheduler:
         self.peers.append(Peer(fetches=not self._fetching(), late=True, has=sum(flags)))
         return [*self._arranged(), *self._leases()]
 
+    def did_not_verify(self, giver: int, taker: int) -> list[Order]:
+        """A chunk came otherwise than it was sent. The memory or the link of either may be at fault: the two are
+        parted, and what happens with others tells which (`culprits`).
+        """
+        self.bad[giver, taker] += 1
+        if self.bad[giver, taker] != MAX_BAD:
+            return []
+        self.parted.add((giver, taker))
+        return self._arranged()
+
+    @property
+    def culprits(self) -> dict[int, list[int]]:
+        """Nodes that gave bad chunks to two others, or got bad ones from two, and those others; also the taker of a
+        pair that cannot be parted, as it cannot go on.
+        """
+        out: dict[int, list[int]] = {}
+        for side in (0, 1):
+            for node in self._alive():
+                others = sorted({pair[1 - side] for pair in self.parted if pair[side] == node})
+                if len(others) > 1:
+                    out[node] = others
+        for (giver, taker), num in self.bad.items():
+            ends = giver in out or taker in out or not (self.peers[giver].alive and self.peers[taker].alive)
+            if num >= 4 * MAX_BAD and not ends:
+                out[taker] = [giver]
+        return {node: others for node, others in out.items() if self.peers[node].alive}
+
     def look(self, looks: Mapping[int, Look]) -> list[Order]:
         """What the nodes told in the last second. Who holds up the ring is hung at its side."""
         known = {node: told for node, told in looks.items() if node < len(self.peers)}
@@ -223,9 +255,11 @@ class Scheduler:
         alive = self._alive()
         slow = [n for n in alive if self.peers[n].slow]
         late = [n for n in alive if self.peers[n].late]
-        whole = len(alive) == len(self.peers) and not slow and not late and self.fresh
+        whole = len(alive) == len(self.peers) and not slow and not late and self.fresh and not self.parted
         width = width_for(len(alive), self.num_chunks) if whole else len(alive)
-        self.shape = grid(len(alive), width) if whole and width < len(alive) else ring(alive, slow, late)
+        self.shape = (
+            grid(len(alive), width) if whole and width < len(alive) else ring(apart(alive, self.parted), slow, late)
+        )
         orders: list[Order] = []
         for node in alive:
             sources = self.shape.sources[node]

@@ -78,6 +78,22 @@ def ring(nodes: Sequence[int], slow: Collection[int] = (), joined: Collection[in
     return Shape(width=max(len(nodes), max(nodes, default=0) + 1), sources=sources)
 
 
+def apart(nodes: Sequence[int], pairs: Collection[tuple[int, int]]) -> list[int]:
+    """The nodes in an order in which none of these (giver, taker) are neighbours in the ring, as far as that can be.
+
+    >>> apart([0, 1, 2, 3], {(0, 1), (3, 0)})
+    [1, 0, 2, 3]
+    """
+    order = list(nodes)
+    for _ in range(len(order)):
+        at = next((i for i in range(len(order)) if (order[i - 1], order[i]) in pairs), None)
+        if at is None:
+            break
+        after = (at + 1) % len(order)
+        order[at], order[after] = order[after], order[at]
+    return order
+
+
 def grid(num_nodes: int, width: int) -> Shape:
     """Rows of `width` nodes; every node takes from the one before it in its row and the one above it in its column."""
     if width >= num_nodes:

@@ -52,6 +52,8 @@ class Source:
     """What nodes send along."""
     pins: bool = True
     """A tag is an ETag of the address: nodes ask for just that version."""
+    has_md5_tags: bool = False
+    """An ETag without a dash is the MD5 of the object."""
 
 
 def source_of(text: str) -> Source:
@@ -103,7 +105,7 @@ def _store(text: str, parts: urllib.parse.SplitResult) -> Source:
     try:
         import obstore
         from obstore import exceptions as bad
-        from obstore.store import AzureStore, from_url
+        from obstore.store import AzureStore, GCSStore, from_url
     except ImportError:
         raise MissingTool(
             "weights/source", "stores are read with the package obstore", hint="pip install 'fairlead[weights]'"
@@ -169,7 +171,7 @@ def _store(text: str, parts: urllib.parse.SplitResult) -> Source:
         except (bad.BaseError, OSError, ValueError) as error:
             raise trouble(error) from None
 
-    return Source(name=plain, listed=listed, urls=signed)
+    return Source(name=plain, listed=listed, urls=signed, has_md5_tags=not isinstance(store, AzureStore | GCSStore))
 
 
 def _short(error: Exception) -> str:
@@ -239,7 +241,8 @@ def _hugging_face(text: str) -> Source:
             for entry in msgspec.json.decode(answer.read(1 << 28), type=list[_Entry]):
                 if entry.type == "file":
                     tag = entry.lfs.oid if entry.lfs else entry.oid
-                    found.append(Object(path=entry.path, size=entry.size, tag=tag))
+                    digest = f"sha256:{tag}" if entry.lfs else f"git:{tag}" if len(tag) == 40 else ""
+                    found.append(Object(path=entry.path, size=entry.size, tag=tag, digest=digest))
             url = _next(answer.headers.get("Link") or "")
         return found
 

@@ -18,13 +18,15 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from fairlead.base.nodeset import NodeSet
+from fairlead.base.nodeset import NodeSet, fold
 from fairlead.cluster import Cluster, Program
 from fairlead.cluster.channel import MAX_FRAME_BYTES
 from fairlead.errors import FairleadError
 from fairlead.records.border import Border, Breach, Count, Index, Port, Text, Word, shown
 from fairlead.records.log import tell
-from fairlead.weights.onnode.layout import MAX_CHUNKS, REQUEST_BYTES, to_flags
+from fairlead.weights.comparing import Comparison
+from fairlead.weights.forecast import Forecast
+from fairlead.weights.onnode.layout import MAX_CHUNKS, REQUEST_BYTES, bytes_of, to_flags
 from fairlead.weights.plan import Plan
 from fairlead.weights.scheduler import Lease, Look, Order, Scheduler, Survey, Take
 from fairlead.weights.sources import Source
@@ -34,6 +36,8 @@ PROGRAM = (
     "fairlead.cluster.channel",
     "fairlead.base.trust",
     "fairlead.weights.onnode.layout",
+    "fairlead.weights.onnode.stored",
+    "fairlead.weights.onnode.tensors",
     "fairlead.weights.onnode.edges",
     "fairlead.weights.onnode.disk",
     "fairlead.weights.onnode.wire",
@@ -53,7 +57,8 @@ Number = Annotated[int, Meta(ge=0, le=(1 << 20))]
 class Told(msgspec.Struct, kw_only=True):
     """What a node says; see onnode/node.py."""
 
-    do: Literal["here", "hello", "fetched", "refused", "survey", "look", "lost", "bad", "ready", "done", "failed"]
+    do: Literal["here", "hello", "fetched", "refused", "survey", "look", "lost", "bad", "ready", "whole", "compared",
+                "dropped", "done", "failed"]  # fmt: skip
     blake3: bool = False
     has: Bits | Count = ""
     skips: Bits = ""
@@ -72,10 +77,13 @@ class Told(msgspec.Struct, kw_only=True):
     counts: dict[Word, Count] = {}
     rss_bytes: Count = 0
     cpu_s: float = 0.0
+    digests: dict[Index, Word] = {}
+    found: Word = ""
     peer: Index = 0
     chunk: Count = 0
     file: Count = 0
     root: Word = ""
+    odd: Annotated[list[tuple[Count, Text]], Meta(max_length=100)] = []
     code: Word = ""
     text: Text = ""
     hint: Text = ""
@@ -98,6 +106,10 @@ class Options:
     silent_s: float = 15.0
     slow_share: float = 0.5
     dry_run: bool = False
+    verify: bool = False
+    """Read every file once more before it is published, and compare it with what the store says of it."""
+    shard_bytes: int = 0
+    """What one node is given to fetch at a time; 0: as much as its requests take."""
 
 
 @dataclass
@@ -113,12 +125,19 @@ class NodeState:
     need_bytes: int = 0
     free_bytes: int = 0
     count: int = 0
+    """Chunks that are on its disk."""
+    came: int = 0
+    """Chunks that have come, also those that the disk has not taken yet."""
+    moved_s: float = field(default_factory=time.monotonic)
+    """When either of these last changed."""
     root: str = ""
     done_s: float = 0.0
     counts: Mapping[str, int] = field(default_factory=dict)
     rss_bytes: int = 0
     cpu_s: float = 0.0
     heard_s: float = 0.0
+    whole: bool = False
+    """It has everything on its disk, and waits until it may publish."""
     busy: int = 0
     failed: tuple[str, str, str] | None = None
     """(code, text, hint)"""
@@ -142,13 +161,29 @@ class Outcome:
     bad: Counter[tuple[str, str]] = field(default_factory=Counter)
     """(from, to) -> chunks that did not verify."""
     without_blake3: list[str] = field(default_factory=list)
-    ready: list[str] = field(default_factory=list)
+    odd: dict[str, str] = field(default_factory=dict)
+    """File -> why no loader would take it, though it is what the origin has."""
+    wrong: dict[str, str] = field(default_factory=dict)
+    """File -> how it differs from what its store says of it."""
+    num_compared: int = 0
+    """Files that were compared with what the store says."""
+    forecast: Forecast | None = None
+    """Of a dry run."""
     is_dry: bool = False
 
     @property
     def complete(self) -> list[NodeState]:
         """Nodes that have published everything."""
         return [n for n in self.nodes if n.root]
+
+    @property
+    def left_bytes(self) -> tuple[int, int]:
+        """(bytes that the node with the least lacks, bytes that no node has) before anything moves."""
+        sizes = [bytes_of(chunk) for chunk in self.plan.chunks]
+        here = [n for n in self.nodes if n.failed is None]
+        lacks = [sum(s for s, a, b in zip(sizes, n.has, n.skips, strict=True) if not a | b) for n in here]
+        nowhere = (s for i, s in enumerate(sizes) if not any(n.has[i] or n.skips[i] for n in here))
+        return max(lacks, default=0), sum(nowhere) if here else 0
 
     @property
     def origin_bytes(self) -> int:
@@ -179,6 +214,9 @@ class Spread:
         self.at: dict[str, int] = {}
         self.looks: dict[int, Look] = {}
         self.fresh: Counter[int] = Counter()
+        self.said = {i: o.digest for i, o in enumerate(plan.objects) if o.digest}
+        """File -> the digest that its store gives."""
+        self.comparison: Comparison | None = None
 
     def run(self) -> Outcome:
         """To its end. Raises FairleadError where nothing can be spread at all."""
@@ -219,7 +257,9 @@ class Spread:
                     "stage": self.plan.key,
                     "chunk_bytes": self.plan.chunk_bytes,
                     "algorithm": self.out.algorithm,
-                    "early": self.plan.early,
+                    "early": 0 if self.options.verify else self.plan.early,
+                    "holds": self.options.verify,
+                    "md5_tags": self.source.has_md5_tags,
                     "address": node.address,
                     "streams": self.options.streams,
                     "connections": self.options.connections,
@@ -311,6 +351,8 @@ class Spread:
         num = len(ready)
         fetching = min(num, self.options.fetching or num)
         window = max(2, 2 * self.options.connections * max(1, REQUEST_BYTES // self.plan.chunk_bytes))
+        if self.options.shard_bytes:
+            window = max(2, self.options.shard_bytes // self.plan.chunk_bytes)
         self.scheduler = Scheduler(
             len(self.plan.chunks),
             [n.has for n in ready],
@@ -323,6 +365,8 @@ class Spread:
         while any(n.failed is None and not n.root for n in self.members):
             for node, told in self._read(0.25):
                 self._hear(node, told)
+            if self.options.verify and not self._compared():
+                return
             now = time.monotonic()
             if now - looked >= 1.0:
                 looked = now
@@ -331,6 +375,7 @@ class Spread:
                 for i, peer in enumerate(self.scheduler.peers):
                     self.members[i].slow |= peer.slow
                 self._silent(now)
+                self._stalled(now)
                 self._show()
             if self.scheduler.lost and self._is_settled():
                 self._give_up()
@@ -341,7 +386,12 @@ class Spread:
         assert self.scheduler is not None
         i = self.at[node.name]
         if told.do == "fetched":
+            self.said.update({f: d for f, d in told.digests.items() if f < len(self.plan.objects)})
             self._order(self.scheduler.fetched(i, told.chunks))
+        elif told.do == "whole":
+            node.whole = True
+        elif told.do == "compared" and self.comparison is not None:
+            self.comparison.compared(i, told.file, told.found)
         elif told.do == "refused":
             self._refused(node, told)
         elif told.do == "survey":
@@ -350,11 +400,14 @@ class Spread:
             numbers = {n.number: self.at[n.name] for n in self.members}
             backlog = {numbers[p]: c for p, c in told.backlog.items() if p in numbers}
             sent = {numbers[p]: c for p, c in told.sent.items() if p in numbers}
+            if (told.came, told.has) != (node.came, node.count):
+                node.moved_s = time.monotonic()
             node.count, node.counts, node.busy = int(told.has or 0), told.counts, told.busy
+            node.came = told.came
             node.rss_bytes, node.cpu_s = told.rss_bytes, told.cpu_s
             self.looks[i] = Look(told.came, backlog, sent)
         elif told.do == "bad" and told.peer < len(self.nodes):
-            self.out.bad[self.nodes[told.peer].name, node.name] += 1
+            self._bad(self.nodes[told.peer], node)
         elif told.do == "lost":
             tell(log, "lost its source", node=node.name, source=told.peer, why=told.why)
         elif told.do == "ready" and told.file < len(self.plan.objects):
@@ -362,8 +415,78 @@ class Spread:
         elif told.do == "done":
             node.root, node.done_s, node.count = told.root, time.monotonic(), len(self.plan.chunks)
             tell(log, "node is done", node=node.name)
+            for file, why in told.odd:
+                if file < len(self.plan.objects):
+                    self.out.odd[self.plan.objects[file].path] = shown(why)
         elif told.do == "failed":
             self._lose(node, told.code, told.text, told.hint)
+
+    def _compared(self) -> bool:
+        """Once every living node has everything: each file is read by one of them, then all publish. False where a file
+        is not what its store says, so that nobody does.
+        """
+        waits = {self.at[n.name]: n for n in self.members if n.failed is None and not n.root}
+        if not waits or not all(n.whole for n in waits.values()):
+            return True
+        if self.comparison is None:
+            self.comparison = Comparison([o.size for o in self.plan.objects], self.said)
+            self.out.num_compared = len(self.comparison.said)
+        for number, files in self.comparison.assign(waits.keys()).items():
+            what = {"do": "compare", "files": {f: self.said[f] for f in files}}
+            self.group.send(json.dumps(what), to=self.members[number].name)
+        if not self.comparison.is_over:
+            return True
+        for file, found in self.comparison.bad.items():
+            self.out.wrong[self.plan.objects[file].path] = f"the store says {self.said[file]}, its bytes have {found}"
+        order = {"do": "drop", "files": sorted(self.comparison.bad)} if self.out.wrong else {"do": "publish"}
+        for node in waits.values():
+            self.group.send(json.dumps(order), to=node.name)
+            node.whole = False
+        if self.out.wrong:
+            self._dropped()
+        return not self.out.wrong
+
+    def _dropped(self) -> None:
+        """Wait until nodes have noted which files to fetch anew, as long as that may take."""
+        left, deadline = {n.name for n in self.members if n.failed is None}, time.monotonic() + START_S
+        while left and time.monotonic() < deadline:
+            left -= {node.name for node, told in self._read(0.25) if told.do == "dropped"}
+            left -= {n.name for n in self.members if n.failed is not None}
+
+    def _bad(self, giver: NodeState, taker: NodeState) -> None:
+        """A chunk did not verify. Whom the evidence singles out takes no further part."""
+        assert self.scheduler is not None
+        self.out.bad[giver.name, taker.name] += 1
+        if giver.name not in self.at:
+            return
+        self._order(self.scheduler.did_not_verify(self.at[giver.name], self.at[taker.name]))
+        for number, others in self.scheduler.culprits.items():
+            node, names = self.members[number], fold(self.members[n].name for n in others)
+            if len(others) > 1:
+                self._lose(node, "weights/bad-node", f"chunks between it and each of {names} did not verify", "")
+            else:
+                text = f"chunks from {names} go on not to verify here: one of the two changes them"
+                self._lose(node, "weights/bad-chunk", text, f"fairlead preflight -w {names},{node.name}")
+
+    def _stalled(self, now: float) -> None:
+        """Everything is on some node, and only this one gets no further: its disk or its way does not move."""
+        assert self.scheduler is not None
+        waits = [n for n in self.members if n.failed is None and not n.root]
+        if (
+            self.comparison is not None
+            or self.scheduler.to_fetch
+            or any(p.leased for p in self.scheduler.peers if p.alive)
+        ):
+            for node in waits:
+                node.moved_s = now
+        stuck = [n for n in waits if now - n.moved_s > self.options.give_up_s]
+        if stuck and len(stuck) == len(waits):
+            # who has got more than its disk has taken holds up those behind it
+            node = max(stuck, key=lambda n: (n.came - n.count, -n.count))
+            why = "its disk takes nothing more" if node.came > node.count else "nothing more reaches it"
+            self._lose(node, "weights/stalled", f"{why}, for {self.options.give_up_s:g} s", "")
+            for other in waits:
+                other.moved_s = now
 
     def _refused(self, node: NodeState, told: Told) -> None:
         """The origin did not give a node some chunks. An address that ran out is made anew; others may try."""

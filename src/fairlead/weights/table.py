@@ -25,6 +25,17 @@ class Weights(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     fetching: Annotated[int, Meta(ge=0, le=1_000_000, examples=[8])] = 0
     """Nodes that ask the origin, spread evenly over all; 0: every node."""
 
+    origin_gbps: Annotated[float, Meta(ge=0, le=1e6, examples=[200])] = 0
+    """What the origin gives to all nodes together, in Gb/s, for `weights plan`; 0: not known. Azure documents 200 Gb/s
+    for a standard storage account in large regions."""
+
+    link_gbps: Annotated[float, Meta(ge=0, le=1e6, examples=[80])] = 0
+    """What a node's link between nodes carries each way, in Gb/s, for `weights plan`; 0: what the interface says, or
+    the VM size's documentation."""
+
+    write_mb_s: Annotated[float, Meta(ge=0, le=1e9, examples=[6000])] = 0
+    """What a node's disk takes for good, in MB/s, for `weights plan`; 0: not known."""
+
     give_up_s: Wait = 120
     """How long a node goes on asking an origin that gives nothing before others try, four nodes in all."""
 

@@ -20,6 +20,8 @@ PARTS = (
     "fairlead.cluster.channel",
     "fairlead.base.trust",
     "fairlead.weights.onnode.layout",
+    "fairlead.weights.onnode.stored",
+    "fairlead.weights.onnode.tensors",
     "fairlead.weights.onnode.disk",
     "fairlead.weights.onnode.checking",
 )

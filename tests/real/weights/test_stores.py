@@ -51,6 +51,7 @@ def store(request, folder) -> Iterator[Store]:
 @pytest.fixture(autouse=True)
 def _afresh(store) -> None:
     store.origin.fault, store.origin.given = None, 0
+    store.origin.changed = lambda _, data: data
     store.origin.requests.clear()
 
 
@@ -92,6 +93,28 @@ def test_what_a_busy_store_gets(store, tmp_path):
     assert same(store.folder, tmp_path / "dest", *(["-x", "a b"] if plain(store) else []))
     assert store.origin.given == result["bytes"]
     assert result["retries"] > 0
+
+
+def test_a_bit_that_flips_between_store_and_node_is_found_by_the_stores_own_digest(store, tmp_path):
+    """Length and ETag are right, and no TLS is between: only the digest that the store keeps can tell."""
+
+    def flip(request, data: bytes) -> bytes:
+        return bytes([data[0] ^ 1]) + data[1:] if request.path.partition("?")[0].endswith("small/7") else data
+
+    dest = tmp_path / "dest"
+    words = ["pull", store.source, str(dest), *plain(store), "--verify"]
+    store.origin.changed = flip
+    status, result = run(store, tmp_path, *words)
+    assert (status, result["origin_bytes"]) == (3, result["bytes"]), result
+    assert {f["code"] for f in result["findings"] if f["verdict"] == "fail"} == {"weights/wrong-bytes"}
+    assert list(result["wrong"]) == ["small/7"]
+    assert result["compared"] >= 40, "each of the small files; a large one may have none, as it came in parts"
+    assert sorted(p.name for p in dest.iterdir()) == [".fairlead"], "nothing was published"
+    store.origin.changed = lambda _, data: data
+    status, result = run(store, tmp_path, *words)
+    assert (status, result["wrong"]) == (0, {}), result
+    assert result["origin_bytes"] < MIB, "what was wrong is fetched again, in its pack, and the rest is not"
+    assert same(store.folder, dest, *(["-x", "a b"] if plain(store) else []))
 
 
 def test_ls_needs_no_node(store, tmp_path):

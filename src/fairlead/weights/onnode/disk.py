@@ -12,6 +12,7 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import itertools
 import json
 import mmap
 import os
@@ -23,10 +24,12 @@ from collections import OrderedDict
 
 from fairlead.base.trust import beneath, read_file
 from fairlead.weights.onnode.layout import bytes_of
+from fairlead.weights.onnode.stored import digest_of_file
+from fairlead.weights.onnode.tensors import odd
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
     from typing import Any
 
     from fairlead.weights.onnode.layout import Pieces
@@ -39,6 +42,10 @@ ENTRY = struct.Struct(">I32sI")
 DIGEST_BYTES = 32
 MAX_OPEN = 128
 ALIGNED = 4096
+MAX_UNSYNCED = 1 << 30
+"""Bytes that may wait in the page cache to be on the disk for good: a disk that is slower than the network must not put
+off the moment at which anything counts, nor fill the node's memory.
+"""
 
 
 class Unusable(Exception):
@@ -79,15 +86,17 @@ class Buffers:
         self.pins: dict[int, int] = {}
         self.moved = threading.Condition()
 
-    def take(self) -> mmap.mmap:
-        """An empty one; of what is kept the oldest goes. Waits while all are under way."""
+    def take(self, count: int = 1) -> list[mmap.mmap]:
+        """So many empty ones, all or none: two that hold some and wait for more would wait for each other. Of what is
+        kept the oldest go. Waits while too many are under way.
+        """
         with self.moved:
             while True:
-                if self.free:
-                    return self.free.pop()
-                for chunk in self.kept:
-                    if not self.pins.get(chunk):
-                        return self.kept.pop(chunk)[0]
+                lacks = max(0, count - len(self.free))
+                oldest = list(itertools.islice((c for c in self.kept if not self.pins.get(c)), lacks))
+                if len(oldest) == lacks:
+                    self.free += [self.kept.pop(c)[0] for c in oldest]
+                    return [self.free.pop() for _ in range(count)]
                 self.moved.wait()
 
     def keep(self, chunk: int, buffer: mmap.mmap, length: int) -> None:
@@ -112,13 +121,13 @@ class Buffers:
             self.pins[chunk] -= 1
             if not self.pins[chunk]:
                 del self.pins[chunk]
-                self.moved.notify()
+                self.moved.notify_all()
 
     def give(self, buffer: mmap.mmap) -> None:
         """It is empty again."""
         with self.moved:
             self.free.append(buffer)
-            self.moved.notify()
+            self.moved.notify_all()
 
 
 class Disk:
@@ -161,6 +170,8 @@ class Disk:
         self.open_files: OrderedDict[tuple[int, bool], int] = OrderedDict()
         self.is_direct = True
         self.unsynced: list[int] = []
+        self.unsynced_bytes = 0
+        self.synced = threading.Condition()
         self.journal = os.open("journal", os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600, dir_fd=self.stage)
 
     # ---- what is there already ---------------------------------------------------------------------------------------
@@ -213,12 +224,16 @@ class Disk:
 
     def _journaled(self) -> Iterable[tuple[int, bytes, list[bytes] | None]]:
         """The chunks of the journal that are whole in their files."""
-        data = os.pread(self.journal, ENTRY.size * (2 * len(self.chunks) + 1024), 0)
+        data = os.pread(self.journal, ENTRY.size * (4 * len(self.chunks) + 1024), 0)
+        latest: dict[int, bytes] = {}
         for at in range(0, len(data) - ENTRY.size + 1, ENTRY.size):
             number, digest, crc = ENTRY.unpack_from(data, at)
-            if zlib.crc32(data[at : at + ENTRY.size - 4]) != crc or number >= len(self.chunks):
-                continue
+            if zlib.crc32(data[at : at + ENTRY.size - 4]) == crc and number < len(self.chunks):
+                latest[number] = digest
+        for number, digest in latest.items():
             chunk = self.chunks[number]
+            if not any(digest):  # it was dropped
+                continue
             try:
                 if any(self.published[file] for file, _, _ in chunk):  # it has its name already
                     found = [
@@ -266,7 +281,13 @@ class Disk:
         return self.digest_of(b"".join(parts)), parts
 
     def write(self, number: int, data: memoryview, digest: bytes, parts: list[bytes] | None) -> None:
-        """Write a verified chunk. Raises Unusable where the disk does not take it."""
+        """Write a verified chunk. Waits while much is not yet on the disk for good. Raises Unusable where the disk does
+        not take it.
+        """
+        with self.synced:
+            while self.unsynced_bytes >= MAX_UNSYNCED:
+                self.synced.wait()
+            self.unsynced_bytes += len(data)
         try:
             if len(self.chunks[number]) == 1:
                 file, at, length = self.chunks[number][0]
@@ -312,6 +333,33 @@ class Disk:
             raise disk_trouble(error, self.dest) from None
         return at
 
+    def stored_digest(self, file: int, said: str) -> str:
+        """The digest that a file has, of the kind that its store gives. Raises Unusable."""
+        try:
+            if self.published[file]:
+                with beneath(self.top, self.files[file]["path"]) as (folder, name):
+                    fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+            else:
+                fd = os.open(stage_file(file), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.stage)
+            try:
+                return digest_of_file(fd, self.files[file]["size"], said)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise disk_trouble(error, self.dest) from None
+
+    def drop(self, chunks: Iterable[int]) -> None:
+        """Say in the journal that these are not here after all."""
+        self._entries((number, bytes(DIGEST_BYTES)) for number in sorted(chunks))
+
+    def _entries(self, entries: Iterable[tuple[int, bytes]]) -> None:
+        lines = []
+        for number, digest in entries:
+            head = ENTRY.pack(number, digest, 0)[:-4]
+            lines.append(head + zlib.crc32(head).to_bytes(4, "big"))
+        write_all(self.journal, memoryview(b"".join(lines)), None)
+        os.fdatasync(self.journal)
+
     def sync(self) -> list[int]:
         """Have what was written on the disk, and say so in the journal; returns those chunks."""
         with self.guard:
@@ -319,16 +367,14 @@ class Disk:
         if numbers:
             try:
                 sync_all(self.stage)
-                entries = []
-                for number in numbers:
-                    head = ENTRY.pack(number, self.digests[number], 0)[:-4]
-                    entries.append(head + zlib.crc32(head).to_bytes(4, "big"))
-                write_all(self.journal, memoryview(b"".join(entries)), None)
-                os.fdatasync(self.journal)
+                self._entries((number, self.digests[number]) for number in numbers)
             except OSError as error:
                 raise disk_trouble(error, self.dest) from None
             for number in numbers:
                 self._written(number)
+            with self.synced:
+                self.unsynced_bytes -= sum(bytes_of(self.chunks[n]) for n in numbers)
+                self.synced.notify_all()
         return numbers
 
     def _known(self, number: int, digest: bytes, parts: list[bytes] | None) -> None:
@@ -435,6 +481,23 @@ class Disk:
         except OSError as error:
             raise disk_trouble(error, self.dest) from None
         return self.root()
+
+    def odd(self, number: int, paths: Collection[str]) -> str:
+        """Why no loader would take a published file; empty where nothing is odd."""
+        path = self.files[number]["path"]
+
+        def read(at: int, length: int) -> bytes:
+            with beneath(self.top, path) as (folder, name):
+                fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+            try:
+                return os.pread(fd, length, at)
+            finally:
+                os.close(fd)
+
+        try:
+            return odd(path, self.files[number]["size"], read, paths)
+        except OSError as error:
+            raise disk_trouble(error, self.dest) from None
 
     def leave(self) -> None:
         """Nothing was to be done: what was made for looking is removed, if nothing else is in it."""

@@ -1,7 +1,7 @@
 """A node of a spread: carries out what the control side orders, and tells how far it is. Python 3.9.
 
-    orders   setup, lease, take, survey, rate, urls, end        lines of JSON; the files come as frames behind the setup
-    tells    hello, fetched, refused, survey, look, lost, done, failed
+    orders   setup, lease, take, survey, compare, publish, drop, end    lines of JSON; the files come behind setup
+    tells    here, hello, fetched, refused, survey, look, lost, bad, ready, whole, compared, dropped, done, failed
 
 Threads do one thing each: some ask the origin, one or more read from each node this one takes from, one or more send to
 each that takes from this one, one has the disk written for good. They meet in `Node`, under one lock, for a few
@@ -12,6 +12,7 @@ disk.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import resource
@@ -20,9 +21,10 @@ import socket
 import threading
 import time
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 
 from fairlead.cluster.channel import Channel
-from fairlead.weights.onnode.disk import Buffers, Disk, Unusable, has_blake3
+from fairlead.weights.onnode.disk import MAX_UNSYNCED, Buffers, Disk, Unusable, has_blake3
 from fairlead.weights.onnode.edges import KINDS, Edge, may_fetch
 from fairlead.weights.onnode.layout import bytes_of, cut, runs, to_bits, to_flags
 from fairlead.weights.onnode.origin import Gate, Origin, Refused
@@ -35,10 +37,12 @@ if TYPE_CHECKING:
 MEMORY_BYTES = 256 << 20
 LEAST_BUFFERS = 24
 LOOK_S, SYNC_S, TELL_S = 1.0, 0.25, 0.05
+MAX_ODD = 100
+"""Files told of that no loader would take."""
+COMPARING = 8
+"""Files that a node reads at a time to compare them with the store's digests."""
 AGAIN_S = 0.3
 """Between two tries to reach a node."""
-MAX_BAD = 3
-"""Chunks of one node that do not verify before it is no longer taken from."""
 
 
 class Node:
@@ -69,8 +73,11 @@ class Node:
         self.gate = Gate(setup["connections"], setup["rate"])
         self.pins, self.headers, self.give_up_s = setup["pins"], setup["headers"], setup["give_up_s"]
         self.told: list[int] = []
-        self.bad: dict[int, int] = {}
-        self.over = self.complete = False
+        self.said: dict[int, str] = {}
+        """File -> the digest that its store gives, of those not yet told."""
+        self.holds, self.has_md5_tags = setup["holds"], setup["md5_tags"]
+        """Files get no names before the control side says so."""
+        self.over = self.complete = self.waits = False
         self.counts = {
             "origin_bytes": 0,
             "origin_requests": 0,
@@ -146,7 +153,13 @@ class Node:
 
     def fetch_runs(self) -> None:
         """Ask the origin for what is leased, as long as the spread goes on."""
-        origin = Origin(self.gate, self.headers, give_up_s=self.give_up_s, stopped=lambda: self.over)
+        origin = Origin(
+            self.gate,
+            self.headers,
+            give_up_s=self.give_up_s,
+            stopped=lambda: self.over,
+            has_md5_tags=self.has_md5_tags,
+        )
         while True:
             with self.lock:
                 while not self.over and not (self.runs and may_fetch(self.edges.values())):
@@ -171,7 +184,7 @@ class Node:
             with self.lock:
                 self.told += numbers
             return
-        taken = [self.buffers.take() for _ in numbers]
+        taken = self.buffers.take(len(numbers))
         passed = 0
 
         def full(index: int) -> None:
@@ -199,6 +212,9 @@ class Node:
         """Bytes of one file."""
         what = self.files[file]
         origin.read(self.urls[file], what["size"], what["tag"] if self.pins else "", start, views, full)
+        if self.holds and origin.digest:
+            with self.lock:
+                self.said[file] = origin.digest
 
     def fetched(self, number: int, buffer: Any, length: int) -> None:
         """It came from the origin."""
@@ -330,25 +346,29 @@ class Node:
 
     def keep(self) -> None:
         """Have the disk written for good, count, publish, tell."""
-        looked = told = 0.0
+        told = 0.0
         while not self.over:
             time.sleep(TELL_S)
             now = time.monotonic()
             with self.lock:
                 fetched, self.told = self.told, []
-            if fetched:
-                self.tell("fetched", chunks=fetched)
-            if now - told >= SYNC_S or self.is_whole():
+                said, self.said = self.said, {}
+            if fetched or said:
+                self.tell("fetched", chunks=fetched, digests=said)
+            if now - told >= SYNC_S or self.is_whole() or self.disk.unsynced_bytes > MAX_UNSYNCED // 2:
                 told = now
                 self.count += len(self.disk.sync())
                 for number in range(self.early):
                     if self.disk.publish(number):
                         self.tell("ready", file=number)
-                if self.count == len(self.chunks) and not self.complete:
+                if self.count == len(self.chunks) and not self.complete and not self.said:
                     self.finish()
-            if now - looked >= LOOK_S:
-                looked = now
-                self.look()
+
+    def look_on(self) -> None:
+        """Say how far this node is, also while the disk takes its time."""
+        while not self.over:
+            self.look()
+            time.sleep(LOOK_S)
 
     def is_whole(self) -> bool:
         """Everything has come, though it may not be on the disk."""
@@ -356,12 +376,35 @@ class Node:
 
     def finish(self) -> None:
         """Everything is on the disk: the files get their names."""
+        if self.holds:
+            if not self.waits:
+                self.waits = True
+                self.look()
+                self.tell("whole")
+            return
         self.complete = True
         for number in range(len(self.files)):
             self.disk.publish(number)
         root = self.disk.finish()
         self.look()
-        self.tell("done", root=root)
+        paths = {file["path"] for file in self.files}
+        odd = ((n, self.disk.odd(n, paths)) for n in range(len(self.files)))
+        self.tell("done", root=root, odd=list(itertools.islice(([n, why] for n, why in odd if why), MAX_ODD)))
+
+    def compare(self, files: dict[int, str]) -> None:
+        """Read these files and say which digest they have, several at a time: hashing leaves other threads alone."""
+
+        def read(file: int) -> None:
+            self.tell("compared", file=file, found=self.disk.stored_digest(file, files[file]))
+
+        with ThreadPoolExecutor(COMPARING) as pool:
+            for _ in pool.map(read, files):
+                pass
+
+    def drop(self, files: list[int]) -> None:
+        """What came of these files is not what was uploaded: the next run fetches them anew."""
+        self.disk.drop({chunk for file in files for chunk in self.disk.of_file[file]})
+        self.tell("dropped")
 
     def look(self) -> None:
         """How far this node is."""
@@ -392,8 +435,12 @@ class Node:
         elif do == "survey":
             with self.lock:
                 self.tell("survey", has=to_bits(self.shared))
-        elif do == "rate":
-            self.gate.rate = order["rate"]
+        elif do == "compare":
+            self.start(self.compare, {int(file): said for file, said in order["files"].items()})
+        elif do == "publish":
+            self.holds = False
+        elif do == "drop":
+            self.start(self.drop, order["files"])
         elif do == "end":
             return False
         return True
@@ -418,6 +465,7 @@ class Node:
             self.start(self.fetch_runs)
         self.start(self.serve)
         self.start(self.keep)
+        self.start(self.look_on)
         while True:
             order = self.channel.read()
             if not self.obey(json.loads(order)):  # type: ignore[arg-type]
@@ -510,14 +558,13 @@ class Taking:
                     continue
                 if number >= len(node.chunks) or length != bytes_of(node.chunks[number]):
                     return "it sent a chunk that there is not"
-                buffer = node.buffers.take()
+                (buffer,) = node.buffers.take()
                 try:
                     view = memoryview(buffer)[:length]
                     link.read(view)
                     found, parts = node.disk.digest_chunk(number, view)
                     view.release()
                     if found != digest:
-                        node.bad[self.peer] = node.bad.get(self.peer, 0) + 1
                         node.tell("bad", peer=self.peer, chunk=number)
                         with self.lock:
                             link.send(LACK, number.to_bytes(4, "big"))

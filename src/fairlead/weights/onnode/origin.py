@@ -17,6 +17,8 @@ import threading
 import time
 import urllib.parse
 
+from fairlead.weights.onnode.stored import said_digest
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -92,10 +94,21 @@ class Gate:
 class Origin:
     """One thread's way to the origin."""
 
-    def __init__(self, gate: Gate, headers: dict[str, str], *, give_up_s: float, stopped: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        gate: Gate,
+        headers: dict[str, str],
+        *,
+        give_up_s: float,
+        stopped: Callable[[], bool],
+        has_md5_tags: bool = False,
+    ) -> None:
         self.gate, self.headers, self.give_up_s, self.stopped = gate, headers, give_up_s, stopped
+        self.has_md5_tags = has_md5_tags
         self.ways: dict[tuple[str, str], http.client.HTTPConnection] = {}
         self.asked = self.retried = self.done = 0
+        self.digest = ""
+        """Of the whole object that was read last, where its store says it."""
 
     def read(
         self, url: str, size: int, tag: str, start: int, views: list[memoryview], full: Callable[[int], None]
@@ -105,7 +118,7 @@ class Origin:
 
         `size` is the file's; `tag` its ETag, which must still be so.
         """
-        self.full, self.num_full = full, 0
+        self.full, self.num_full, self.digest = full, 0, ""
         total, done, pause_s, since = sum(len(v) for v in views), 0, PAUSE_S, time.monotonic()
         while done < total:
             before = done
@@ -149,6 +162,7 @@ class Origin:
         answer = self._ask(url, start + done, start + total - 1, tag)
         self.asked += 1
         check(answer, start + done, size)
+        self.digest = said_digest(answer.headers, has_md5_tags=self.has_md5_tags)
         for view in rest_of(views, done):
             while view:
                 num = answer.readinto(view[: 1 << 20])
