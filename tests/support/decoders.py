@@ -33,6 +33,9 @@ from fairlead.fabric.mrc.icrc import Icrc
 from fairlead.fabric.mrc.packets import WireError, decode
 from fairlead.fabric.sim.htsim_files import read_matrix, read_topology
 from fairlead.fabric.sim.simulate import load
+from fairlead.fabric.transport.exchange import Offer
+from fairlead.fabric.transport.exchange import decode as decode_offer
+from fairlead.fabric.transport.meeting import meet
 from fairlead.lab.faults import script
 from fairlead.lab.shape import LabShape
 from fairlead.launch.cut import cut
@@ -157,6 +160,11 @@ def _run(data: bytes) -> None:
         judge_ranks(from_json(data, RankFacts), {})
 
 
+def _offer(data: bytes) -> None:
+    offer = decode_offer(data, Offer)
+    meet(decode_offer(_OFFER, Offer), offer)
+
+
 def _secrets(data: bytes) -> None:
     hide(_text(data))
     holds_secret(_text(data))
@@ -189,7 +197,14 @@ _RANKS = {
     "ends": [{"node": "n0", "rank": 0, "state": "done", "rc": 0}],
 }  # fmt: skip
 
+_OFFER = _json({
+    "context": "0" * 32, "ports": [[4791]], "qp_num": 3, "psn": 1, "mtu": 1024, "mpr": 8, "wimm": 8,
+    "place": {"ports": [{"rail": "plane 0", "plane": 0, "address": "fcbb:bb00:e000:1000::", "rate_bps": 1e9}],
+              "seat": {"t0": 0, "port": 0}, "steering": {"by": "usid", "t1": 2}},
+})  # fmt: skip
+
 DECODERS: dict[str, Decoder] = {
+    "offers of the fabric transport": Decoder(_offer, (_OFFER,), (FairleadError,)),
     "frames": Decoder(
         _frames,
         (_FRAMES,),

@@ -6,16 +6,17 @@ so that `modify(INIT, ev_profile_id=..., cc_profile_id=...)` means here what it 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 from fairlead.errors import LocalProtocolError
 from fairlead.fabric.mrc.completion import CompletionQueue
-from fairlead.fabric.mrc.headers import DEFAULT_DIALECT, ENDPOINT_QP, Dialect
+from fairlead.fabric.mrc.headers import DEFAULT_DIALECT, ENDPOINT_QP, Dialect, EndpointOp
 from fairlead.fabric.mrc.memory import ProtectionDomain
+from fairlead.fabric.mrc.packets import Path, Request, Response, WireError, decode
 from fairlead.fabric.mrc.profile import Profile
 from fairlead.fabric.mrc.qp import QueuePair
-from fairlead.fabric.mrc.verbs import QpHint
+from fairlead.fabric.mrc.verbs import QpHint, QpState
 
 EV_FIELDS = frozenset(
     {"path_rule", "planes", "evs_per_plane", "evs_active", "ev_min_active", "ev_probe_ns", "ev_probe_ok", "ring_size"}
@@ -52,6 +53,9 @@ class Device:
         self._next_qp = ENDPOINT_QP + 1
         self._ev_profiles: dict[int, Mapping[str, object]] = {}
         self._cc_profiles: dict[int, Mapping[str, object]] = {}
+        self._peers: dict[Hashable, dict[int, QueuePair]] = {}
+        self.num_bad_packets = 0
+        self.num_foreign_packets = 0
 
     def query(self) -> DeviceAttr:
         """Limits and capabilities."""
@@ -106,17 +110,75 @@ class Device:
                 "fabric/hint-in-use", f"{hint.num_users} queue pairs use this hint", hint="close the queue pairs first"
             )
 
-    def create_qp(self, send_cq: CompletionQueue, recv_cq: CompletionQueue) -> QueuePair:
-        """A queue pair in RESET."""
+    def new_qp_num(self) -> int:
+        """A number for a queue pair that is yet to be made: the peer is told it before its EVs are known."""
         number = self._next_qp
         self._next_qp += 1
+        return number
+
+    def create_qp(
+        self,
+        send_cq: CompletionQueue,
+        recv_cq: CompletionQueue,
+        *,
+        qp_num: int | None = None,
+        profile: Profile | None = None,
+        ev_values: Sequence[int] | None = None,
+    ) -> QueuePair:
+        """A queue pair in RESET; where a driver knows its paths, with a profile and entropy values that fit them."""
         return QueuePair(
-            qp_num=number,
-            profile=self.profile,
+            qp_num=self.new_qp_num() if qp_num is None else qp_num,
+            profile=profile or self.profile,
             profile_of=self.profile_of,
             domain=self.domain,
             send_cq=send_cq,
             recv_cq=recv_cq,
             seed=next(self._randoms),
+            ev_values=ev_values,
             dialect=self.dialect,
         )
+
+    def join(self, qp: QueuePair, peer: Hashable) -> None:
+        """From now on this queue pair hears what comes from that peer, and from nobody else."""
+        self._peers.setdefault(peer, {})[qp.qp_num] = qp
+
+    def leave(self, qp: QueuePair, peer: Hashable) -> None:
+        """Undo `join`."""
+        self._peers.get(peer, {}).pop(qp.qp_num, None)
+        if not self._peers.get(peer):
+            self._peers.pop(peer, None)
+
+    def receive(
+        self, data: bytes | bytearray | memoryview, path: Path, peer: Hashable, now_ns: int
+    ) -> tuple[QueuePair, ...]:
+        """Take in a UDP payload that came from a peer; the queue pairs that may now have something to say.
+
+        What is no packet, or not for a queue pair that has joined with this peer, is counted and dropped. Endpoint
+        packets (QP 2) are about the peer: a request is answered once, its news and a response reach all queue pairs
+        with that peer, which know by the id whether it is theirs.
+        """
+        try:
+            packet = decode(data, self.dialect, is_trimmed=path.is_trimmed)
+        except WireError:
+            self.num_bad_packets += 1
+            return ()
+        joined = self._peers.get(peer)
+        if not joined:
+            self.num_foreign_packets += 1
+            return ()
+        if packet.bth.dest_qp != ENDPOINT_QP:
+            qp = joined.get(packet.bth.dest_qp)
+            if qp is None or isinstance(packet, Request | Response):
+                self.num_foreign_packets += 1
+                return ()
+            qp.take(packet, path, now_ns)
+            return (qp,)
+        if not isinstance(packet, Request | Response):
+            self.num_foreign_packets += 1
+            return ()
+        hearing = tuple(qp for qp in joined.values() if qp.state in (QpState.RTR, QpState.RTS))
+        if isinstance(packet, Request) and packet.erth.op is EndpointOp.EV_PROBE:
+            hearing = hearing[:1]
+        for i, qp in enumerate(hearing):
+            qp.take(packet, path, now_ns, answer=i == 0)
+        return hearing

@@ -19,7 +19,9 @@ from __future__ import annotations
 import enum
 import functools
 import zlib
+from collections.abc import Sequence
 
+Buffer = bytes | bytearray | memoryview
 SIZE_BYTES = 4
 _BTH_VARIANT_BYTE = 4  # BTH @4: resv8a, "variant"
 _CASTAGNOLI = 0x82F63B78  # 0x1EDC6F41 reflected
@@ -35,16 +37,21 @@ class Icrc(enum.Enum):
     NONE = "none"
 
 
-def compute(variant: Icrc, packet: bytes | memoryview, network: bytes = b"") -> bytes:
-    """The four bytes that follow `packet` (BTH to padded payload). ROCE needs `network`: its IP and UDP headers."""
+def compute(variant: Icrc, packet: Buffer, network: bytes = b"", more: Sequence[Buffer] = ()) -> bytes:
+    """The four bytes that follow `packet` (BTH to padded payload) and what is `more` of it, lying elsewhere.
+
+    ROCE needs `network`: the IP and UDP headers.
+    """
     if variant is Icrc.NONE:
         return bytes(SIZE_BYTES)
     if variant is Icrc.CRC32C:
-        return _crc32c(packet).to_bytes(SIZE_BYTES, "big")
+        return _crc32c(b"".join((packet, *more))).to_bytes(SIZE_BYTES, "big")
     head = bytearray(packet[: _BTH_VARIANT_BYTE + 1])
     head[_BTH_VARIANT_BYTE] = 0xFF
     crc = zlib.crc32(b"\xff" * 8 + _masked(network)) if variant is Icrc.ROCE else 0
     crc = zlib.crc32(packet[_BTH_VARIANT_BYTE + 1 :], zlib.crc32(head, crc))
+    for part in more:
+        crc = zlib.crc32(part, crc)
     return crc.to_bytes(SIZE_BYTES, "little")
 
 

@@ -61,6 +61,11 @@ class Path:
     is_marked: bool = False  # ECN congestion experienced
 
     @property
+    def is_trimmed(self) -> bool:
+        """Whether a switch has cut the payload away."""
+        return self.dscp in (Dscp.TRIMMED, Dscp.TRIMMED_LASTHOP)
+
+    @property
     def source_port(self) -> int:
         """UDP source port of this EV."""
         return self.ev >> 16
@@ -73,10 +78,22 @@ class Path:
 
 @dataclass(frozen=True, slots=True)
 class Datagram:
-    """A UDP payload to send and the path to send it on."""
+    """A UDP payload to send and the path to send it on. It comes in parts, so that nobody has to copy the payload."""
 
-    data: bytes
+    header: Buffer
     path: Path
+    payload: Buffer = b""
+    tail: Buffer = b""
+
+    @property
+    def parts(self) -> tuple[Buffer, ...]:
+        """What to send, one behind the other."""
+        return (self.header, self.payload, self.tail) if self.tail else (self.header,)
+
+    @property
+    def data(self) -> bytes:
+        """The same in one piece, copied."""
+        return b"".join(self.parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +200,16 @@ def encode(packet: Packet, dialect: Dialect = DEFAULT_DIALECT, network: bytes = 
 
     The caller sets bth.pad to what `padding` says of the payload.
     """
+    return b"".join(encode_parts(packet, dialect, network))
+
+
+def encode_parts(
+    packet: Packet, dialect: Dialect = DEFAULT_DIALECT, network: bytes = b""
+) -> tuple[bytes, Buffer, bytes]:
+    """The same as headers, payload (where it lies, not copied), padding with iCRC."""
     parts: list[Buffer] = [packet.bth.pack(dialect)]
+    payload: Buffer = b""
+    pad = b""
     match packet:
         case Write():
             parts.append(packet.meth.pack())
@@ -192,7 +218,7 @@ def encode(packet: Packet, dialect: Dialect = DEFAULT_DIALECT, network: bytes = 
             parts.append(packet.reth.pack())
             if packet.imm is not None:
                 parts.append(_IMM.pack(packet.imm))
-            parts += (packet.payload, bytes(packet.bth.pad))
+            payload, pad = packet.payload, bytes(packet.bth.pad)
         case Sack():
             parts += (packet.seth.pack(), packet.cc.pack())
         case Response():
@@ -205,8 +231,8 @@ def encode(packet: Packet, dialect: Dialect = DEFAULT_DIALECT, network: bytes = 
             parts.append(packet.peth.pack())
         case _:
             parts.append(packet.erth.pack())
-    body = b"".join(parts)
-    return body + icrc.compute(dialect.icrc, body, network)
+    header = b"".join(parts)
+    return header, payload, pad + icrc.compute(dialect.icrc, header, network, (payload, pad))
 
 
 def padding(num_bytes: int) -> int:

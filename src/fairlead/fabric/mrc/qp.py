@@ -318,12 +318,15 @@ class QueuePair:
 
     def receive(self, data: bytes | bytearray | memoryview, path: Path, now_ns: int) -> None:
         """Take in a UDP payload. What is no packet for this queue pair is counted and dropped."""
-        is_trimmed = path.dscp in (Dscp.TRIMMED, Dscp.TRIMMED_LASTHOP)
         try:
-            packet = packets.decode(data, self.dialect, is_trimmed=is_trimmed)
+            packet = packets.decode(data, self.dialect, is_trimmed=path.is_trimmed)
         except WireError:
             self.num_bad_packets += 1
             return
+        self.take(packet, path, now_ns)
+
+    def take(self, packet: Packet, path: Path, now_ns: int, *, answer: bool = True) -> None:
+        """The same for a packet that is decoded; without `answer` another queue pair answers an endpoint request."""
         if self.state not in (QpState.RTR, QpState.RTS) or packet.bth.dest_qp not in (self.qp_num, ENDPOINT_QP):
             self.num_bad_packets += 1
             return
@@ -333,7 +336,7 @@ class QueuePair:
             case Probe():
                 self._on_probe(packet, path, now_ns)
             case Request():
-                self._on_request(packet, path, now_ns)
+                self._on_request(packet, path, answer=answer)
             case Response():
                 self._on_response(packet, now_ns)
             case _ if self.state is QpState.RTS:
@@ -343,7 +346,8 @@ class QueuePair:
 
     def _datagram(self, packet: Packet, slot: int, dscp: Dscp) -> Datagram:
         plane = slot // self.profile.evs_per_plane
-        return Datagram(packets.encode(packet, self.dialect), Path(ev=self.evs[slot], plane=plane, dscp=dscp))
+        header, payload, tail = packets.encode_parts(packet, self.dialect)
+        return Datagram(header, Path(ev=self.evs[slot], plane=plane, dscp=dscp), payload, tail)
 
     def _data(self, now_ns: int) -> Datagram:
         """The data packet that the law described in the block."""
@@ -447,13 +451,15 @@ class QueuePair:
 
     # --- endpoint packets ------------------------------------------------------------------------------------------
 
-    def _on_request(self, packet: Request, path: Path, now_ns: int) -> None:
+    def _on_request(self, packet: Request, path: Path, *, answer: bool) -> None:
         """Answer an EV probe or a port status; both halves learn of the peer's ports."""
         erth = packet.erth
         if erth.op is EndpointOp.PORT_STATUS:
             number = packet.bth.psn & PROBE_ID_MASK
             for row in (self.tx, self.rx) if self.state is QpState.RTS else (self.rx,):
                 law.on_peer_ports(self.m, row, erth.port_status_mask, number, path.plane)
+        if not answer:
+            return
         eeth = Eeth(erth.op, law.probe_mark(blocks.arrival_flags(path)), erth.tx_timestamp)
         response = Response(Bth(Opcode.ENDPOINT_RESPONSE, ENDPOINT_QP, packet.bth.psn), eeth)
         if erth.op is EndpointOp.EV_PROBE and packet.bth.psn & 1 and self.state is QpState.RTS:

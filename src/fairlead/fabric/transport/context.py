@@ -1,0 +1,368 @@
+"""A context: the ports of this host, one thread that drives them, and what an application does with it.
+
+    context = Context(place)                                  # or Context(addresses=["fd00::1", "fd01::1"])
+    region = context.register(buffer)                         # memory that peers may write
+    queue = context.completion_queue(1024)
+    with context.listen("10.0.0.1", token) as listener: qp = listener.accept(queue, queue, private=remote_of(region))
+    qp = context.connect("10.0.0.1", port, token, queue, queue)
+    qp.post_write(data, remote, wr_id=1)                      # data: bytes, numpy array, torch CPU tensor, mmap, ...
+    queue.wait(timeout_s=1.0)                                 # or poll(), or await queue.wait_async()
+
+Calls come from any thread; each takes the context's lock for as long as it changes something. All packets are sent and
+received by the context's own thread. Times and limits: a connection that does not come about ends with an error within
+`limit_s`; a peer that falls silent fails its queue pair after all retries (about a second, see Profile.software); one
+whose process ends, as soon as the kernel there has closed its sockets.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, Self
+
+import msgspec
+
+from fairlead.errors import FabricError, LocalProtocolError, RemoteProtocolError
+from fairlead.fabric.mrc.device import Device
+from fairlead.fabric.mrc.memory import MemoryRegion
+from fairlead.fabric.mrc.profile import Profile
+from fairlead.fabric.mrc.verbs import MPR_UNIT
+from fairlead.fabric.transport import exchange, lanes
+from fairlead.fabric.transport.driver import Driver
+from fairlead.fabric.transport.engine import Engine, Line
+from fairlead.fabric.transport.exchange import Offer, Ready, Remote, Talk
+from fairlead.fabric.transport.interfaces import LinkWatch, interface_of, mtu_of
+from fairlead.fabric.transport.meeting import line_of, meet
+from fairlead.fabric.transport.memory import view_of
+from fairlead.fabric.transport.ports import UDP_BYTES, Sockets
+from fairlead.fabric.transport.queues import CompletionQueue
+from fairlead.fabric.transport.seal import SIZE_BYTES as SEAL_BYTES
+from fairlead.records.addressbook import Place, Port
+
+HEADER_BYTES = 48  # of a Write: BTH 12, METH 4, TSETH 4, RETH 16, ImmDt 4, iCRC 4, padding to 4
+IPV6_BYTES = 40
+MAX_MTU = 4096
+MIN_RTT_NS = 1_000_000  # two Python programs with a burst each to work off are not nearer
+MAX_RTT_NS = 3_500_000  # above it the target delay leaves the range of NSCC's integers
+LIMIT_S = 10.0
+
+
+def remote_of(region: MemoryRegion) -> str:
+    """A region as the other end needs it, to give as `private`."""
+    return msgspec.json.encode(Remote(addr=region.addr, rkey=region.rkey, length=region.length)).decode()
+
+
+def _randoms() -> Iterator[int]:
+    while True:
+        yield secrets.randbits(32)
+
+
+class QueuePair:
+    """A connection to one peer: one-sided writes into its memory."""
+
+    def __init__(self, driver: Driver, line: Line, sock: socket.socket, private: str) -> None:
+        self._driver = driver
+        self._line = line
+        self._sock = sock
+        self.private = private
+        """What the other end said of itself."""
+
+    @property
+    def qp_num(self) -> int:
+        """Its number; completions carry it."""
+        return self._line.qp.qp_num
+
+    @property
+    def profile(self) -> Profile:
+        """Its parameters."""
+        return self._line.qp.profile
+
+    @property
+    def error(self) -> FabricError | None:
+        """Why it has failed; None: it has not."""
+        with self._driver.lock:
+            self._driver.engine.events(self._line)
+            return self._line.error
+
+    @property
+    def remote(self) -> Remote:
+        """The memory that the other end has named in `private`."""
+        return exchange.decode(self.private.encode(), Remote)
+
+    def post_write(self, memory: Any, remote: Remote, *, wr_id: int, offset: int = 0, imm: int | None = None) -> None:
+        """Write memory into the peer's, from `offset` there; it is not copied, so let it be until that completes.
+
+        With `imm` (32 bits) the peer's oldest posted receive completes too, after all that was written before.
+        """
+        view = view_of(memory)
+        if offset < 0 or offset + len(view) > remote.length:
+            raise LocalProtocolError(
+                "fabric/out-of-bounds",
+                f"{len(view)} bytes at {offset} do not fit into {remote.length}",
+                hint="write less, or let the peer register more",
+            )
+        with self._driver.lock:
+            self._line.qp.post_write(view, wr_id=wr_id, remote_addr=remote.addr + offset, rkey=remote.rkey, imm=imm)
+            self._driver.engine.wake(self._line)
+        self._driver.nudge()
+
+    def post_write_imm(self, memory: Any, remote: Remote, imm: int, *, wr_id: int, offset: int = 0) -> None:
+        """A Write that the peer is told of."""
+        self.post_write(memory, remote, wr_id=wr_id, offset=offset, imm=imm)
+
+    def post_recv(self, *, wr_id: int) -> None:
+        """Be ready for one more Write with an immediate."""
+        with self._driver.lock:
+            self._line.qp.post_recv(wr_id=wr_id)
+
+    def packets_sent(self) -> dict[str, int]:
+        """Packets by the address they were sent to, which on a steered fabric is the path."""
+        with self._driver.lock:
+            sent: Counter[str] = Counter()
+            for route, num in self._line.sent.items():
+                sent[route.to] += num
+            return dict(sent)
+
+    def close(self) -> None:
+        """Give up what is not complete; the peer is told by the end of the connection."""
+        self._driver.drop(self._line, self._sock)
+
+
+class Listener:
+    """Where peers are awaited."""
+
+    def __init__(self, context: Context, address: str, token: bytes, port: int) -> None:
+        exchange.check_token(token)
+        self._context = context
+        self._token = token
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._sock = socket.create_server((address, port), family=family)
+        self.port: int = self._sock.getsockname()[1]
+
+    def accept(
+        self, send_cq: CompletionQueue, recv_cq: CompletionQueue, *, private: str = "", limit_s: float = LIMIT_S
+    ) -> QueuePair:
+        """The next peer that knows the token; who does not is sent away, and the wait goes on."""
+        end = time.monotonic() + limit_s
+        while True:
+            self._sock.settimeout(max(end - time.monotonic(), 0.001))
+            try:
+                sock, _ = self._sock.accept()
+            except TimeoutError as exc:
+                raise RemoteProtocolError(
+                    "fabric/exchange", "nobody connected in time", hint="see whether the other end runs"
+                ) from exc
+            try:
+                return self._context.answer(sock, self._token, send_cq, recv_cq, private, end - time.monotonic())
+            except RemoteProtocolError:
+                sock.close()
+            except BaseException:
+                sock.close()
+                raise
+
+    def close(self) -> None:
+        """Await nobody any more."""
+        self._sock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Context:
+    """The ports of this host and the thread that drives them."""
+
+    def __init__(
+        self,
+        place: Place | None = None,
+        *,
+        addresses: Sequence[str] = (),
+        port: int = 0,
+        rate_mbps: int = 0,
+        sealed: bool = False,
+        **changes: object,
+    ) -> None:
+        """`place` says where the host sits in a fabric, `addresses` are its ports where nobody knows more.
+
+        `port` is the UDP port to receive at (0: a free one), `rate_mbps` what all ports carry together, `sealed` asks
+        for authentication of every packet, `changes` are fields of Profile.
+        """
+        if place is None:
+            place = Place(ports=tuple(Port(rail=f"rail {i}", address=a) for i, a in enumerate(addresses)))
+        own = tuple(p for p in place.ports if p.address) or (Port(rail="", address=place.address),)
+        self.place = msgspec.structs.replace(place, ports=own)
+        self.id = secrets.token_hex(16)
+        self._sealed = sealed
+        self._rate_mbps = rate_mbps
+        self._changes = changes
+        steered = place.steering.by == "usid"
+        self._sockets = Sockets(
+            [p.address for p in own], steered=steered, sources=1 if steered else lanes.SOURCES, port=port
+        )
+        interfaces = [p.interface or interface_of(p.address) for p in own]
+        self.mtu = self._payload(min(mtu_of(name) for name in interfaces))
+        self._links = LinkWatch(interfaces)
+        randoms = _randoms()
+        self.engine = Engine(Device(Profile.software(MIN_RTT_NS), randoms), self._sockets, len(own))
+        self.driver = Driver(self.engine, self._sockets, self._links)
+        self.lock = self.driver.lock
+
+    def _payload(self, mtu: int) -> int:
+        room = mtu - IPV6_BYTES - UDP_BYTES - HEADER_BYTES - (SEAL_BYTES if self._sealed else 0)
+        return min(room & ~3, MAX_MTU)
+
+    # --- the application's calls -------------------------------------------------------------------------------------
+
+    def completion_queue(self, depth: int = 1024) -> CompletionQueue:
+        """A queue for any number of queue pairs."""
+        return CompletionQueue(depth)
+
+    def register(self, memory: Any) -> MemoryRegion:
+        """Let peers write into memory, until it is deregistered."""
+        with self.lock:
+            return self.engine.device.domain.register(view_of(memory))
+
+    def deregister(self, region: MemoryRegion) -> None:
+        """Let nobody write there any more; a Write under way fails at its sender."""
+        with self.lock:
+            self.engine.device.domain.deregister(region)
+
+    def listen(self, address: str, token: bytes, port: int = 0) -> Listener:
+        """Await peers at an address of this host; `token` is what they must know, 16 bytes or more."""
+        return Listener(self, address, token, port)
+
+    def connect(
+        self,
+        address: str,
+        port: int,
+        token: bytes,
+        send_cq: CompletionQueue,
+        recv_cq: CompletionQueue,
+        *,
+        private: str = "",
+        limit_s: float = LIMIT_S,
+    ) -> QueuePair:
+        """Connect to a listener. Raises FabricError with the reason, within limit_s."""
+        try:
+            sock = socket.create_connection((address, port), timeout=limit_s)
+        except OSError as exc:
+            raise RemoteProtocolError(
+                "fabric/exchange",
+                f"nobody answers at {address} port {port}: {exc.strerror or exc}",
+                hint="see whether the other end listens there",
+            ) from exc
+        try:
+            talk = Talk(sock, token, is_caller=True, limit_s=limit_s)
+            mine = self._offer(private)
+            begin = time.monotonic_ns()
+            talk.send(mine)
+            theirs = talk.receive(Offer)
+            talk.note_rtt(begin)
+            line = self._line(mine, theirs, token, talk.rtt_ns, send_cq, recv_cq)
+            self.driver.add(line)
+            try:
+                talk.send(Ready())
+                self.driver.watch(line, sock)
+            except BaseException:
+                self.driver.drop(line, sock)
+                raise
+        except BaseException:
+            sock.close()
+            raise
+        return QueuePair(self.driver, line, sock, theirs.private)
+
+    def answer(  # noqa: PLR0917 - used by Listener
+        self,
+        sock: socket.socket,
+        token: bytes,
+        send_cq: CompletionQueue,
+        recv_cq: CompletionQueue,
+        private: str,
+        limit_s: float,
+    ) -> QueuePair:
+        """The other side of `connect`."""
+        talk = Talk(sock, token, is_caller=False, limit_s=limit_s)
+        theirs = talk.receive(Offer)
+        mine = self._offer(private)
+        line = self._line(mine, theirs, token, MIN_RTT_NS, send_cq, recv_cq)
+        self.driver.add(line)
+        try:
+            talk.send(mine)
+            talk.receive(Ready)
+            self.driver.watch(line, sock)
+        except BaseException:
+            self.driver.drop(line, sock)
+            raise
+        return QueuePair(self.driver, line, sock, theirs.private)
+
+    def counters(self) -> dict[str, int]:
+        """What has happened to datagrams, all queue pairs together."""
+        with self.lock:
+            device = self.engine.device
+            return {
+                **self.engine.counts,
+                "lost_locally": self.engine.counts["lost_locally"] + self._sockets.num_lost_locally,
+                "cut_short": self._sockets.num_cut_short,
+                "bad": device.num_bad_packets,
+                "foreign": self.engine.counts["foreign"] + device.num_foreign_packets,
+            }
+
+    def close(self) -> None:
+        """End all queue pairs, the thread and the sockets."""
+        self.driver.close()
+        self._links.close()
+        self._sockets.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- meeting -----------------------------------------------------------------------------------------------------
+
+    def _offer(self, private: str) -> Offer:
+        with self.lock:
+            number = self.engine.device.new_qp_num()
+        return Offer(
+            context=self.id,
+            place=self.place,
+            ports=tuple(tuple(own) for own in self._sockets.numbers),
+            qp_num=number,
+            psn=secrets.randbits(24),
+            mtu=self.mtu,
+            mpr=self.engine.device.profile.mpr // MPR_UNIT,
+            wimm=self.engine.device.profile.max_wimm_dest,
+            sealed=self._sealed,
+            private=private,
+        )
+
+    def _line(  # noqa: PLR0917 - both offers, and what was found out
+        self,
+        mine: Offer,
+        theirs: Offer,
+        token: bytes,
+        rtt_ns: int,
+        send_cq: CompletionQueue,
+        recv_cq: CompletionQueue,
+    ) -> Line:
+        """The queue pair that the two offers describe."""
+        met = meet(mine, theirs)
+        for lane, rail in zip(met.lanes, met.rails, strict=True):
+            room = self._sockets.path_mtu(rail, lane.ways[0]) + UDP_BYTES + IPV6_BYTES
+            if self._payload(room) < met.mtu:
+                raise LocalProtocolError(
+                    "fabric/mtu-mismatch",
+                    f"packets of {met.mtu} bytes do not fit the way to {lane.there}, which takes {room} in all",
+                    hint="give all interfaces of a plane the same MTU",
+                )
+        rtt_ns = min(max(rtt_ns, MIN_RTT_NS), MAX_RTT_NS)
+        profile = lanes.profile(met.lanes, mtu=met.mtu, rtt_ns=rtt_ns, rate_mbps=self._rate_mbps, **self._changes)
+        with self.lock:
+            self.driver.check()
+            return line_of(self.engine, met, profile, token, send_cq, recv_cq)

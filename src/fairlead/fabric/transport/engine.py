@@ -1,0 +1,284 @@
+"""What a context does, without its thread and clock: datagrams to queue pairs, queue pairs' datagrams to ports, timers.
+
+All rules are the core's. Here is what a driver has to know beside them:
+
+    whose packet       (port it came by, address, source port) -> the peer of an exchange; anything else is counted
+    which way          entropy value -> route: the address to send to, the socket, the flow label
+    no room            what a port did not take waits; no other packet of that port is made meanwhile
+    fairness           a queue pair sends so many packets, then the next one
+
+An engine is driven by one thread at a time: by `context.py`, or by a test with a network and a clock of its own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from fairlead.errors import FabricError, RemoteProtocolError
+from fairlead.fabric.mrc.completion import QpFailed
+from fairlead.fabric.mrc.device import Device
+from fairlead.fabric.mrc.packets import Path
+from fairlead.fabric.mrc.qp import QueuePair
+from fairlead.fabric.mrc.verbs import QpState
+from fairlead.fabric.transport.lanes import Route
+from fairlead.fabric.transport.ports import Arrival, Buffer, Ports
+from fairlead.fabric.transport.seal import Seal
+
+BURST = 16
+"""Packets of one queue pair before others have their turn, and before the clock is read again."""
+READ_BURST = 64
+"""Datagrams of one port before others have their turn."""
+
+
+class Source(NamedTuple):
+    """Where a datagram came from."""
+
+    rail: int
+    host: str
+    port: int
+
+
+@dataclass(slots=True, eq=False)
+class Peer:
+    """The context at the other end, with what its packets are checked by."""
+
+    id: str
+    planes: dict[Source, int]
+    """Each place it sends from -> the plane, by number as its queue pairs count."""
+    rails: dict[int, int]
+    """Plane -> port here."""
+    sending: Seal | None = None
+    receiving: Seal | None = None
+    lines: set[Line] = field(default_factory=set)
+
+
+@dataclass(slots=True, eq=False)
+class Line:
+    """A queue pair with the ways its packets go."""
+
+    qp: QueuePair
+    peer: Peer
+    routes: dict[int, Route]
+    ports: tuple[int, ...]
+    """UDP port of the peer to send to, by plane."""
+    error: FabricError | None = None
+    sent: Counter[Route] = field(default_factory=Counter)
+    """Packets by route."""
+
+
+class _Held(NamedTuple):
+    """A datagram that its port had no room for."""
+
+    route: Route
+    to: tuple[str, int]
+    dscp: int
+    parts: Sequence[Buffer]
+
+
+class Engine:
+    """Queue pairs over ports."""
+
+    def __init__(self, device: Device, ports: Ports, num_rails: int) -> None:
+        self.device = device
+        self.ports = ports
+        self.num_rails = num_rails
+        self.lines: set[Line] = set()
+        self.up = (1 << num_rails) - 1
+        self.counts: Counter[str] = Counter()
+        self._by_qp: dict[QueuePair, Line] = {}
+        self._by_source: dict[Source, Peer] = {}
+        self._held: dict[int, deque[_Held]] = {}
+        self._ready: dict[Line, None] = {}  # in the order of their turns
+
+    # --- who is there ------------------------------------------------------------------------------------------------
+
+    def peer(self, made: Peer) -> Peer:
+        """The peer as it is known already, or this one. A new process at an old place takes the place over."""
+        for known in {id(p): p for p in self._by_source.values()}.values():
+            if known.id == made.id:
+                return known
+        for source in made.planes:
+            old = self._by_source.get(source)
+            if old is not None:
+                for line in list(old.lines):
+                    self.fail(
+                        line,
+                        RemoteProtocolError(
+                            "fabric/peer-gone",
+                            "another process has taken the place of the other end",
+                            hint="see why it was started anew",
+                        ),
+                    )
+            self._by_source[source] = made
+        return made
+
+    def add(self, line: Line, now: int) -> None:
+        """A queue pair that has been led to RTS begins."""
+        self.lines.add(line)
+        line.peer.lines.add(line)
+        self._by_qp[line.qp] = line
+        self.device.join(line.qp, line.peer.id)
+        if self.up != (1 << self.num_rails) - 1:
+            line.qp.set_ports(now, self._planes_up(line))
+        self.wake(line)
+
+    def remove(self, line: Line) -> None:
+        """Forget a queue pair, and its peer if that was the last."""
+        line.qp.close()
+        self.lines.discard(line)
+        self._by_qp.pop(line.qp, None)
+        self._ready.pop(line, None)
+        self.device.leave(line.qp, line.peer.id)
+        line.peer.lines.discard(line)
+        if not line.peer.lines:
+            for source in line.peer.planes:
+                if self._by_source.get(source) is line.peer:
+                    del self._by_source[source]
+
+    def fail(self, line: Line, error: FabricError) -> None:
+        """End a queue pair for a reason that the protocol does not know."""
+        if line.qp.state is not QpState.ERR:
+            line.error = line.error or error
+            line.qp.modify(QpState.ERR)
+
+    def wake(self, line: Line) -> None:
+        """The queue pair may have something to send."""
+        self._ready[line] = None
+
+    # --- packets in --------------------------------------------------------------------------------------------------
+
+    def read(self, rail: int, now: int) -> bool:
+        """Take in what came by a port; True if more may be waiting."""
+        for _ in range(READ_BURST):
+            arrival = self.ports.receive(rail)
+            if arrival is None:
+                return False
+            self._take(arrival, now)
+        return True
+
+    def _take(self, arrival: Arrival, now: int) -> None:
+        path = arrival.path
+        source = Source(path.plane, arrival.host, path.source_port)
+        peer = self._by_source.get(source)
+        if peer is None:
+            self.counts["foreign"] += 1
+            return
+        data = arrival.data
+        if peer.receiving is not None:
+            opened = peer.receiving.open(data)
+            if opened is None:
+                self.counts["unauthentic"] += 1
+                return
+            data = opened
+        self.counts["received"] += 1
+        self.counts["marked"] += path.is_marked
+        seen = Path(path.ev, peer.planes[source], path.dscp, path.is_marked)
+        for qp in self.device.receive(data, seen, peer.id, now):
+            self.wake(self._by_qp[qp])
+
+    # --- packets out -------------------------------------------------------------------------------------------------
+
+    def send(self, now: int) -> bool:
+        """One turn for each queue pair that may send; True if some have more."""
+        for line in list(self._ready):
+            if self._burst(line, now):
+                self._ready[line] = self._ready.pop(line)
+            else:
+                self._ready.pop(line, None)
+            self.events(line)
+        return any(self._free(line) for line in self._ready)
+
+    def _burst(self, line: Line, now: int) -> bool:
+        """Send some packets of a queue pair; True if there may be more."""
+        budget = BURST
+        while free := self._free(line):
+            for datagram in line.qp.transmit(now, free):
+                path = datagram.path
+                route = line.routes[path.ev]
+                parts: Sequence[Buffer] = datagram.parts
+                if line.peer.sending is not None:
+                    parts = (*parts, line.peer.sending.close(parts))
+                line.sent[route] += 1
+                budget -= 1
+                if not self._put(_Held(route, (route.to, line.ports[path.plane]), path.dscp, parts)):
+                    break  # with fewer ports free the core decides anew
+                if budget <= 0:
+                    return True
+            else:
+                return False
+        return bool(self._held)
+
+    def _put(self, packet: _Held) -> bool:
+        route = packet.route
+        if self.ports.send(route.rail, route.source, packet.to, route.label, packet.dscp, packet.parts):
+            self.counts["sent"] += 1
+            return True
+        self._held.setdefault(route.rail, deque()).append(packet)
+        self.counts["held"] += 1
+        return False
+
+    def _free(self, line: Line) -> int:
+        free = 0
+        for plane, rail in line.peer.rails.items():
+            if rail not in self._held:
+                free |= 1 << plane
+        return free
+
+    @property
+    def blocked(self) -> dict[int, int]:
+        """Ports that have no room, and the socket of each that a packet waits for."""
+        return {rail: queue[0].route.source for rail, queue in self._held.items()}
+
+    def writable(self, rail: int) -> None:
+        """A port has room again."""
+        queue = self._held.get(rail)
+        while queue:
+            packet = queue[0]
+            route = packet.route
+            if not self.ports.send(route.rail, route.source, packet.to, route.label, packet.dscp, packet.parts):
+                return
+            self.counts["sent"] += 1
+            queue.popleft()
+        self._held.pop(rail, None)
+        for line in self.lines:
+            self.wake(line)
+
+    # --- time and faults ---------------------------------------------------------------------------------------------
+
+    def next_timer(self) -> int | None:
+        """When `on_timers` has work; None: not before something else happens."""
+        times = [t for line in self.lines if (t := line.qp.next_timer_ns()) is not None]
+        return min(times, default=None)
+
+    def on_timers(self, now: int) -> None:
+        """Run the timers that are due."""
+        for line in self.lines:
+            due = line.qp.next_timer_ns()
+            if due is not None and due <= now:
+                line.qp.on_timer(now)
+                self.wake(line)
+
+    def set_ports(self, up: int, now: int) -> None:
+        """Ports (bit set by rail) that are up have changed."""
+        if up == self.up:
+            return
+        self.up = up
+        for rail in list(self._held):
+            if not up >> rail & 1:
+                self.counts["lost_locally"] += len(self._held.pop(rail))
+        for line in list(self.lines):
+            line.qp.set_ports(now, self._planes_up(line))
+            self.wake(line)
+            self.events(line)
+
+    def _planes_up(self, line: Line) -> int:
+        return sum(1 << plane for plane, rail in line.peer.rails.items() if self.up >> rail & 1)
+
+    def events(self, line: Line) -> None:
+        """Note why a queue pair has failed, if it has."""
+        while (event := line.qp.poll_event()) is not None:
+            assert isinstance(event, QpFailed)
+            line.error = line.error or event.error

@@ -1,0 +1,213 @@
+"""UDP sockets of a host's ports: datagrams out with entropy value and class, datagrams in with how they travelled.
+
+The thin edge to the Linux kernel; it decides nothing. What has to be known of the kernel stands here:
+
+- A switch of micro-segments changes the destination address on the way, and the UDP checksum covers it. So steered
+  ports send without one (RFC 6935: allowed over IPv6 where the payload is protected; the iCRC is) and accept that.
+- A flow label is given by the address to send to, and heard as a control message. Where it is not ours to choose, the
+  kernel is told to send 0, or it would make one up.
+- Class and ECN are the traffic class octet, each way as a control message. The kernel copies no ECN mark from an outer
+  header it takes off; steered packets have one header only, so marks arrive.
+- Nothing is fragmented, neither here nor on the way.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Protocol
+
+from fairlead.errors import LocalProtocolError, MissingTool
+from fairlead.fabric.mrc.packets import Path
+
+# linux/in.h, linux/in6.h, linux/udp.h: names that Python's socket module lacks
+IP_RECVTOS = 13
+IPV6_FLOWINFO = 11
+IPV6_FLOWINFO_SEND = 33
+IPV6_AUTOFLOWLABEL = 70
+IPV6_MTU_DISCOVER = 23
+IP_MTU_DISCOVER = 10
+PMTUDISC_PROBE = 3
+IP_MTU = 14
+IPV6_MTU = 24
+UDP_NO_CHECK6_TX = 101
+UDP_NO_CHECK6_RX = 102
+
+ECN_ECT0 = 2
+ECN_CE = 3
+ECN_MASK = 3
+DSCP_SHIFT = 2
+LABEL_MASK = 0xFFFF
+MAX_DATAGRAM = 1 << 16
+CONTROL_BYTES = 128
+RECEIVE_BYTES = 8 << 20  # asked for; net.core.rmem_max may allow less
+SEND_BYTES = 256 << 10
+UDP_BYTES = 8
+_INT = struct.Struct("=i")
+
+# an interface that went down or lost its address: the packet is lost like any other, and the law finds out
+LOST_LOCALLY = frozenset(
+    {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.EPERM}
+    | {errno.ENODEV, errno.ENXIO, errno.EINVAL, errno.EMSGSIZE, errno.ECONNREFUSED, errno.EACCES}
+)
+
+Buffer = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A datagram that came. `data` is overwritten by the next one."""
+
+    data: memoryview
+    host: str
+    path: Path
+    """`plane` is the number of the local port."""
+
+
+class Ports(Protocol):
+    """What carries datagrams: the kernel's sockets, or a network of a test."""
+
+    def send(  # noqa: PLR0917 - once a packet
+        self, rail: int, source: int, to: tuple[str, int], label: int, dscp: int, parts: Sequence[Buffer]
+    ) -> bool:
+        """Send a datagram out of a port; False: no room now, the same again later."""
+
+    def receive(self, rail: int) -> Arrival | None:
+        """The next datagram that came by a port; None: there is none now."""
+
+
+class Sockets:
+    """The sockets of one host: for each port one to receive by, and more where source ports are the entropy."""
+
+    def __init__(self, addresses: Sequence[str], *, steered: bool, sources: int = 1, port: int = 0) -> None:
+        """`addresses` are those of the ports, by rail; `port` is the UDP port to receive at, 0 a free one each."""
+        self.addresses = tuple(addresses)
+        self.num_lost_locally = 0
+        self.num_cut_short = 0
+        self._buffer = memoryview(bytearray(MAX_DATAGRAM))
+        self._steered = steered
+        self.rails: list[list[socket.socket]] = []
+        self._v6 = [ip_address(address).version == 6 for address in self.addresses]
+        try:
+            for address in self.addresses:
+                own: list[socket.socket] = []
+                self.rails.append(own)
+                own.append(_open(address, port, steered=steered, receives=True))
+                own += (_open(address, 0, steered=steered, receives=False) for _ in range(sources - 1))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def numbers(self) -> list[list[int]]:
+        """UDP ports of the sockets; the first of each port is the one to send to."""
+        return [[sock.getsockname()[1] for sock in own] for own in self.rails]
+
+    def send(  # noqa: PLR0917 - as Ports has it
+        self, rail: int, source: int, to: tuple[str, int], label: int, dscp: int, parts: Sequence[Buffer]
+    ) -> bool:
+        """Send a datagram; False if the socket has no room."""
+        tclass = _INT.pack(dscp << DSCP_SHIFT | ECN_ECT0)
+        try:
+            if self._v6[rail]:
+                control = ((socket.IPPROTO_IPV6, socket.IPV6_TCLASS, tclass),)
+                self.rails[rail][source].sendmsg(parts, control, socket.MSG_DONTWAIT, (*to, label, 0))
+            else:
+                control = ((socket.IPPROTO_IP, socket.IP_TOS, tclass),)
+                self.rails[rail][source].sendmsg(parts, control, socket.MSG_DONTWAIT, to)
+        except BlockingIOError:
+            return False
+        except OSError as exc:
+            if exc.errno not in LOST_LOCALLY:
+                raise
+            self.num_lost_locally += 1
+        return True
+
+    def receive(self, rail: int) -> Arrival | None:
+        """The next datagram that came by a port."""
+        while True:
+            try:
+                size, control, flags, address = self.rails[rail][0].recvmsg_into(
+                    [self._buffer], CONTROL_BYTES, socket.MSG_DONTWAIT
+                )
+            except BlockingIOError:
+                return None
+            except OSError as exc:
+                if exc.errno not in LOST_LOCALLY:
+                    raise
+                continue  # news of an earlier packet (ICMP), not a datagram
+            if flags & socket.MSG_TRUNC:
+                self.num_cut_short += 1
+                continue
+            break
+        tclass = label = 0
+        for _, kind, value in control:
+            if kind == IPV6_FLOWINFO:
+                label = int.from_bytes(value[2:4], "big")
+            elif kind in (socket.IPV6_TCLASS, socket.IP_TOS):
+                tclass = value[0]
+        if not self._steered:
+            label = 0
+        ev = address[1] << 16 | label
+        path = Path(ev=ev, plane=rail, dscp=tclass >> DSCP_SHIFT, is_marked=tclass & ECN_MASK == ECN_CE)
+        return Arrival(self._buffer[:size], address[0], path)
+
+    def path_mtu(self, rail: int, to: str) -> int:
+        """The largest UDP payload that the kernel would send out of a port to an address."""
+        v6 = self._v6[rail]
+        with socket.socket(socket.AF_INET6 if v6 else socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            try:
+                sock.bind((self.addresses[rail], 0))
+                sock.connect((to, 9))
+                level, option = (socket.IPPROTO_IPV6, IPV6_MTU) if v6 else (socket.IPPROTO_IP, IP_MTU)
+                mtu = sock.getsockopt(level, option)
+            except OSError as exc:
+                raise LocalProtocolError(
+                    "fabric/no-route",
+                    f"no packet can go from {self.addresses[rail]} to {to}: {exc.strerror}",
+                    hint="look at the port and its routes: ip -6 route get ADDRESS from SOURCE",
+                ) from exc
+        return mtu - (40 if v6 else 20) - UDP_BYTES
+
+    def close(self) -> None:
+        """Close all sockets."""
+        for own in self.rails:
+            for sock in own:
+                sock.close()
+
+
+def _open(address: str, port: int, *, steered: bool, receives: bool) -> socket.socket:
+    if not hasattr(socket, "SO_BINDTODEVICE"):
+        raise MissingTool("fabric/needs-linux", "the transport needs Linux sockets", hint="run it on a Linux machine")
+    v6 = ip_address(address).version == 6
+    sock = socket.socket(socket.AF_INET6 if v6 else socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+    try:
+        sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES if receives else 0)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
+        if v6:
+            level = socket.IPPROTO_IPV6
+            sock.setsockopt(level, IPV6_FLOWINFO_SEND, 1)
+            sock.setsockopt(level, IPV6_FLOWINFO, 1)
+            sock.setsockopt(level, socket.IPV6_RECVTCLASS, 1)
+            sock.setsockopt(level, IPV6_AUTOFLOWLABEL, 0)
+            sock.setsockopt(level, IPV6_MTU_DISCOVER, PMTUDISC_PROBE)
+            if steered:
+                sock.setsockopt(socket.IPPROTO_UDP, UDP_NO_CHECK6_TX, 1)
+                sock.setsockopt(socket.IPPROTO_UDP, UDP_NO_CHECK6_RX, 1)
+        else:
+            sock.setsockopt(socket.IPPROTO_IP, IP_RECVTOS, 1)
+            sock.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, PMTUDISC_PROBE)
+        sock.bind((address, port))
+    except OSError as exc:
+        sock.close()
+        raise LocalProtocolError(
+            "fabric/no-port",
+            f"no socket at {address} port {port}: {exc.strerror}",
+            hint="give an address that this host owns, and a UDP port that is free",
+        ) from exc
+    return sock

@@ -1,0 +1,66 @@
+"""Completion queues one can wait on: a descriptor that becomes readable, a call that waits, an awaitable."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import time
+
+from fairlead.fabric.mrc import completion
+from fairlead.fabric.mrc.completion import Completion
+
+
+class CompletionQueue(completion.CompletionQueue):
+    """A completion queue of the core, filled by the context's thread and emptied by the application's."""
+
+    def __init__(self, depth: int) -> None:
+        """Room for so many requests that are posted or done and not yet polled."""
+        super().__init__(depth)
+        self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def fileno(self) -> int:
+        """A descriptor that is readable when something may have been added since the last wait."""
+        return self._fd
+
+    def add(self, completion: Completion) -> None:
+        """Enter finished work, and wake who waits."""
+        super().add(completion)
+        if self._fd >= 0:
+            os.eventfd_write(self._fd, 1)
+
+    def wait(self, timeout_s: float | None = None, num_entries: int = 16) -> list[Completion]:
+        """Completions, as soon as there is one; none if the time is over first."""
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        while not (found := self.poll(num_entries)):
+            left = None if end is None else end - time.monotonic()
+            if left is not None and left <= 0:
+                return []
+            select.select([self._fd], [], [], left)
+            self._drain()
+        return found
+
+    async def wait_async(self, num_entries: int = 16) -> list[Completion]:
+        """The same for asyncio; one task may wait at a time."""
+        loop = asyncio.get_running_loop()
+        while not (found := self.poll(num_entries)):
+            came = asyncio.Event()
+            loop.add_reader(self._fd, came.set)
+            try:
+                await came.wait()
+            finally:
+                loop.remove_reader(self._fd)
+            self._drain()
+        return found
+
+    def _drain(self) -> None:
+        try:
+            os.eventfd_read(self._fd)
+        except BlockingIOError:
+            return
+
+    def close(self) -> None:
+        """Close the descriptor; what is in the queue can still be polled."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1

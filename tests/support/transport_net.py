@@ -1,0 +1,174 @@
+"""Two engines of the transport on a network of a test: virtual time, real packets, faults drawn from a seed.
+
+What a datagram meets: it is lost, doubled, delayed (which reorders), has bits turned, is cut short, or comes once more
+under a stranger's address; a plane may lose everything from some time on."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from fairlead.fabric.mrc.completion import Completion, CompletionQueue
+from fairlead.fabric.mrc.device import Device
+from fairlead.fabric.mrc.packets import Path
+from fairlead.fabric.mrc.profile import Profile
+from fairlead.fabric.transport import lanes
+from fairlead.fabric.transport.engine import Engine, Line
+from fairlead.fabric.transport.exchange import Offer
+from fairlead.fabric.transport.meeting import line_of, meet
+from fairlead.fabric.transport.ports import Arrival
+from fairlead.records.addressbook import Place, Port
+
+TOKEN = b"sixteen bytes or more"
+RTT_NS = 1_000_000
+STRANGER = "2001:db8::bad"
+
+
+@dataclass
+class Faults:
+    """Shares of datagrams."""
+
+    loss: float = 0.0
+    double: float = 0.0
+    corrupt: float = 0.0
+    cut: float = 0.0
+    stranger: float = 0.0
+    jitter_ns: int = 0
+    full: float = 0.0  # the socket has no room
+    dead_from_ns: dict[int, int] = field(default_factory=dict)  # plane -> since when it loses everything
+
+
+class Net:
+    """Arrivals to come, for both ends."""
+
+    def __init__(self, faults: Faults, seed: int) -> None:
+        self.faults = faults
+        self.random = random.Random(seed)
+        self.now = 1_000_000_000
+        self.queue: list[tuple[int, int, NetPorts, Arrival]] = []
+        self.count = itertools.count()
+        self.at: dict[str, NetPorts] = {}
+
+    def carry(self, to: str, arrival: Arrival) -> None:
+        faults, chance = self.faults, self.random.random
+        data = bytes(arrival.data)
+        if faults.dead_from_ns.get(arrival.path.plane, self.now + 1) <= self.now or chance() < faults.loss:
+            return
+        if chance() < faults.corrupt:
+            bad = bytearray(data)
+            for _ in range(self.random.randint(1, 4)):
+                bad[self.random.randrange(len(bad))] ^= 1 << self.random.randrange(8)
+            data = bytes(bad)
+        if chance() < faults.cut:
+            data = data[: self.random.randrange(len(data))]
+        copies = [(arrival.host, data)] * (2 if chance() < faults.double else 1)
+        if chance() < faults.stranger:
+            copies.append((STRANGER, data))
+        for host, body in copies:
+            due = self.now + 50_000 + int(chance() * faults.jitter_ns)
+            entry = (due, next(self.count), self.at[to], Arrival(memoryview(body), host, arrival.path))
+            heapq.heappush(self.queue, entry)
+
+
+class NetPorts:
+    """What an engine sends and receives by."""
+
+    def __init__(self, net: Net, addresses: Sequence[str], numbers: Sequence[Sequence[int]]) -> None:
+        self.net, self.addresses, self.numbers = net, addresses, numbers
+        self.come: list[list[Arrival]] = [[] for _ in addresses]
+        net.at |= dict.fromkeys(addresses, self)
+
+    def send(self, rail, source, to, label, dscp, parts) -> bool:  # noqa: PLR0917 - as Ports has it
+        if self.net.random.random() < self.net.faults.full:
+            return False
+        path = Path(self.numbers[rail][source] << 16 | label, rail, dscp)
+        self.net.carry(to[0], Arrival(memoryview(b"".join(parts)), self.addresses[rail], path))
+        return True
+
+    def receive(self, rail: int) -> Arrival | None:
+        return self.come[rail].pop(0) if self.come[rail] else None
+
+
+class End:
+    """One engine with one queue pair."""
+
+    def __init__(self, net: Net, name: int, planes: int, mtu: int, *, sealed: bool) -> None:
+        self.addresses = [f"2001:db8:{name}:{plane:x}::1" for plane in range(planes)]
+        numbers = tuple(tuple(range(40_000 + 100 * plane, 40_008 + 100 * plane)) for plane in range(planes))
+        self.ports = NetPorts(net, self.addresses, numbers)
+        chance = random.Random(name)
+        device = Device(Profile.software(RTT_NS), iter(lambda: chance.getrandbits(32), None))
+        self.engine = Engine(device, self.ports, planes)
+        self.sends, self.receives = CompletionQueue(4096), CompletionQueue(4096)
+        self.done: list[Completion] = []
+        self.got: list[Completion] = []
+        self.line: Line
+        self.offer = Offer(
+            context=f"{name:032x}",
+            place=Place(ports=tuple(Port(rail=f"plane {i}", address=a) for i, a in enumerate(self.addresses))),
+            ports=numbers,
+            qp_num=device.new_qp_num(),
+            psn=(1 << 24) - 5 + name,  # wraps soon
+            mtu=mtu,
+            mpr=8,
+            wimm=64,
+            sealed=sealed,
+        )
+
+    def join(self, other: End, now: int, **changes: object) -> None:
+        met = meet(self.offer, other.offer)
+        profile = lanes.profile(met.lanes, mtu=met.mtu, rtt_ns=RTT_NS, **changes)
+        self.line = line_of(self.engine, met, profile, TOKEN, self.sends, self.receives)
+        self.engine.add(self.line, now)
+
+
+class Pair:
+    """Two ends and their network."""
+
+    def __init__(
+        self, faults: Faults, *, seed: int = 1, planes: int = 2, mtu: int = 512, sealed: bool = False, **changes: object
+    ) -> None:
+        self.net = Net(faults, seed)
+        self.a, self.b = (End(self.net, name, planes, mtu, sealed=sealed) for name in (1, 2))
+        self.a.join(self.b, self.net.now, **changes)
+        self.b.join(self.a, self.net.now, **changes)
+
+    def turn(self) -> bool:
+        """Go to the next arrival or timer; False if nothing will ever happen."""
+        net = self.net
+        for end in (self.a, self.b):
+            while end.engine.send(net.now):
+                pass
+            end.done += end.sends.poll(4096)
+            end.got += end.receives.poll(4096)
+        blocked = any(end.engine.blocked for end in (self.a, self.b))
+        times = [t for end in (self.a, self.b) if (t := end.engine.next_timer()) is not None]
+        times += [net.queue[0][0]] if net.queue else []
+        times += [net.now + 10_000] if blocked else []
+        if not times:
+            return False
+        net.now = max(net.now, min(times))
+        while net.queue and net.queue[0][0] <= net.now:
+            _, _, ports, arrival = heapq.heappop(net.queue)
+            ports.come[arrival.path.plane].append(replace(arrival))
+        for end in (self.a, self.b):
+            for rail in end.engine.blocked:
+                end.engine.writable(rail)
+            for rail in range(end.engine.num_rails):
+                while end.engine.read(rail, net.now):
+                    pass
+            end.engine.on_timers(net.now)
+        return True
+
+    def run(self, done: Callable[[], bool], *, for_ns: int, turns: int = 200_000) -> bool:
+        """Run until `done`; False if the time, or the number of turns, was over first."""
+        end = self.net.now + for_ns
+        for _ in range(turns):
+            if done():
+                return True
+            if self.net.now > end or not self.turn():
+                break
+        return done()

@@ -1,0 +1,169 @@
+"""Seals, memory, queues and the kernel's news of links: the small parts, each by itself."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import hashlib
+import hmac
+import mmap
+import struct
+import threading
+import time
+from multiprocessing import shared_memory
+
+import numpy as np
+import pytest
+
+from fairlead.errors import LocalProtocolError
+from fairlead.fabric.mrc.completion import Completion, Status, WorkOpcode
+from fairlead.fabric.transport import seal
+from fairlead.fabric.transport.interfaces import LinkWatch, interface_of, is_up, mtu_of
+from fairlead.fabric.transport.memory import view_of
+from fairlead.fabric.transport.queues import CompletionQueue
+from fairlead.fabric.transport.seal import Seal
+
+TOKEN, A, B = b"t" * 32, b"a" * 16, b"b" * 16
+
+
+def pair() -> tuple[Seal, Seal]:
+    return Seal(TOKEN, A, B), Seal(TOKEN, A, B)
+
+
+def sealed(out: Seal, *parts: bytes) -> memoryview:
+    return memoryview(b"".join((*parts, out.close(parts))))
+
+
+def test_the_tag_is_blake2b_of_datagram_and_counter_under_a_key_of_both_ends() -> None:
+    """Reckoned here from RFC 7693's function alone, as another implementation would."""
+    key = hmac.new(TOKEN, A + B, hashlib.sha256).digest()
+    body = sealed(Seal(TOKEN, A, B), b"head", b"payload")
+    tag = hashlib.blake2b(b"headpayload" + bytes(8), digest_size=16, key=key, person=b"fairlead mrc").digest()
+    assert bytes(body) == b"headpayload" + bytes(8) + tag
+
+
+def test_what_was_sealed_opens_once_in_any_order() -> None:
+    out, into = pair()
+    made = [sealed(out, bytes([i]) * 9) for i in range(200)]
+    for i in (*range(0, 200, 2), *range(199, 0, -2)):
+        assert bytes(into.open(made[i])) == bytes([i]) * 9
+    assert not [body for body in made if into.open(body) is not None]
+
+
+def test_what_is_too_old_to_be_told_from_a_replay_is_refused() -> None:
+    out, into = pair()
+    first = sealed(out, b"x")
+    for _ in range(seal.WINDOW):
+        last = sealed(out, b"y")
+    assert into.open(last) is not None
+    assert into.open(first) is None
+
+
+@pytest.mark.parametrize("place", range(0, 40, 3))
+def test_a_changed_bit_a_shorter_datagram_another_key_and_the_other_direction_are_refused(place: int) -> None:
+    out, into = pair()
+    body = bytearray(sealed(out, b"0123456789abcdef"))
+    body[place] ^= 0x10
+    assert into.open(memoryview(body)) is None
+    body[place] ^= 0x10
+    assert into.open(memoryview(body)[:place]) is None
+    assert Seal(TOKEN, B, A).open(memoryview(body)) is None
+    assert Seal(b"u" * 32, A, B).open(memoryview(body)) is None
+    assert into.open(memoryview(body)) is not None
+
+
+def test_memory_of_every_kind_is_seen_where_it_lies() -> None:
+    torch = pytest.importorskip("torch")
+    shared = shared_memory.SharedMemory(create=True, size=4096)
+    try:
+        kinds = [
+            bytearray(8),
+            array.array("d", [0.0]),
+            np.zeros((2, 4), dtype=np.uint8),
+            torch.zeros(2, dtype=torch.float32),
+            torch.zeros(4, dtype=torch.bfloat16),
+            mmap.mmap(-1, 4096),
+            shared.buf,
+        ]
+        for memory in kinds:
+            view = view_of(memory)
+            assert view.format == "B"
+            assert len(view) >= 8
+            view[:8] = b"\x01" * 8
+            assert bytes(view_of(memory)[:8]) == b"\x01" * 8
+            del view
+        assert kinds[4].view(torch.int16).tolist() == [0x0101] * 4
+    finally:
+        del kinds, memory
+        shared.close()
+        shared.unlink()
+    assert len(view_of(b"")) == len(view_of(np.zeros(0))) == 0
+
+
+def test_memory_that_cannot_be_sent_from_where_it_lies_is_refused() -> None:
+    torch = pytest.importorskip("torch")
+    for memory in (np.zeros((4, 4))[:, 1], torch.zeros(4, 4)[:, 1], torch.zeros(4, device="meta"), "text", 7):
+        with pytest.raises(LocalProtocolError) as told:
+            view_of(memory)
+        assert told.value.code == "fabric/bad-memory"
+
+
+def done(wr_id: int) -> Completion:
+    return Completion(wr_id, 3, WorkOpcode.RDMA_WRITE, Status.SUCCESS)
+
+
+def test_waiting_ends_with_a_completion_of_another_thread_or_with_the_time() -> None:
+    queue = CompletionQueue(8)
+    queue.reserve()
+    assert queue.wait(timeout_s=0.0) == []
+    thread = threading.Timer(0.05, queue.add, [done(4)])
+    thread.start()
+    assert [c.wr_id for c in queue.wait(timeout_s=30)] == [4]
+    thread.join()
+    assert queue.wait(timeout_s=0.01) == []
+    queue.close()
+
+
+async def test_asyncio_waits_too() -> None:
+    queue = CompletionQueue(8)
+    for _ in range(2):
+        queue.reserve()
+    asyncio.get_running_loop().call_later(0.02, queue.add, done(5))
+    assert [c.wr_id for c in await asyncio.wait_for(queue.wait_async(), 30)] == [5]
+    queue.add(done(6))
+    assert [c.wr_id for c in await asyncio.wait_for(queue.wait_async(), 30)] == [6]
+    queue.close()
+
+
+def news(index: int, flags: int, kind: int = 16) -> bytes:
+    """A message of rtnetlink(7), laid out as linux/netlink.h and linux/rtnetlink.h say."""
+    body = struct.pack("=BxHiII", 0, 1, index, flags, 0xFFFFFFFF) + struct.pack("=HH4s", 8, 4, b"\x00\x05\x00\x00")
+    return struct.pack("=IHHII", 16 + len(body), kind, 0, 0, 0) + body
+
+
+def test_links_go_and_come_by_the_kernels_messages() -> None:
+    watch = LinkWatch(["lo", "", "lo"])
+    try:
+        assert watch.up == watch.read() == 0b111
+        watch.note(news(1, 0x1003))  # up, no carrier
+        assert watch.up == 0b010
+        watch.note(news(2, 0x1002) + news(1, 0x11043))
+        assert watch.up == 0b111
+        watch.note(news(1, 0x11043, kind=17))  # gone
+        assert watch.up == 0b010
+        for size in range(len(news(1, 0))):
+            watch.note(news(1, 0x11043)[:size])
+        watch.note(b"\x00" * 64)
+        assert watch.up == 0b010
+    finally:
+        watch.close()
+
+
+def test_the_loopback_is_found_by_its_addresses() -> None:
+    assert interface_of("::1") == interface_of("127.0.0.1") == "lo"
+    assert interface_of("2001:db8::1") == ""
+    assert mtu_of("lo") > 1280
+    assert is_up("lo")
+    begin = time.monotonic()
+    assert mtu_of("no-such-thing") == 1500
+    assert time.monotonic() - begin < 5
