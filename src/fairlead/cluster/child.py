@@ -20,6 +20,9 @@ from fairlead.cluster.onnode import descendants, signal_all
 CHUNK = 1 << 16
 """What a pipe holds, unless somebody made it larger (pipe(7))."""
 _REAP_S = 0.1
+_unreaped: list[subprocess.Popen[bytes]] = []
+"""Killed, or about to end, and not ended yet: the kernel holds some (a frozen cgroup, a device), a busy machine others.
+They are looked at again with each child."""
 
 
 class Child:
@@ -27,6 +30,7 @@ class Child:
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:
         """Start it. Raises OSError where it cannot be started."""
+        _unreaped[:] = [process for process in _unreaped if process.poll() is None]
         self._process = subprocess.Popen(
             argv,
             stdin=subprocess.PIPE,
@@ -102,6 +106,7 @@ class Child:
             deadline = time.monotonic() + _REAP_S
             while self._process.poll() is None and time.monotonic() < deadline:
                 time.sleep(0.001)
+            let_go(self._process)
 
     def _close(self, fd: int) -> None:
         pipe = self._open.pop(fd, None)
@@ -120,6 +125,12 @@ class Child:
         finally:
             if self.stdin in self._open:
                 self._loop.remove_writer(self.stdin)
+
+
+def let_go(process: subprocess.Popen[bytes]) -> None:
+    """Wait for a process no longer; once it has ended, it is no zombie of ours."""
+    if process.poll() is None:
+        _unreaped.append(process)
 
 
 class Captured(NamedTuple):

@@ -7,7 +7,7 @@ import functools
 import signal
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from fairlead.base.nodeset import NodeSet
@@ -25,6 +25,11 @@ from fairlead.cluster.protocol import (
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Left alone where the program has no handler of its own for it."""
+_MOST_SIGNALS = 2
+"""The first stops what was started, the second waits for nobody; one more breaks off whatever runs here."""
 
 
 def _waited(call: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Cluster, P], T]:
@@ -59,7 +64,7 @@ class Cluster:
     def close(self) -> None:
         """Give back what the backend holds."""
         try:
-            self._runner.run(self.aio.close())
+            self._wait(self.aio.close())
         finally:
             self._runner.close()
 
@@ -128,31 +133,67 @@ class Cluster:
         return self.aio
 
     def _wait(self, call: Coroutine[Any, Any, T]) -> T:
+        with _Signals() as signals:
+            done = self._runner.run(signals.stopping(call))
+        if signals.said is None:
+            return done
+        results = self.aio.last
+        raise Interrupted(interrupt_text(results, signals.said or "interrupted"), results)
+
+
+class _Signals:
+    """Signals during a call cancel it, so that what it started is stopped; their own handlers are called after it.
+
+    The loop's own way raises KeyboardInterrupt wherever the signal falls. Where that is between the end of a call and the
+    end of its loop, the next call ends before it has begun. Here nothing is raised inside a loop before a third signal.
+    """
+
+    def __init__(self) -> None:
+        self.said: str | None = None
+        """What is said of the signal that stopped the call; None where none did."""
+        self._told: list[int] = []
+        """The signals that came."""
+        self._before: dict[int, Callable[[int, FrameType | None], object]] = {}
+        self._cancel: Callable[[], object] | None = None
+        self._is_early = False
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            # the loop's add_signal_handler takes five times as long, and this is done for every line
+            for number in _STOPS:
+                handler = signal.getsignal(number)
+                if callable(handler):
+                    self._before[number] = handler
+                    signal.signal(number, self._tell)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> bool:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if not self._told:
+            return False
+        if isinstance(error, (asyncio.CancelledError, KeyboardInterrupt)):
+            self.said = ""
         try:
-            return self._runner.run(_stoppable(call))
+            self._before[self._told[0]](self._told[0], None)
         except KeyboardInterrupt as stop:
-            results = self.aio.last
-            raise Interrupted(interrupt_text(results, str(stop) or "interrupted"), results) from None
+            self.said = str(stop)
+        return self.said is not None
 
-
-async def _stoppable(call: Coroutine[Any, Any, T]) -> T:
-    """Where the program has a handler of its own for SIGTERM, let what was started be stopped before it is called."""
-    handler = signal.getsignal(signal.SIGTERM)
-    if not callable(handler) or threading.current_thread() is not threading.main_thread():
+    async def stopping(self, call: Coroutine[Any, Any, T]) -> T:
+        """The call, which ends early where a signal comes."""
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        self._cancel = lambda: loop.call_soon_threadsafe(task.cancel)
+        if self._is_early:
+            task.cancel()
         return await call
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    assert task is not None
-    told = False
 
-    def stop(*_: object) -> None:
-        nonlocal told
-        told = True
-        loop.call_soon_threadsafe(task.cancel)
-
-    signal.signal(signal.SIGTERM, stop)  # the loop's own way takes five times as long, and this is done for every line
-    try:
-        return await call
-    finally:
-        signal.signal(signal.SIGTERM, handler)
-        if told:
-            handler(signal.SIGTERM, None)
+    def _tell(self, number: int, frame: FrameType | None) -> None:
+        self._told.append(number)
+        if len(self._told) > _MOST_SIGNALS:
+            raise KeyboardInterrupt
+        if self._cancel is None:
+            self._is_early = True
+        else:
+            self._cancel()

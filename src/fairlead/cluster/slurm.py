@@ -26,6 +26,7 @@ from fairlead.base.nodeset import NodeSet
 from fairlead.base.table import printable
 from fairlead.cluster import scheduler
 from fairlead.cluster.backend import Backend, last_line
+from fairlead.cluster.child import let_go
 from fairlead.cluster.protocol import Command, Refusal, State
 from fairlead.cluster.slurmforms import wrong_settings
 from fairlead.errors import MissingTool, SchedulerError
@@ -266,14 +267,18 @@ class SlurmBackend(Backend):
         canceller, self._canceller = self._canceller, None
         if canceller is None:
             return
+        is_cancelled = False
         try:
             await self._cancel()
+            is_cancelled = True
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(canceller.pid, 9)
-            canceller.wait()
-            if canceller.stdin:
-                canceller.stdin.close()
+            assert canceller.stdin is not None
+            if is_cancelled:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(canceller.pid, 9)
+                canceller.wait()
+            canceller.stdin.close()  # after an interrupt nobody waits: it cancels the job by itself
+            let_go(canceller)
             self._job_of.clear()
 
 
