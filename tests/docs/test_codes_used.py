@@ -46,9 +46,7 @@ def literals():
 @functools.cache
 def made_up():
     """Beginnings of codes that are put together: `f"skew/{name}"`."""
-    return {
-        s for s in texts()[1] if re.fullmatch(r"[a-z][a-z0-9]*/[a-z0-9-]*", s) and s.partition("/")[0] in ROOMS
-    }
+    return {s for s in texts()[1] if re.fullmatch(r"[a-z][a-z0-9]*/[a-z0-9-]*", s) and s.partition("/")[0] in ROOMS}
 
 
 @functools.cache

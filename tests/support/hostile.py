@@ -192,6 +192,10 @@ class Agents:
         self.honest_for = {node: liar.draw.choice((0, 1, 2, 6, 10, 12, 14, 20)) for node, liar in liars.items()}
         """Answers until a liar begins to lie: who is found out at once is asked no more."""
 
+    @property
+    def has_unread(self) -> bool:
+        return bool(self.lines)
+
     def send(self, text: str) -> None:
         order = json.loads(text)
         self.orders.append(order)

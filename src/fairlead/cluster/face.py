@@ -144,8 +144,8 @@ class Cluster:
 class _Signals:
     """Signals during a call cancel it, so that what it started is stopped; their own handlers are called after it.
 
-    The loop's own way raises KeyboardInterrupt wherever the signal falls. Where that is between the end of a call and the
-    end of its loop, the next call ends before it has begun. Here nothing is raised inside a loop before a third signal.
+    The loop's own way raises KeyboardInterrupt wherever the signal falls. Where that is between the end of a call and
+    the end of its loop, the next call ends before it has begun. Here nothing is raised before a third signal.
     """
 
     def __init__(self) -> None:

@@ -13,6 +13,7 @@ it is judged, so `judge_all` can be asked again later.
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -310,6 +311,9 @@ class _Stages:
         program = Program.of(*READER, call="tell_counters()")
         with self.cluster.start(program, nodes, limit_s=limits.start_s) as group:
             answers = Driver(_OnePerNode(group), facts.nodes, lost_s=limits.lost_s).perform(step)
+        for number, why in answers.lost.items():
+            text = f"its ports' counters could not be read again: {why}"
+            tell(log, text, level=logging.WARNING, node=facts.nodes[number])
         compare(facts, counted, answers.reports)
         self.keep("pairs.json", facts)
 
@@ -360,6 +364,11 @@ class _OnePerNode(Agents):
     def ended(self) -> dict[str, Result]:
         """Those that have ended."""
         return {node: result for (node, _), result in self._live.ended.items()}
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether a line waits."""
+        return self._live.has_unread
 
     @property
     def num_starting(self) -> int:

@@ -75,6 +75,8 @@ def test_without_a_file_a_lab_with_slurm_is_built_judged_and_taken_down(tmp_path
     assert [stage["name"] for stage in found["stages"]] == ["lab up", "preflight", "lab down"]
     assert "real Slurm" in found["stages"][0]["said"]
     assert found["headline"] == "4 of 4 nodes are ready"
+    rails = next(f for f in found["findings"] if f["code"] == "preflight/rails")
+    assert (rails["verdict"], rails["message"].partition(" rails")[0][-1:]) == ("pass", "4")
     page = (tmp_path / "page.html").read_text()
     assert "Total Execution Ranks: 8\nSUCCESS: DDP Multi-Node AllReduce Ring Complete!" in page
     run = tmp_path / "runs" / found["run"]

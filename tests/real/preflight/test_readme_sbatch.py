@@ -34,9 +34,12 @@ def readme_line() -> str:
     return line
 
 
-def preflight(lab: World, place: Path, *words: str) -> subprocess.Popen[bytes]:
-    command = [*FAIRLEAD, "preflight", "-f", str(lab.file), "-q", "--runs", "runs", *words]
-    return subprocess.Popen(command, cwd=place, stdout=subprocess.DEVNULL)
+def command(lab: World, *words: str) -> list[str]:
+    return [*FAIRLEAD, "preflight", "-f", str(lab.file), "--runs", "runs", *words]
+
+
+def preflight(lab: World, place: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(lab, *words), cwd=place, capture_output=True, text=True, timeout=240)
 
 
 def submit(lab: World, place: Path, nodes: int) -> subprocess.CompletedProcess[str]:
@@ -75,16 +78,21 @@ def tells_what_it_did(path: Path) -> None:
 def test_the_readmes_line_after_each_kind_of_run(lab, tmp_path):
     rate = ["path=/sys/class/infiniband/mlx5_1/ports/1/rate", "content=50 Gb/sec (1X EDR)"]
     subprocess.run([*FAIRLEAD, "lab", "fault", "-n", lab.name, "file", "n2", *rate], check=True, capture_output=True)
-    assert preflight(lab, tmp_path).wait(120) == 3
+    done = preflight(lab, tmp_path)
+    assert done.returncode == 3
+    assert "exclude  --exclude=n2" in done.stdout
+    assert "Total Execution Ranks: 3" in done.stdout
+    assert "SUCCESS: DDP Multi-Node AllReduce Ring Complete!" in done.stdout
+    assert "next     sbatch --exclude=n2 JOB.sbatch" in done.stderr
     tells_what_it_did(next(tmp_path.glob("runs/*/log.jsonl")))
     assert nodes_of(lab, submit(lab, tmp_path, 3).stdout) == "n[0-1,3]"
 
     lab.heal()
-    assert preflight(lab, tmp_path).wait(120) == 0
+    assert preflight(lab, tmp_path).returncode == 0
     assert nodes_of(lab, submit(lab, tmp_path, 4).stdout) == "n[0-3]"
 
-    cut_short = preflight(lab, tmp_path)
-    deadline = time.monotonic() + 30
+    cut_short = subprocess.Popen([*command(lab), "-q"], cwd=tmp_path, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
     while len(list(tmp_path.glob("runs/*/exclude"))) < 3:
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -99,7 +107,7 @@ def test_a_gate_that_goes_on_without_the_bad_nodes(lab, tmp_path):
     rate = ["path=/sys/class/infiniband/mlx5_1/ports/1/rate", "content=50 Gb/sec (1X EDR)"]
     subprocess.run([*FAIRLEAD, "lab", "fault", "-n", lab.name, "file", "n1", *rate], check=True, capture_output=True)
     try:
-        assert preflight(lab, tmp_path, "--without-bad").wait(120) == 0
+        assert preflight(lab, tmp_path, "--without-bad").returncode == 0
         assert (next(tmp_path.glob("runs/*/exclude"))).read_text() == "--exclude=n1\n"
     finally:
         lab.heal()

@@ -49,6 +49,10 @@ class Mixed:
         self.rest = dict.fromkeys(self.processes, b"")
         self.lines: list[Line] = []
 
+    @property
+    def has_unread(self) -> bool:
+        return bool(self.lines)
+
     def send(self, text: str) -> None:
         for one in self.processes.values():
             one.stdin.write(text.encode() + b"\n")

@@ -20,11 +20,11 @@ pytestmark = [pytest.mark.real, pytest.mark.requires("root", "netns", "srv6", "t
 
 
 def test_ranks_behind_another_job_are_said_to_wait_for_it() -> None:
-    with world(gpus=1, planes=2) as lab:
-        lab.file.write_text(lab.file.read_text() + "[preflight]\ntimeout_s = 12\n")
+    with world(hosts=2, gpus=1, planes=2) as lab:
+        lab.file.write_text(lab.file.read_text() + "[launch]\npending_s = 8\n")
         state = running(lab.name)
         partition = f"--partition={state.slurm.partition}"
-        other = ["srun", "--nodes=4", "--exclusive", partition, "--mpi=none", "--chdir=/tmp", "sleep", "300"]
+        other = ["srun", "--nodes=2", "--exclusive", partition, "--mpi=none", "--chdir=/tmp", "sleep", "300"]
         with subprocess.Popen(into_host(state, state.host("head"), other)) as holder:
             try:
                 _until_it_runs(lab.name)
@@ -40,7 +40,7 @@ def test_ranks_behind_another_job_are_said_to_wait_for_it() -> None:
 
 
 def test_ranks_that_slurm_ends_are_nobodys_fault() -> None:
-    with world(gpus=1, planes=2) as lab:
+    with world(hosts=2, gpus=1, planes=2) as lab:
         state = running(lab.name)
 
         def cancel_before_the_sums(text: str) -> None:

@@ -1,4 +1,4 @@
-"""A signal during a call of the sync face: whenever it falls, the call is stopped, and the loop is good for the next."""
+"""A signal during a call of the sync face: whenever it falls, the call is stopped, and the next call works."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fairlead.cluster.protocol import Interrupted
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    with Cluster(FakeCluster(lambda node, command: Answer("here\n"))) as made:
+    with Cluster(FakeCluster(lambda _node, _command: Answer())) as made:
         yield made
 
 
@@ -61,7 +61,7 @@ async def in_the_step_of_another() -> None:
     async def other() -> None:
         tell()
 
-    asyncio.get_running_loop().create_task(other())  # noqa: RUF006 - it must not be waited for
+    asyncio.get_running_loop().create_task(other())
 
 
 CALLS = (at_its_start, while_it_waits, in_its_last_step, in_what_runs_behind_it, in_the_step_of_another)
@@ -69,7 +69,7 @@ CALLS = (at_its_start, while_it_waits, in_its_last_step, in_what_runs_behind_it,
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
 def test_wherever_the_signal_falls_the_call_is_interrupted_and_the_next_one_works(cluster, call):
-    with pytest.raises(Interrupted, match="^interrupted$"):
+    with pytest.raises(Interrupted, match=r"^interrupted$"):
         cluster._wait(call())
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert cluster._wait(asyncio.sleep(0.001, "whole")) == "whole"
@@ -146,7 +146,7 @@ def test_a_handler_that_the_program_has_says_why(cluster):
         tell(signal.SIGTERM)
         await asyncio.sleep(60)
 
-    with pytest.raises(Interrupted, match="^stopped by SIGTERM$"):
+    with pytest.raises(Interrupted, match=r"^stopped by SIGTERM$"):
         cluster._wait(told())
 
 
@@ -169,7 +169,7 @@ def test_calls_of_other_threads_leave_signals_alone(cluster):
     handlers: list[object] = []
 
     def elsewhere() -> None:
-        with Cluster(FakeCluster(lambda node, command: Answer("here\n"))) as own:
+        with Cluster(FakeCluster(lambda _node, _command: Answer())) as own:
             own._wait(looks(handlers.append))
 
     thread = threading.Thread(target=elsewhere)

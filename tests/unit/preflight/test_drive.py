@@ -23,6 +23,10 @@ class Talk:
         self.answers, self.lines, self.ended, self.orders = answers, [], {}, []
         self.num_starting = 0
 
+    @property
+    def has_unread(self):
+        return bool(self.lines)
+
     def send(self, text):
         order = json.loads(text)
         self.orders.append(order)
@@ -52,6 +56,14 @@ def test_everybody_answers():
     assert {n: r.ok for n, r in answers.reports.items()} == {0: 0, 1: 1, 2: 2}
     assert not answers.lost
     assert talk.orders == [{"do": "burst", "step": 7, "pairs": [[0, 2, [1]]]}]
+
+
+def test_who_answers_and_ends_has_answered():
+    """The reader of counters does: all answer in one moment, and their ends are known before their words are read."""
+    ended = Result(node="n0", state=State.DONE, rc=0)
+    _, answers = perform(lambda _: [(n, said) for said in ({"step": 7}, ended) for n in NODES])
+    assert not answers.lost
+    assert answers.reports.keys() == {0, 1, 2}
 
 
 def test_a_node_that_is_later_than_the_others_is_lost():

@@ -52,6 +52,11 @@ class Agents(Protocol):
         ...
 
     @property
+    def has_unread(self) -> bool:
+        """Whether a line waits to be read: that a process has ended is known before its last words are."""
+        ...
+
+    @property
     def num_starting(self) -> int:
         """Nodes that have not been reached yet: behind a fan-out they are, one wave after the other."""
         ...
@@ -102,7 +107,8 @@ class Driver:
         has_collected = False
         last_word = started
         while waiting:
-            self._lose_ended(waiting, lost)
+            if not self.group.has_unread:  # who answers and ends has answered
+                self._lose_ended(waiting, lost)
             unsent &= waiting
             if step.collect and waiting and not unsent and not has_collected:
                 self.group.send(json.dumps(step.collect, separators=(",", ":")))
