@@ -7,8 +7,8 @@
     after   the verb whose run it looks at, called before it
     slow    takes more than about 20 s
 
-The folder it is called in holds here.toml (this machine), lab.toml (a lab), sleeper.py (a program that waits) and
-train.toml (a model of a few thousand parameters).
+The folder it is called in holds here.toml (this machine), lab.toml (a lab), sleeper.py (a program that waits),
+sacct.txt (a job that ended) and train.toml (a model of a few thousand parameters).
 """
 
 from __future__ import annotations
@@ -46,6 +46,9 @@ init = "random"
 tokens = "tokens.npy"
 [run]
 steps = 2
+"""
+SACCT = """JobID|State|ExitCode|Start|End|NodeList
+4711|COMPLETED|0:0|2026-03-02T10:00:00|2026-03-02T11:00:00|n[0-1]
 """
 MODEL = {
     "model_type": "llama",
@@ -100,6 +103,7 @@ def fill(folder: Path, lab: str) -> None:
     (folder / "here.toml").write_text(HERE)
     (folder / "lab.toml").write_text(there)
     (folder / "sleeper.py").write_text("import time\n\ntime.sleep(600)\n")
+    (folder / "sacct.txt").write_text(SACCT)
     (folder / "train.toml").write_text(TRAIN)
     (folder / "model").mkdir()
     (folder / "model" / "config.json").write_text(json.dumps(MODEL))

@@ -38,6 +38,10 @@ class Pattern(NamedTuple):
     """The kernel's level of a line that counts, at most; 7 takes any."""
     after_s: float
     """Lines before, in seconds since boot, do not count."""
+    failure: str = ""
+    """What kind of cause of a job's end it may be, in the words of `logs/diagnose/classes.toml`; empty: none."""
+    words: tuple[str, ...] = ()
+    """One of which stands in every such line; given where `failure` is."""
 
 
 class Xid(NamedTuple):
@@ -47,6 +51,8 @@ class Xid(NamedTuple):
     verdict: Verdict
     stays: bool = False
     """No reset of the GPU cures it."""
+    failure: str = ""
+    """As of a Pattern."""
 
 
 @functools.cache
@@ -64,11 +70,14 @@ def _table() -> tuple[tuple[Pattern, ...], dict[int, Xid]]:
             p.get("limit", ""),
             p.get("level", 7),
             p.get("after_s", 0.0),
+            p.get("failure", ""),
+            tuple(p.get("words", ())),
         )
         for p in data["pattern"]
     )
     xids = {
-        int(number): Xid(x["means"], Verdict(x["verdict"]), x.get("stays", False)) for number, x in data["xid"].items()
+        int(number): Xid(x["means"], Verdict(x["verdict"]), x.get("stays", False), x.get("failure", ""))
+        for number, x in data["xid"].items()
     }
     return patterns, xids
 

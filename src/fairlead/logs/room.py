@@ -6,6 +6,7 @@ ROOM = Room(
     verbs=(
         Verb("logs", "", "Every node's logs in one store, questions in KQL.", 180),
         Verb("logs import", "fairlead.cli.logs_import:import_"),
+        Verb("logs diagnose", "fairlead.cli.logs_diagnose:diagnose_"),
         Verb("logs query", "fairlead.cli.logs:query"),
     ),
     pages=("fairlead.logs.kql.reference:pages",),

@@ -1,0 +1,116 @@
+"""`fairlead logs diagnose`: why a job died, from the lines of its nodes."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from fairlead.base.files import write_atomic
+from fairlead.cli.common import Common
+from fairlead.cli.output import Answer, session
+from fairlead.errors import UsageError
+from fairlead.logs.diagnose.asking import find_job, gather, templates
+from fairlead.logs.diagnose.choose import NOTHING, diagnose
+from fairlead.logs.diagnose.faces import text, timeline
+from fairlead.logs.diagnose.findings import told_by
+from fairlead.logs.diagnose.flight import read_dumps
+from fairlead.logs.diagnose.model import Diagnosis, Rank
+from fairlead.logs.diagnose.unusual import unusual
+from fairlead.logs.store import Store, default_place, is_store
+from fairlead.records.verdict import Verdict
+from fairlead.report.html import Code, Page, Section, page_html
+
+
+def diagnose_(
+    job: int,
+    /,
+    *,
+    at: dt.datetime | None = None,
+    dumps: Path | None = None,
+    out: Path | None = None,
+    store: Path | None = None,
+    common: Common = Common(),
+) -> Answer:
+    """Why a job died: the cause with its line and node, what only followed, who only suffered, and what to do.
+
+    Exit 3: a cause was found. 4: it is not in the logs. 0: the job ended well.
+
+    Parameters
+    ----------
+    job
+        Its number in Slurm.
+    at
+        When: for one of several runs of a requeued job, or a job that still runs. UTC unless it says a zone.
+    dumps
+        A folder with dumps of PyTorch's flight recorder, one file a rank (TORCH_NCCL_DEBUG_INFO_TEMP_FILE).
+    out
+        Write the timeline there: .svg, or .html with everything else.
+    store
+        The folder of the store; else `logs` in the user's state directory.
+    """
+    if out is not None and out.suffix not in {".svg", ".html"}:
+        raise UsageError("cli/usage", f"{out.name} is neither .svg nor .html", hint="--out why.html")
+    place = (store or default_place()).absolute()
+    if not is_store(place):
+        raise UsageError("cli/usage", f"{place} holds no store of logs", hint="fairlead logs import /var/log")
+    at_ns = int((at if at.tzinfo else at.replace(tzinfo=dt.UTC)).timestamp() * 1e6) * 1000 if at else None
+    ranks = _dumps(dumps, job)
+    findings, problems = told_by(session().runs_place(common.runs))
+    for problem in problems:
+        session().note(problem)
+    opened = Store(place)
+    try:
+        facts = find_job(opened.engine, job, at_ns)
+        if at_ns is not None and (facts.end_ns is None or at_ns < facts.end_ns):
+            facts = replace(facts, end_ns=at_ns)
+        now_ns = facts.end_ns or time.time_ns()
+        found = diagnose(gather(opened.engine, facts, now_ns, findings=findings, dumps=ranks), now_ns)
+        if found.what == NOTHING:
+            found = msgspec.structs.replace(found, unusual=unusual(templates(opened.engine, facts, now_ns)))
+    finally:
+        opened.close()
+    if out is not None:
+        _write(found, out)
+    return Answer(
+        schema="fairlead.logs-diagnose/1",
+        text=lambda: text(found),
+        verdict=Verdict.PASS if not found.what else Verdict.UNKNOWN if found.what == NOTHING else Verdict.FAIL,
+        body={"diagnosis": msgspec.to_builtins(found)},
+        hints=[f"fairlead explain diagnose/{found.what}"] if found.what else [],
+    )
+
+
+def _dumps(folder: Path | None, job: int) -> tuple[Rank, ...]:
+    if folder is None:
+        return ()
+    found, problems = read_dumps(folder, job)
+    for problem in problems:
+        session().note(f"no dump of a flight recorder: {problem}")
+    return found
+
+
+def _write(found: Diagnosis, out: Path) -> None:
+    command = " ".join(["fairlead", *session().argv])
+    figure = timeline(found, command)
+    if out.suffix == ".svg":
+        write_atomic(out, figure.svg())
+        return
+    page = Page(
+        title=f"Job {found.job}",
+        verdict=Verdict.FAIL
+        if found.what and found.what != NOTHING
+        else Verdict.UNKNOWN
+        if found.what
+        else Verdict.PASS,
+        headline=found.says,
+        findings=found.cited,
+        facts=[("state", found.state), ("nodes", ", ".join(found.nodes) or found.at), ("victims", found.victims)],
+        next=[found.command] if found.command else [],
+        sections=[Section("What happened", [figure, figure.table]), Section("In words", [Code(text(found))])],
+        command=command,
+    )
+    write_atomic(out, page_html(page))
