@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 _GRAVE = {"emerg", "alert", "crit", "error"}
 _WORDS = re.compile(
-    r"(?i)\b(error|fail(?:ed)?|failure|fatal|abort(?:ed)?|lost|timed? ?out|refused|denied|cannot|unable|corrupt\w*|panic"
-    r"|killed|exceeded)\b"
+    r"(?i)\b(error|fail(?:ed)?|failure|fatal|abort(?:ed)?|lost|timed? ?out|refused|denied|cannot|unable|corrupt\w*"
+    r"|panic|killed|exceeded)\b"
 )
 
 
