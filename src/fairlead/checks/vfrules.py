@@ -16,12 +16,17 @@ from typing import NamedTuple
 Answer = bool | None
 
 
+SAMPLES = ("enP53091s1np0", "enP30832s1", "ens1")
+"""Names that VFs get: of the documentation's ConnectX and of MANA NICs."""
+
+
 class Family(NamedTuple):
-    """One kind of NIC that a host may give: the driver on its PCI function, and as ethtool calls it."""
+    """One kind of NIC: the driver on its PCI function, the one that ethtool names, names its interface may have."""
 
     name: str
     pci: str
     ethtool: str
+    interfaces: tuple[str, ...] = SAMPLES
 
 
 FAMILIES = (
@@ -29,8 +34,7 @@ FAMILIES = (
     Family("mlx5", "mlx5_core", "mlx5_core"),
     Family("mana", "mana", "mana"),
 )
-SAMPLES = ("enP53091s1np0", "enP30832s1", "ens1")
-"""Names that VFs get: of the documentation's ConnectX and of MANA NICs."""
+"""What a host may give as a VF."""
 
 TOKEN = re.compile(r'\s*([A-Z_]+)(?:\{([^}]*)\})?\s*(==|!=|\+=|-=|:=|=)\s*"((?:[^"\\]|\\.)*)"\s*,?')
 
@@ -79,7 +83,7 @@ def _udev_match(key: str, attribute: str, value: str, family: Family) -> Answer:
     if (key, attribute) == ("ENV", "ID_NET_DRIVER"):
         return _any_glob(one_of, (family.ethtool,))
     if key in ("KERNEL", "NAME") or (key, attribute) == ("ENV", "INTERFACE"):
-        return _all_or_none([_any_glob(one_of, (name,)) for name in SAMPLES])
+        return _all_or_none([_any_glob(one_of, (name,)) for name in family.interfaces])
     return None
 
 
@@ -114,7 +118,7 @@ def _network_matches(said: Network, family: Family, macs: Sequence[str]) -> Answ
         elif key in ("MACAddress", "PermanentMACAddress"):
             answers.append(bool({w.lower().replace("-", ":") for w in words} & {m.lower() for m in macs}))
         elif key in ("Name", "OriginalName"):
-            answers.append(_all_or_none([_networkd_list(words, (name,)) for name in SAMPLES]))
+            answers.append(_all_or_none([_networkd_list(words, (name,)) for name in family.interfaces]))
         elif key == "Type":
             answers.append(_networkd_list(words, ("ether",)))
         elif key == "Kind":
@@ -176,10 +180,10 @@ def _nm_word(word: str, family: Family) -> Answer:
     if kind == "type":
         return value == "ethernet"
     if kind == "interface-name":
-        return _all_or_none([_any_glob([value.lstrip("=~")], (name,)) for name in SAMPLES])
+        return _all_or_none([_any_glob([value.lstrip("=~")], (name,)) for name in family.interfaces])
     if kind == "mac":
         return None
-    return _all_or_none([word == name for name in SAMPLES])
+    return _all_or_none([word == name for name in family.interfaces])
 
 
 # ---- words -----------------------------------------------------------------------------------------------------------

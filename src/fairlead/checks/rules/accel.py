@@ -339,16 +339,21 @@ def queues(n: Node, part: str) -> Outcome:
 def bound(n: Node, part: str) -> Outcome:
     """No program is tied to the VF: what is, stands still when the host takes the VF away."""
     told = []
-    sockets = n.get("bound.sockets").get(part, [])
+    sockets = (n.peek("bound.sockets") or {}).get(part, [])
     if sockets:
         told.append(f"{len(sockets)} sockets are bound to it ({sockets[0]})")
-    index = n.get("accelnet.vfs", part, "ifindex")
-    taps = n.get("bound.packet").get(str(index), 0)
+    index, packet = n.peek("accelnet.vfs", part, "ifindex"), n.peek("bound.packet") or {}
+    taps = packet.get(str(index), 0)
     if taps:
         told.append(f"{taps} packet sockets listen on it")
-    if part in n.get("bound.routes"):
+    if part in (n.peek("bound.routes") or ()):
         told.append("a route leads through it")
-    return bad("; ".join(told), sockets=sockets) if told else ok("nobody uses it past its synthetic NIC")
+    if told:  # each of them stands alone, whatever else could not be read
+        return bad("; ".join(told), sockets=sockets)
+    for path in ("bound.sockets", "bound.packet", "bound.routes"):
+        n.get(path)
+    n.get("accelnet.vfs", part, "ifindex")
+    return ok("nobody uses it past its synthetic NIC")
 
 
 def same_subnet(n: Node, part: str) -> Outcome:

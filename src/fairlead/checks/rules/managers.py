@@ -4,10 +4,11 @@ to another host, whatever kind of NIC that host has. How rules are understood, v
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 from fairlead.checks.node import Node, Outcome, bad, ok, skip, unknown
-from fairlead.checks.rules.accel import LINKS, addresses, synthetic
+from fairlead.checks.rules.accel import LINKS, NETVSC, addresses, synthetic
 from fairlead.checks.vfrules import Family, families, networkd_file, nm_leaves_alone, udev_leaves_alone
 
 UDEV = ("/etc/udev/rules.d", "/run/udev/rules.d", "/usr/lib/udev/rules.d")
@@ -120,20 +121,16 @@ def competing(n: Node, part: str) -> Outcome:
     managers = running(n)
     if len(managers) < 2:
         return ok(f"{managers[0]} alone" if managers else "none runs")
-    taken = {}
-    if NETWORKD_NAME in managers:
-        for nic in _nics(n):
-            _, leaves = networkd_file(_files(n), NETVSC_KIND, [n.get(LINKS, nic, "address")])
-            if leaves is False:
-                taken[NETWORKD_NAME] = nic
-    if NM_NAME in managers and nm_leaves_alone(_nm_confs(n), NETVSC_KIND) is False:
-        taken[NM_NAME] = ", ".join(_nics(n))
+    taken: dict[str, list[str]] = defaultdict(list)
+    for nic in _nics(n):
+        kind = Family(nic, NETVSC, NETVSC, (nic,))
+        if NETWORKD_NAME in managers and networkd_file(_files(n), kind, [n.get(LINKS, nic, "address")])[1] is False:
+            taken[NETWORKD_NAME].append(nic)
+        if NM_NAME in managers and nm_leaves_alone(_nm_confs(n), kind) is False:
+            taken[NM_NAME].append(nic)
     if len(taken) > 1:
-        return bad(" and ".join(f"{name} takes {nic}" for name, nic in taken.items()), managers=managers)
+        return bad(" and ".join(f"{name} takes {', '.join(nics)}" for name, nics in taken.items()), managers=managers)
     return ok(f"{' and '.join(managers)} run, and {next(iter(taken), 'none')} has the NICs", managers=managers)
-
-
-NETVSC_KIND = Family("hv_netvsc", "hv_netvsc", "hv_netvsc")
 
 
 def _nics(n: Node) -> list[str]:
