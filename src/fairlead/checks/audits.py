@@ -101,7 +101,7 @@ AUDITS: tuple[Check, ...] = (
     Check(
         "net/vf-lost",
         accel.lost,
-        _LOG,
+        (*_LOG, "imds"),
         "on {node}: dmesg | grep -e VF -e netvsc; redeploy the VM: a VF that stays away does not come back by itself",
         scope="NIC of the log",
         severity=WARN,
@@ -111,7 +111,7 @@ AUDITS: tuple[Check, ...] = (
     Check(
         "net/revocations",
         accel.revocations,
-        _LOG,
+        (*_LOG, "imds"),
         "on {node}: dmesg | grep 'Data path'; compare with the platform's scheduled events; redeploy if it goes on",
         scope="NIC of the log",
         severity=WARN,

@@ -94,7 +94,7 @@ def _imds(n: Node) -> str:
 
 
 def _netvsc(n: Node) -> str:
-    return "" if accel.is_accelerated(n) else "the machine has no synthetic NIC (hv_netvsc)"
+    return "" if n.once("is accelerated", accel.is_accelerated) else "the machine has no synthetic NIC (hv_netvsc)"
 
 
 def _nic_messages(n: Node) -> str:

@@ -9,6 +9,7 @@ _OURS = "fairlead.watch.onnode"
 WATCH = (
     "fairlead.base.trust",
     *(f"{_PROBE}.{name}" for name in ("tree", "host", "infiniband", "imds")),
+    "fairlead.checks.datapath",
     *(f"{_OURS}.{name}" for name in (
         "wire", "rdma", "links", "ethtool", "owners", "rates", "path", "reconcile", "rules", "judge", "chain",
         "metrics", "serve", "sample", "main",

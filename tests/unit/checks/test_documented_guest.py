@@ -330,6 +330,21 @@ def slow_path(m: Machine) -> None:
     counted(m, vf=1_000_000, all_bytes=10_000_000_000)
 
 
+def by_network_manager(m: Machine) -> None:
+    """Red Hat's family: no networkd."""
+    m.put("/etc/os-release", 'NAME="AlmaLinux"\nID="almalinux"\nID_LIKE="rhel centos fedora"\nVERSION_ID="9.4"\n')
+    m.remove("/run/systemd/netif")
+    m.remove("/run/systemd/network/10-netplan-eth0.network")
+    m.absent |= {"/run/systemd/netif"}
+    m.absent.discard("/run/NetworkManager")
+    m.remove("/etc/systemd/network/01-azure-unmanaged-sriov.network")
+    m.put(
+        f"/run/NetworkManager/devices/{ETH0_INDEX}",
+        "[device]\nmanaged=true\nnm-owned=false\nroute-metric-default-aspired=100\n",
+    )
+    m.put(f"/run/NetworkManager/devices/{VF_INDEX}", "[device]\nmanaged=false\n")
+
+
 FAULTS: dict[str, tuple[Edit, set[tuple[str, Verdict]]]] = {
     "no VF behind the NIC": (no_vf, {("net/vf", FAIL)}),
     "a VF of another address": (other_mac, {("net/vf-pairing", FAIL)}),
@@ -357,7 +372,7 @@ FAULTS: dict[str, tuple[Edit, set[tuple[str, Verdict]]]] = {
 
 HEALTHY: dict[str, Edit] = {
     "as documented": lambda _: None,
-    "NetworkManager with the documented rule": lambda m: by_network_manager(m),
+    "NetworkManager with the documented rule": by_network_manager,
     "netvsc's own policy routing": lambda m: (
         second_nic(m),
         m.cmd(
@@ -385,21 +400,6 @@ HEALTHY: dict[str, Edit] = {
 }
 
 
-def by_network_manager(m: Machine) -> None:
-    """Red Hat's family: no networkd."""
-    m.put("/etc/os-release", 'NAME="AlmaLinux"\nID="almalinux"\nID_LIKE="rhel centos fedora"\nVERSION_ID="9.4"\n')
-    m.remove("/run/systemd/netif")
-    m.remove("/run/systemd/network/10-netplan-eth0.network")
-    m.absent |= {"/run/systemd/netif"}
-    m.absent.discard("/run/NetworkManager")
-    m.remove("/etc/systemd/network/01-azure-unmanaged-sriov.network")
-    m.put(
-        f"/run/NetworkManager/devices/{ETH0_INDEX}",
-        "[device]\nmanaged=true\nnm-owned=false\nroute-metric-default-aspired=100\n",
-    )
-    m.put(f"/run/NetworkManager/devices/{VF_INDEX}", "[device]\nmanaged=false\n")
-
-
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_documented_fault_is_told_and_nothing_else(name: str) -> None:
     edit, expected = FAULTS[name]
@@ -422,3 +422,52 @@ def test_what_passes_rests_on_what_was_read() -> None:
         {f.code for f in findings if f.code.startswith("net/")} - {"net/bond", "net/socket-interface", "net/place"}
     )
     assert {code: verdict(findings, code) for code in codes if verdict(findings, code) is not PASS} == {}
+
+
+FREEZE = {
+    "EventId": "C7061BAC-AFDC-4513-B24B-AA5F13A16123",
+    "EventStatus": "Started",
+    "EventType": "Freeze",
+    "ResourceType": "VirtualMachine",
+    "Resources": ["n0"],
+    "NotBefore": "",
+    "Description": "Virtual machine is being paused because of a memory-preserving Live Migration operation.",
+    "EventSource": "Platform",
+    "DurationInSeconds": 5,
+}
+
+
+@pytest.mark.parametrize(
+    ("events", "told"),
+    [
+        ([FREEZE], "Freeze C7061BAC-AFDC-4513-B24B-AA5F13A16123"),
+        ([], ""),
+        ([{**FREEZE, "EventStatus": "Scheduled", "NotBefore": "Mon, 19 Sep 2039 18:29:47 GMT"}], ""),
+        ([{**FREEZE, "Resources": ["another_vm"]}], ""),
+    ],
+)
+@pytest.mark.parametrize(
+    ("log_lines", "code"), [((*BOOT, *AWAY), "net/vf-lost"), ((*BOOT, *AWAY, *BACK), "net/revocations")]
+)
+def test_a_window_is_matched_with_the_event_that_the_platform_lists(
+    events: list[dict[str, object]], told: str, log_lines: tuple[tuple[float, str], ...], code: str
+) -> None:
+    m = guest()
+    m.put("/proc/uptime", "8400.00 60000.00\n")
+    m.put("/dev/kmsg", log(*log_lines))
+    m.put(trees.EVENTS, json.dumps({"DocumentIncarnation": 3, "Events": events}))
+    (finding,) = [f for f in judged(m) if f.code == code]
+    if told:
+        assert told in finding.message
+    else:
+        assert "C7061BAC" not in finding.message
+    if code == "net/revocations":
+        assert [w["event"] for w in finding.data["windows"]] == [told]
+
+
+def test_a_window_of_long_before_is_not_of_the_event_that_goes_on_now() -> None:
+    m = guest()
+    m.put("/dev/kmsg", log(*BOOT, *AWAY, *BACK))
+    m.put(trees.EVENTS, json.dumps({"DocumentIncarnation": 3, "Events": [FREEZE]}))
+    (finding,) = [f for f in judged(m) if f.code == "net/revocations"]
+    assert [w["event"] for w in finding.data["windows"]] == [""]

@@ -6,8 +6,9 @@ import json
 
 import pytest
 
+from fairlead.checks.datapath import matching
 from fairlead.probe.readers.tree import Tree
-from fairlead.watch.onnode.path import Paths, matching
+from fairlead.watch.onnode.path import VfWindows
 from fairlead.watch.onnode.sample import KernelLog, kernel_words
 from support.captures import captures_root
 
@@ -27,7 +28,7 @@ def test_published_logs_give_their_windows_and_their_last_path(name):
         if (root / "dev/kmsg").exists()
         else [line for text in (place / "log.txt").read_bytes().split(b"\n") if (line := kernel_words(text))]
     )
-    paths = Paths()
+    paths = VfWindows()
     for at_s, text in lines:
         paths.take(at_s, text)
     for nic, way in expect.get("final", {}).items():
@@ -46,15 +47,25 @@ def test_published_logs_give_their_windows_and_their_last_path(name):
 
 
 def test_a_driver_that_goes_without_a_word_about_the_path_opens_a_window():
-    paths = Paths()
+    paths = VfWindows()
     paths.take(5.0, NETVSC + "Data path switched to VF: enP1s1")
-    assert paths.take(90.0, NETVSC + "VF slot 1 removed") == {"nic": "eth0", "start_s": 90.0}
-    closed = paths.take(120.5, NETVSC + "Data path switched to VF: enP1s1")
-    assert (closed["start_s"], closed["end_s"]) == (90.0, 120.5)
+    assert paths.take(190.0, NETVSC + "VF slot 1 removed") == {"nic": "eth0", "start_s": 190.0}
+    closed = paths.take(220.5, NETVSC + "Data path switched to VF: enP1s1")
+    assert (closed["start_s"], closed["end_s"], closed["vf"]) == (190.0, 220.5, "enP1s1")
+
+
+def test_one_that_is_taken_while_the_machine_starts_is_a_window_once_it_stays_away():
+    paths = VfWindows()
+    paths.take(5.0, NETVSC + "Data path switched to VF: enP1s1")
+    assert paths.take(90.0, NETVSC + "VF slot 1 removed") is None
+    assert paths.settled(150.0) == []
+    assert paths.settled(211.0) == [{"nic": "eth0", "start_s": 90.0}]
+    assert paths.settled(212.0) == []
+    assert paths.take(220.0, NETVSC + "Data path switched to VF: enP1s1")["end_s"] == 220.0
 
 
 def test_a_machine_that_never_had_one_has_no_window():
-    paths = Paths()
+    paths = VfWindows()
     assert paths.take(5.0, NETVSC + "VF slot 1 removed") is None
 
 
@@ -72,9 +83,7 @@ def test_junk_in_the_log_is_no_line(junk):
 
 
 def test_the_scheduled_event_nearest_to_a_window_explains_it_and_one_of_another_day_does_not():
-    window = {"nic": "eth0", "start_s": 5000.0, "end_s": 5065.0}
-    near = {"id": "A", "type": "Freeze", "first_s": 4200.0, "last_s": 4990.0}
-    far = {"id": "B", "type": "Freeze", "first_s": 1000.0, "last_s": 1500.0}
-    assert matching(window, [far, near], 900.0) == near
-    assert matching(window, [far], 900.0) is None
-    assert matching(window, [], 900.0) is None
+    near, far = (4200.0, 4990.0, "near"), (1000.0, 1500.0, "far")
+    assert matching(5000.0, 5065.0, [far, near], 900.0) == "near"
+    assert matching(5000.0, 5065.0, [far], 900.0) is None
+    assert matching(5000.0, 5065.0, [], 900.0) is None

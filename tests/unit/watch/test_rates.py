@@ -54,12 +54,12 @@ def test_data_is_counted_in_words_of_four_bytes():
 
 @given(st.lists(st.tuples(st.floats(0.01, 50), st.integers(0, 9)), max_size=300))
 def test_a_window_holds_what_grew_within_it_and_stays_small(steps):
-    window, at, told = rates.Window(600.0), 0.0, []
+    window, at, told = rates.Growth(600.0), 0.0, []
     for wait, growth in steps:
         at += wait
         told.append((at, growth))
         found = window.add(at, growth)
-        assert len(window.steps) <= rates.Window.STEPS + 1
+        assert len(window.steps) <= rates.Growth.STEPS + 1
         # growth within one step is put down to its beginning, so it may leave the window one step early
         assert found <= sum(g for t, g in told if t > at - 600.0)
-        assert found >= sum(g for t, g in told if t > at - 600.0 + 600.0 / rates.Window.STEPS)
+        assert found >= sum(g for t, g in told if t > at - 600.0 + 600.0 / rates.Growth.STEPS)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairlead.base.units import size as size_text
-from fairlead.checks.datapath import Path, Window, paths
+from fairlead.checks.datapath import Path, Window, matching, paths
 from fairlead.checks.messages import SHARED, is_inside
 from fairlead.checks.node import Node, Outcome, bad, count_of_ranges, ok, skip, unknown, warn
 from fairlead.records.facts import Unread
@@ -236,10 +236,33 @@ def lost(n: Node, part: str) -> Outcome:
         said = f"the VF went at {path.away.start_s:.3f} s and had not come back when the log ends"
         return bad(said, line=path.last, window=path.away.as_data())
     for_s, limit = _newest_s(n) - path.away.start_s, n.expect.get("vf_return_s")
-    data = {"window": path.away.as_data(), "away_s": round(for_s, 3), "limit": limit}
+    event = _event(n, path.away)
+    data = {"window": {**path.away.as_data(), "event": event}, "away_s": round(for_s, 3), "limit": limit}
     if for_s < limit:
-        return Outcome(skip("").verdict, f"the VF is away since {for_s:.0f} s; the host may still be serviced", data)
-    return bad(f"the VF went {for_s:.0f} s ago and has not come back", line=path.last, **data)
+        why = f"the platform services its host: {event}" if event else "the host may still be serviced"
+        return Outcome(skip("").verdict, f"the VF is away since {for_s:.0f} s; {why}", data)
+    said = f", though the platform lists {event}" if event else ""
+    return bad(f"the VF went {for_s:.0f} s ago and has not come back{said}", line=path.last, **data)
+
+
+def _event(n: Node, window: Window) -> str:
+    """The platform's event that explains a window: one that has begun and is listed still. Empty where none is."""
+    if n.peek("imds.not_asked") is not None or "imds" not in n.facts.record.facts:
+        return ""
+    now_s, name = _newest_s(n), n.get_or({}, "events of others are this machine's", "imds.compute").get("name")
+    events = n.get_or([], "no event of the platform explains it", "imds.events")
+    begun = [
+        (now_s - EVENT_S, now_s, f"{e.get('EventType', 'an event')} {e.get('EventId', '?')}")
+        for e in events
+        if e.get("EventStatus") == "Started" and (not name or name in e.get("Resources", [name]))
+    ]
+    end_s = now_s if window.end_s is None else window.end_s
+    return str(matching(window.start_s, end_s, begun, 0.0) or "")
+
+
+EVENT_S = 900.0
+"""How long before a look an event may have begun that is listed still: about ten minutes until it is completed
+(learn.microsoft.com: azure/virtual-machines/linux/scheduled-events)."""
 
 
 def _newest_s(n: Node) -> float:
@@ -257,12 +280,14 @@ def revocations(n: Node, part: str) -> Outcome:
     path = log_paths(n).get(part)
     closed = [w for w in path.windows if w.end_s is not None] if path else []
     revoked, others = [w for w in closed if w.is_revoked], [w for w in closed if not w.is_revoked]
-    data: dict[str, Any] = {"windows": [w.as_data() for w in revoked], "path_changes": [w.as_data() for w in others]}
+    rows = [{**w.as_data(), "event": _event(n, w)} for w in revoked]
+    data: dict[str, Any] = {"windows": rows, "path_changes": [w.as_data() for w in others]}
     left_out = n.get("kernel_log.num_left_out")
     if not closed:
         said = "none" if path is None or path.away is None else "none that is over"
         return unknown(f"{left_out} kernel messages did not fit into the facts") if left_out else ok(said, **data)
-    said = "; ".join(window_text(w) for w in [*revoked, *others][-3:])
+    events = {id(w): row["event"] for w, row in zip(revoked, rows, strict=True)}
+    said = "; ".join(window_text(w, events.get(id(w), "")) for w in [*revoked, *others][-3:])
     n.show("kernel_log.lines", f"{len(closed)} windows, the last {window_text(closed[-1])}")
     newest = _newest_s(n)
     within_day = [w for w in revoked if w.start_s >= newest - DAY_S]
@@ -275,12 +300,14 @@ def revocations(n: Node, part: str) -> Outcome:
     return ok(f"{len(revoked)} revocation{'s' * (len(revoked) != 1)}, and it came back: {said}", **data)
 
 
-def window_text(window: Window) -> str:
-    """`8160.912 s to 8226.267 s (65.356 s)`."""
+def window_text(window: Window, event: str = "") -> str:
+    """`8160.912 s to 8226.267 s (65.356 s), by Freeze C7061BAC`."""
     if window.end_s is None:
         return f"since {window.start_s:.3f} s"
     word = "" if window.is_revoked else ", the VF stayed"
-    return f"{window.start_s:.3f} s to {window.end_s:.3f} s ({window.duration_s:.3f} s{word})"
+    return f"{window.start_s:.3f} s to {window.end_s:.3f} s ({window.duration_s:.3f} s{word})" + (
+        f", by {event}" if event else ""
+    )
 
 
 def share(n: Node, part: str) -> Outcome:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 from fairlead.base.nodeset import NodeSet
@@ -15,6 +16,7 @@ def is_there(n: Node) -> bool:
     return bool(n.get("slurm.conf"))
 
 
+@functools.lru_cache(maxsize=256)
 def _names(text: str) -> NodeSet | None:
     """Node names in Slurm's brackets; None where they are none that is understood here."""
     try:

@@ -9,8 +9,9 @@ A sample is what sample.py reads, or what a test replays; every part of it may b
 
 from __future__ import annotations
 
+from fairlead.checks.datapath import matching
 from fairlead.watch.onnode.owners import label
-from fairlead.watch.onnode.path import Paths, matching
+from fairlead.watch.onnode.path import VfWindows
 from fairlead.watch.onnode.rates import delta, link_deltas, port_bytes, port_deltas, vf_share
 from fairlead.watch.onnode.reconcile import Ledger, holders, key_of, owner_of, talkers
 from fairlead.watch.onnode.rules import (
@@ -58,7 +59,7 @@ class Judge:
         self.memory = PortMemory(self.limits, settings["counters"])
         self.ledger = Ledger(self.limits["owner_grace_s"])
         self.board = Board()
-        self.paths = Paths()
+        self.paths = VfWindows()
         self.before: dict[str, Any] = {}
         self.events: dict[str, dict[str, Any]] = {}
         self.blind_looks: dict[str, int] = {}
@@ -143,11 +144,14 @@ class Judge:
             del self.events[next(iter(self.events))]
         records = []
         lines = sample.get("kernel")
-        for line_s, text in lines if isinstance(lines, list) else []:
-            window = self.paths.take(line_s, text)
+        told = [(line_s, self.paths.take(line_s, text)) for line_s, text in lines] if isinstance(lines, list) else []
+        told += [(log_s, window) for window in self.paths.settled(log_s)]
+        known_events = [(event["first_s"], event["last_s"], event) for event in self.events.values()]
+        for line_s, window in told:
             if window is None:
                 continue
-            event = matching(window, list(self.events.values()), self.limits["event_match_s"])
+            start_s, end_s = window["start_s"], window.get("end_s", window["start_s"])
+            event = matching(start_s, end_s, known_events, self.limits["event_match_s"])
             if event:
                 window["event"] = "%s %s" % (event["type"], event["id"])
             if line_s <= self.log_s:

@@ -1,35 +1,27 @@
-"""Which way a synthetic NIC's traffic takes, by the kernel's own words, and the windows without a virtual function.
+"""Which way a synthetic NIC's traffic takes, line by line of the kernel's log, and its windows without its VF.
 
-The words are those of hv_netvsc (linux drivers/net/hyperv/netvsc_drv.c): `Data path switched to VF: NAME`, `VF
-unregistering: NAME`, `VF slot N removed`. A window begins when the path leaves the VF, and is one only if the VF itself
-goes: at boot the path flips two or three times with the VF in place (learn.microsoft.com, how Accelerated Networking
-works). Pure; the same for a live log, a captured one and a serial console.
+What the lines mean, `checks.datapath` says, for an audit and here alike. A window opens here as soon as the virtual
+function is taken; one that is taken while the machine starts, once it has stayed away. Pure.
 """
 
 from __future__ import annotations
 
-import re
+from fairlead.checks.datapath import BOOT_S, Follower, PathLog
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-WORDS = re.compile(
-    r"hv_netvsc \S+ (?P<nic>[\w.-]{1,32})(?: \([^)]*\))?: "
-    r"(?:Data path switched (?P<way>to|from) VF: (?P<vf>[\w.-]{1,32})"
-    r"|(?P<lost>VF unregistering|VF slot \d+ removed)|(?P<came>VF registering|VF slot \d+ added))"
-)
-MAX_WINDOWS = 64
+MAX_KEPT = 64
 
 
-class Paths:
-    """The path of every synthetic NIC, line by line."""
+class VfWindows:
+    """The path of every synthetic NIC, and the newest windows."""
 
     def __init__(self) -> None:
+        self.log = PathLog()
         self.way: dict[str, str] = {}
         """NIC -> vf or synthetic."""
-        self.left: dict[str, float] = {}
-        """NIC -> when the path last left the VF."""
         self.gone: dict[str, dict[str, Any]] = {}
         """NIC -> the window that is open."""
         self.windows: list[dict[str, Any]] = []
@@ -37,38 +29,26 @@ class Paths:
 
     def take(self, at_s: float, text: str) -> dict[str, Any] | None:
         """One line of the log; returns the window that it opened or closed."""
-        found = WORDS.search(text)
-        if found is None:
+        one = self.log.take(at_s, text)
+        if one is None:
             return None
-        nic = found["nic"]
-        if found["way"] == "from":
-            self.way[nic] = "synthetic"
-            self.left[nic] = at_s
-        elif found["way"] == "to":
-            self.way[nic] = "vf"
-            self.left.pop(nic, None)
-            window = self.gone.pop(nic, None)
-            if window is not None:
-                window["end_s"], window["vf"] = at_s, found["vf"]
-                return window
-        elif found["lost"] and nic not in self.gone and (nic in self.way):
-            # a driver that goes before it tells of the path takes the path along
-            start_s = self.left.get(nic, at_s)
-            self.way[nic] = "synthetic"
-            window = self.gone[nic] = {"nic": nic, "start_s": start_s}
-            self.windows = [*self.windows[-MAX_WINDOWS + 1 :], window]
+        if one.on_vf is not None:
+            self.way[one.nic] = "vf" if one.on_vf else "synthetic"
+        if one.on_vf and one.nic in self.gone:
+            window = self.gone.pop(one.nic)
+            window["end_s"], window["vf"] = at_s, one.last.rpartition(": ")[2][:32]
             return window
-        return None
+        return None if one.is_starting else self._open(one)
 
+    def settled(self, at_s: float) -> list[dict[str, Any]]:
+        """Windows that open by the time that has passed: the virtual function went while the machine started."""
+        late = [one for one in self.log.followed.values() if one.left_s is not None and at_s - one.left_s > BOOT_S]
+        return [window for window in map(self._open, late) if window is not None]
 
-def matching(window: dict[str, Any], scheduled: list[dict[str, Any]], within_s: float) -> dict[str, Any] | None:
-    """The scheduled event that explains a window: one that was known within `within_s` of its start.
-
-    `scheduled` holds events with `first_s` and `last_s`, when they were first and last seen, on the window's clock.
-    An event leaves the platform's list when it is over, so the last look at it may be before the window ends.
-    """
-    start_s, end_s = window["start_s"], window.get("end_s", window["start_s"])
-    fitting = [
-        event for event in scheduled if event["first_s"] - within_s <= end_s and event["last_s"] + within_s >= start_s
-    ]
-    return min(fitting, key=lambda event: abs(event["last_s"] - start_s), default=None)
+    def _open(self, one: Follower) -> dict[str, Any] | None:
+        away = one.path().away
+        if away is None or not away.is_revoked or one.nic in self.gone:
+            return None
+        window = self.gone[one.nic] = {"nic": one.nic, "start_s": away.start_s}
+        self.windows = [*self.windows[-MAX_KEPT + 1 :], window]
+        return window

@@ -68,7 +68,7 @@ def vf_share(total: dict[str, int | None], vf: dict[str, int | None]) -> float |
     return min(1.0, sum(theirs) / sum(ours))  # type: ignore[arg-type]
 
 
-class Window:
+class Growth:
     """How much something grew within the last so many seconds, in 60 steps: bounded whatever happens."""
 
     STEPS = 60

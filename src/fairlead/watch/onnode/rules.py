@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from fairlead.probe.readers.infiniband import SYS_IB
 from fairlead.watch.onnode.owners import label
-from fairlead.watch.onnode.rates import Window
+from fairlead.watch.onnode.rates import Growth
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,8 +59,8 @@ class PortMemory:
         """Port -> when it was last active."""
         self.was_up: dict[str, float] = {}
         """Network link -> when it was last up."""
-        self.flaps: dict[str, Window] = {}
-        self.grown: dict[tuple[str, str], Window] = {}
+        self.flaps: dict[str, Growth] = {}
+        self.grown: dict[tuple[str, str], Growth] = {}
 
     def ports(self, at_s: float, ports: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """State and rate: a port that was up and is down; one that runs below what it ran at."""
@@ -115,7 +115,7 @@ class PortMemory:
     def flap(self, at_s: float, up_s: float, name: str, times: int) -> None:
         """A port or link lost its carrier so many times; just after a boot that is nothing."""
         if times > 0 and up_s >= self.limits["boot_grace_s"]:
-            self.flaps.setdefault(name, Window(self.limits["flap_window_s"])).add(at_s, times)
+            self.flaps.setdefault(name, Growth(self.limits["flap_window_s"])).add(at_s, times)
 
     def flapping(self, at_s: float) -> Iterator[dict[str, Any]]:
         """Ports and links that came and went too often."""
@@ -140,7 +140,7 @@ class PortMemory:
             key = name, rule["counter"]
             window = self.grown.get(key)
             if window is None:
-                window = self.grown[key] = Window(rule["window_s"])
+                window = self.grown[key] = Growth(rule["window_s"])
             window.add(at_s, growth or 0)
 
     def erring(self, at_s: float) -> Iterator[dict[str, Any]]:
