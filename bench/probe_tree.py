@@ -22,7 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from fairlead.probe import command, program
+from fairlead.probe import arguments, program
 from support import trees
 
 ROUNDS, LIMIT_S, LIMIT_MB = 11, 1.5, 40.0
@@ -47,10 +47,10 @@ def pss_kb(pid: int) -> int:
 
 def run(root: Path | None, *, watch: bool) -> tuple[float, float, float, dict]:
     """(seconds, MB of all together, MB of the largest, the document)."""
-    argv = command(sys.executable, root=root)
+    argv = program().words(sys.executable, arguments(root=root))
     started = time.perf_counter()
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as text:
-        text.write(program().encode())
+        text.write(program().stdin)
         text.seek(0)
         child = subprocess.Popen(argv, stdin=text, stdout=out)
         peak = 0
@@ -83,7 +83,7 @@ def main() -> None:
     print(f"| peak memory, largest process (RSS) | {largest:.1f} MB | |")
     print(f"| the same program on this machine, live | {statistics.median(live):.2f} s | |")
     print(f"| document | {len(json.dumps(timed[0][3])) / 1000:.0f} kB, from {len(machine.files)} files | |")
-    print(f"| program sent | {len(program()) / 1000:.0f} kB | |")
+    print(f"| program sent | {len(program().stdin) / 1000:.0f} kB | |")
     print(f"\n{platform.platform()}, Python {platform.python_version()}, {os.cpu_count()} cores")
     assert max(seconds) < LIMIT_S, "slower than promised"
     assert together < LIMIT_MB, "more memory than promised"
