@@ -27,7 +27,19 @@ def micro_batches(vocab, *, steps, accumulation, rows=2, seq=16):
 
 
 def train_plainly(
-    config, first, data, rates, *, dtype, clip, seed, groups=GROUPS, frozen=(), betas=(0.9, 0.999), buffers=None
+    config,
+    first,
+    data,
+    rates,
+    *,
+    dtype,
+    clip,
+    seed,
+    groups=GROUPS,
+    frozen=(),
+    betas=(0.9, 0.999),
+    buffers=None,
+    sgd=None,
 ):
     """Losses, norms, and {name: (p, m, v)}; m and v are None where a parameter never had a gradient."""
     net = AutoModelForCausalLM.from_config(config, dtype=dtype).train()
@@ -40,14 +52,14 @@ def train_plainly(
         param.requires_grad_(name not in frozen)
         if name not in frozen:
             by_group.setdefault(group_of(name, groups), []).append(masters[name])
-    optimizer = torch.optim.AdamW(
-        [
-            {"params": params, "weight_decay": group.weight_decay, "scale": group.lr_scale}
-            for group, params in by_group.items()
-        ],
-        betas=betas,
-        fused=True,
-    )
+    by_rule = [
+        {"params": params, "weight_decay": group.weight_decay, "scale": group.lr_scale}
+        for group, params in by_group.items()
+    ]
+    if sgd is None:
+        optimizer = torch.optim.AdamW(by_rule, betas=betas, fused=True)
+    else:
+        optimizer = torch.optim.SGD(by_rule, lr=1.0, fused=True, **sgd)
     losses, norms = [], []
     for step, batches in enumerate(data):
         targets = sum(int((batch["labels"][..., 1:] != -100).sum()) for batch in batches)
@@ -72,8 +84,8 @@ def train_plainly(
     states = {
         name: (
             master.detach(),
-            optimizer.state[master]["exp_avg"] if optimizer.state[master] else None,
-            optimizer.state[master]["exp_avg_sq"] if optimizer.state[master] else None,
+            optimizer.state[master].get("exp_avg", optimizer.state[master].get("momentum_buffer")),
+            optimizer.state[master].get("exp_avg_sq"),
         )
         for name, master in masters.items()
     }
@@ -109,8 +121,10 @@ def unequal(plain, streamed):
         kinds = streamed[name]
         if not torch.equal(p, kinds["p"]):
             found.append(f"{name}: p")
-        if m is not None and not (torch.equal(m, kinds["m"]) and torch.equal(v, kinds["v"])):
-            found.append(f"{name}: m or v")
+        if m is not None and not torch.equal(m, kinds["m"]):
+            found.append(f"{name}: m")
+        if v is not None and not torch.equal(v, kinds["v"]):
+            found.append(f"{name}: v")
     return found
 
 

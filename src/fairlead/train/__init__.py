@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fairlead.train.engine import Engine, Result, Settings, random_values, seed_of
     from fairlead.train.layout import Group
     from fairlead.train.model import skeleton, take_apart
-    from fairlead.train.optimizer import AdamW, rate
+    from fairlead.train.optimizer import SGD, AdamW, rate
     from fairlead.train.schedule import Schedule, hazards
     from fairlead.train.session import Progress, Session, estimate
 
@@ -25,13 +25,14 @@ __getattr__ = lazy(
         "engine": ("Engine", "Result", "Settings", "random_values", "seed_of"),
         "layout": ("Group",),
         "model": ("skeleton", "take_apart"),
-        "optimizer": ("AdamW", "rate"),
+        "optimizer": ("SGD", "AdamW", "rate"),
         "schedule": ("Schedule", "hazards"),
         "session": ("Progress", "Session", "estimate"),
     },
 )
 
 __all__ = [
+    "SGD",
     "AdamW",
     "Config",
     "Engine",

@@ -37,7 +37,17 @@ class Data(Struct, frozen=True, kw_only=True):
     """What it is trained on."""
 
     tokens: str = ""
-    """A `.npy` file, int64 `[samples, tokens]`; it is mapped, never read whole."""
+    """A `.npy` file, int64 `[samples, tokens]`; it is mapped, never read whole. Or `text` instead."""
+    text: str = ""
+    """A JSONL file of `{"text"}`, `{"prompt", "completion"}` or `{"messages"}`; its tokens lie beside the store."""
+    tokenizer: str = ""
+    """A folder with the tokenizer of `text`; without it that of the model directory."""
+    length: Annotated[int, Meta(ge=2)] = 2048
+    """Tokens of a row made of `text`."""
+    pack: bool = True
+    """Several samples of `text` in a row, none of which sees another; else one a row, padded."""
+    prompts: Literal["masked", "learned"] = "masked"
+    """Whether prompts, and what users say in messages, are targets too."""
     labels: str = ""
     """The same shape; -100 is no target. Without it every token is predicted from those before it."""
     attention_mask: str = ""
@@ -70,13 +80,19 @@ class Run(Struct, frozen=True, kw_only=True):
 
 
 class Optimizer(Struct, frozen=True, kw_only=True):
-    """AdamW."""
+    """How gradients become updates: torch's fused AdamW or SGD."""
 
+    kind: Literal["adamw", "sgd"] = "adamw"
+    """`sgd` keeps its momentum where AdamW keeps `m`; the store has the same size."""
     lr: Positive = 1e-4
     """The highest learning rate."""
     beta1: Fraction = 0.9
     beta2: Fraction = 0.95
     eps: Positive = 1e-8
+    momentum: Fraction = 0.9
+    """Of SGD."""
+    nesterov: bool = False
+    """Of SGD; needs momentum."""
     weight_decay: Annotated[float, Meta(ge=0)] = 0.1
     """Of all parameters but those of `no_decay`."""
     no_decay: tuple[str, ...] = ("*norm*", "*bias")
@@ -130,10 +146,19 @@ def load(path: Path) -> Config:
 
 
 def _complete(config: Config, report: Problems) -> None:
-    for key, value in (("model", config.model.path), ("data", config.data.tokens)):
-        name = "path" if key == "model" else "tokens"
+    for key, name, value in (
+        ("model", "path", config.model.path),
+        ("data", "tokens", config.data.tokens or config.data.text),
+    ):
         if not value:
             report((key,), "train/config", f"`{key}.{name}` is missing", hint=f'{name} = "..."')
+    if config.data.text:
+        for name in ("tokens", "labels", "attention_mask", "position_ids"):
+            if getattr(config.data, name):
+                said = f"`data.{name}` and `data.text` exclude each other"
+                report(("data", name), "train/config", said, hint="name tokens, or texts that become tokens")
+    if config.optimizer.kind == "sgd" and config.optimizer.nesterov and not config.optimizer.momentum:
+        report(("optimizer", "nesterov"), "train/config", "`nesterov` needs momentum", hint="momentum = 0.9")
     if config.optimizer.warmup > config.run.steps:
         report(
             ("optimizer", "warmup"), "train/config", "`optimizer.warmup` is longer than the run", hint="make it shorter"

@@ -21,15 +21,18 @@ class Tokens:
         data, run = config.data, config.run
         self.rows, self.accumulation, self.seed = run.rows, run.accumulation, run.seed
         self.shuffled = data.order == "shuffled"
-        self.arrays = {"input_ids": _mapped(base / data.tokens)}
+        files = _files(config, base)
+        self.arrays = {key: _mapped(path) for key, path in files.items()}
         shape = self.arrays["input_ids"].shape
-        beside = {key: getattr(data, key) for key in ("labels", "attention_mask", "position_ids")}
-        for key, name in beside.items():
-            if name:
-                self.arrays[key] = _mapped(base / name)
-                if self.arrays[key].shape != shape:
-                    raise _unfit(base / name, f"has shape {self.arrays[key].shape}, the tokens have {shape}")
+        for key, path in files.items():
+            if self.arrays[key].shape != shape:
+                raise _unfit(path, f"has shape {self.arrays[key].shape}, the tokens have {shape}")
         self.num, self.length = shape
+        self.made_of = files["input_ids"].parent.name if data.text else ""
+        """The digest of texts and tokenizer."""
+        self._real = self.arrays.get("attention_mask")
+        if data.text and data.pack:
+            del self.arrays["attention_mask"]  # positions say which token sees which, padding included
         self._epoch = (-1, np.empty(0, np.int64))
 
     def step(self, step: int) -> list[dict[str, torch.Tensor]]:
@@ -38,6 +41,13 @@ class Tokens:
         return [
             self._batch(range(first + k * self.rows, first + (k + 1) * self.rows)) for k in range(self.accumulation)
         ]
+
+    def real(self, step: int) -> int:
+        """Tokens of a step that are no padding."""
+        num = self.accumulation * self.rows
+        if self._real is None:
+            return num * self.length
+        return int(self._real[[self._sample(place) for place in range(step * num, (step + 1) * num)]].sum())
 
     def _batch(self, places: range) -> dict[str, torch.Tensor]:
         chosen = [self._sample(place) for place in places]
@@ -54,6 +64,23 @@ class Tokens:
         if self._epoch[0] != epoch:
             self._epoch = (epoch, np.random.default_rng([self.seed, epoch]).permutation(self.num))
         return int(self._epoch[1][at])
+
+
+def length_of(config: Config, base: Path) -> int:
+    """Tokens of a sample; texts are not read for it."""
+    return config.data.length if config.data.text else Tokens(config, base).length
+
+
+def _files(config: Config, base: Path) -> dict[str, Path]:
+    data = config.data
+    if data.text:
+        from fairlead.train.texts import tokenized  # the library's tokenizers, for texts alone
+
+        folder = tokenized(config, base)
+        kinds = ("input_ids", "labels", "attention_mask", *(["position_ids"] if data.pack else []))
+        return {kind: folder / f"{kind}.npy" for kind in kinds}
+    beside = {key: getattr(data, key) for key in ("labels", "attention_mask", "position_ids")}
+    return {"input_ids": base / data.tokens, **{key: base / name for key, name in beside.items() if name}}
 
 
 def _mapped(path: Path) -> np.ndarray:

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import torch
@@ -34,7 +34,7 @@ from fairlead.train.blobs import PAGE, BlobFile, damaged, digest, memory_of, oth
 from fairlead.train.lanes import Lanes, Mark
 from fairlead.train.layout import Block
 from fairlead.train.memory import arena, release
-from fairlead.train.optimizer import AdamW, Moment, update
+from fairlead.train.optimizer import SGD, AdamW, Moment, Rule, update
 
 PIECE = 1 << 20
 """Elements of each array that are in memory at once: 4 MiB of fp32."""
@@ -54,6 +54,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     beta1: float = 0.0
     beta2: float = 0.0
     eps: float = 0.0
+    momentum: float = 0.0
+    nesterov: bool = False
+    kind: Literal["adamw", "sgd"] = "adamw"
+    """Which of the hyper-parameters above count."""
     counts: dict[str, int] = {}
     """Updates of each parameter, with the last one."""
     seen: list[str] = []
@@ -68,7 +72,14 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         """The last step's update of a block."""
         own = {param.name for param in block.params}
         counts = {name: self.counts[name] for name in self.seen if name in own}
-        return Moment(self.lr, self.clip, AdamW(self.lr, self.beta1, self.beta2, self.eps), counts)
+        return Moment(self.lr, self.clip, self.rule, counts)
+
+    @property
+    def rule(self) -> Rule:
+        """The optimizer of the last step."""
+        if self.kind == "sgd":
+            return SGD(self.momentum, self.nesterov)
+        return AdamW(self.lr, self.beta1, self.beta2, self.eps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,16 +234,13 @@ class DiskStore:
         """The step is done, once this returns; its updates may begin. `told` is its loss and norm."""
         digests = [home.kept.digest() if home.kept is not None else 0 for home in self.homes]
         self.gradients.sync()
-        rule = moment.rule
         self._write(
             Manifest(
                 steps=steps,
                 run=self.run,
                 lr=moment.lr,
                 clip=moment.clip,
-                beta1=rule.beta1,
-                beta2=rule.beta2,
-                eps=rule.eps,
+                **_words(moment.rule),
                 counts=dict(counts),
                 seen=sorted(seen),
                 gradients=digests,
@@ -494,6 +502,13 @@ class OnDisk:
         self.slots.spare, self.slot = self.slot, target
         self.version += 1
         self.pending = None
+
+
+def _words(rule: Rule) -> dict[str, Any]:
+    """How a manifest says an optimizer."""
+    if isinstance(rule, SGD):
+        return {"kind": "sgd", "momentum": rule.momentum, "nesterov": rule.nesterov}
+    return {"kind": "adamw", "beta1": rule.beta1, "beta2": rule.beta2, "eps": rule.eps}
 
 
 def _pieces(numel: int, size: int = 0) -> Iterator[tuple[int, int]]:

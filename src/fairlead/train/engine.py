@@ -28,7 +28,7 @@ from fairlead.train.gradients import Sum, Way
 from fairlead.train.homes import Home, InHost, OnDevice
 from fairlead.train.lanes import Lanes, Moments, Rng
 from fairlead.train.memory import arena
-from fairlead.train.optimizer import AdamW, Moment, clip_factor
+from fairlead.train.optimizer import AdamW, Moment, Rule, clip_factor
 from fairlead.train.ring import Ring
 from fairlead.train.schedule import hazards, plan
 from fairlead.train.snapshots import Snapshots
@@ -48,7 +48,7 @@ class Settings:
     """Micro-batches of a step."""
     clip: float | None = None
     """The largest global norm of gradients."""
-    rule: AdamW = field(default_factory=AdamW)
+    rule: Rule = field(default_factory=AdamW)
     slots: int = 3
     """Places for weights on the device; one is computed with, the others are filled."""
     on_device: frozenset[int] = frozenset()

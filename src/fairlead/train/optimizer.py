@@ -1,4 +1,4 @@
-"""AdamW over a block's arena by torch's own fused kernels, and what decides a step: rate, norm, clip.
+"""AdamW or SGD over a block's arena by torch's own fused kernels, and what decides a step: rate, norm, clip.
 
 A parameter is updated as a whole or in pieces of `PIECE` elements: the kernel's vector and scalar parts then fall where
 they fall in plain training, and results are equal to the bit.
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fairlead.train.layout import Block
+from fairlead.train.layout import Block, Param
 
 PIECE = {"cpu": 1 << 21, "cuda": 1 << 26}
 """Elements updated at once where gradients must be widened or scaled first: 8 MiB of fp32 stay in a CPU's cache."""
@@ -31,6 +31,17 @@ class AdamW:
 
 
 @dataclass(frozen=True, slots=True)
+class SGD:
+    """Hyper-parameters of `torch.optim.SGD`; the momentum is kept as `m`, and `v` stays zero."""
+
+    momentum: float = 0.0
+    nesterov: bool = False
+
+
+Rule = AdamW | SGD
+
+
+@dataclass(frozen=True, slots=True)
 class Moment:
     """What one update is done with, beside arenas."""
 
@@ -38,7 +49,7 @@ class Moment:
     """The rate of this step, before a group's scale."""
     clip: float
     """Gradients are multiplied by this; exactly 1.0 where nothing is clipped."""
-    rule: AdamW
+    rule: Rule
     counts: Mapping[str, int]
     """For each parameter that has a gradient, how many updates it has seen with this one."""
 
@@ -79,7 +90,7 @@ def update(
     moment: Moment,
     begin: int = 0,
 ) -> None:
-    """One AdamW step on the flat arenas of a block, all on one device; `g` may be fp32 or bf16.
+    """One step on the flat arenas of a block, all on one device; `g` may be fp32 or bf16.
 
     The tensors may be a stretch of the arenas; `begin` is where it lies in them, a multiple of `layout.ALIGN`.
     Parameters without a gradient in this step are left alone, as plain training leaves them.
@@ -100,20 +111,50 @@ def update(
                 gradient = scratch[: piece.stop - piece.start].copy_(gradient)
                 if moment.clip != 1.0:
                     gradient.mul_(moment.clip)
-            torch._fused_adamw_(  # what torch.optim.AdamW(fused=True) calls
-                [p[piece]],
-                [gradient],
-                [m[piece]],
-                [v[piece]],
-                [],
-                [torch.full((), float(count), device=p.device)],
-                lr=moment.lr * param.lr_scale,
-                beta1=moment.rule.beta1,
-                beta2=moment.rule.beta2,
-                weight_decay=param.weight_decay,
-                eps=moment.rule.eps,
-                amsgrad=False,
-                maximize=False,
-                grad_scale=None,
-                found_inf=None,
-            )
+            _one(moment, param, count, p[piece], gradient, m[piece], v[piece])
+
+
+def _one(
+    moment: Moment,
+    param: Param,
+    count: int,
+    p: torch.Tensor,
+    g: torch.Tensor,
+    m: torch.Tensor,
+    v: torch.Tensor,
+) -> None:
+    """A stretch of one parameter."""
+    rule, lr = moment.rule, moment.lr * param.lr_scale
+    if isinstance(rule, SGD):
+        torch._fused_sgd_(  # what torch.optim.SGD(fused=True) calls
+            [p],
+            [g],
+            [m] if rule.momentum else [],
+            weight_decay=param.weight_decay,
+            momentum=rule.momentum,
+            lr=lr,
+            dampening=0.0,
+            nesterov=rule.nesterov,
+            maximize=False,
+            is_first_step=count == 1,
+            grad_scale=None,
+            found_inf=None,
+        )
+        return
+    torch._fused_adamw_(  # what torch.optim.AdamW(fused=True) calls
+        [p],
+        [g],
+        [m],
+        [v],
+        [],
+        [torch.full((), float(count), device=p.device)],
+        lr=lr,
+        beta1=rule.beta1,
+        beta2=rule.beta2,
+        weight_decay=param.weight_decay,
+        eps=rule.eps,
+        amsgrad=False,
+        maximize=False,
+        grad_scale=None,
+        found_inf=None,
+    )

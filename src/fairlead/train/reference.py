@@ -41,7 +41,12 @@ def _kind(kind: inspect.Type) -> str:
         return ", ".join(f"`{value}`" for value in kind.values)
     if isinstance(kind, inspect.VarTupleType):
         return "list of texts"
-    names = {inspect.StrType: "text", inspect.IntType: "whole number", inspect.FloatType: "number"}
+    names = {
+        inspect.StrType: "text",
+        inspect.IntType: "whole number",
+        inspect.FloatType: "number",
+        inspect.BoolType: "true, false",
+    }
     name = names[type(kind)]
     bounds = ((">=", "ge"), (">", "gt"), ("<=", "le"), ("<", "lt"))
     said = [f"{sign} {getattr(kind, key):g}" for sign, key in bounds if getattr(kind, key, None) is not None]
@@ -53,4 +58,4 @@ def _default(value: Any) -> str:
         return ""
     if isinstance(value, tuple):
         return f"`[{', '.join(repr(item) for item in value)}]`".replace("'", '"')
-    return f"`{value}`"
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"

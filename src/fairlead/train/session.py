@@ -28,11 +28,11 @@ from fairlead.errors import TrainError
 from fairlead.train import weights
 from fairlead.train.activations import play
 from fairlead.train.config import Config
-from fairlead.train.data import Tokens
+from fairlead.train.data import Tokens, length_of
 from fairlead.train.engine import Engine, Result, Settings, random_values
 from fairlead.train.memory import give_back_at_once
 from fairlead.train.model import Parts, skeleton, take_apart
-from fairlead.train.optimizer import AdamW, rate
+from fairlead.train.optimizer import SGD, AdamW, Rule, rate
 from fairlead.train.plan import Need, check, need
 from fairlead.train.schedule import Schedule
 from fairlead.train.schedule import plan as make_schedule
@@ -94,7 +94,7 @@ class Session:
             checkpoint.load_buffers()
         parts = take_apart(model, config.groups)
         tokens = Tokens(config, base)
-        plan = fitted(config, base, parts, tokens)
+        plan = fitted(config, base, parts, tokens.length)
         check(plan.need, plan.limits)
         engine = Engine(parts, replace(plan.settings, run=_run(config, parts, tokens)))
         try:
@@ -135,7 +135,7 @@ class Session:
             batches = self.tokens.step(self.done)
             result = self.engine.step(batches, lr=lr, seed=self.config.run.seed)
             seconds = time.perf_counter() - begin
-            real = sum(int(batch.get("attention_mask", torch.ones_like(batch["input_ids"])).sum()) for batch in batches)
+            real = self.tokens.real(result.step)
             progress = Progress(result, lr, real, seconds, 6.0 * active * real / seconds / 1e12)
             every = self.config.run.save_every
             if self.engine.snapshots is not None and (self.done == end or (every and self.done % every == 0)):
@@ -208,11 +208,11 @@ class Plan:
         return None
 
 
-def fitted(config: Config, base: Path, parts: Parts, tokens: Tokens) -> Plan:
+def fitted(config: Config, base: Path, parts: Parts, length: int) -> Plan:
     """The plan with the most slots that fits, else the smallest."""
     settings = settings_of(config, base)
-    found = play(parts, settings.dtype, config.run.rows, tokens.length, settings.head_tokens)
-    num = config.run.rows * config.run.accumulation * tokens.length
+    found = play(parts, settings.dtype, config.run.rows, length, settings.head_tokens)
+    num = config.run.rows * config.run.accumulation * length
     limits = limits_of(config, base, settings)
     for slots in (config.memory.slots,) if config.memory.slots else (3, 2, 1):
         settings = replace(settings, slots=slots)
@@ -227,7 +227,7 @@ def fitted(config: Config, base: Path, parts: Parts, tokens: Tokens) -> Plan:
 def estimate(config: Config, base: Path) -> Plan:
     """What a run would take; nothing is allocated, and no weights are read."""
     parts = take_apart(model_of(config, base), config.groups)
-    return fitted(config, base, parts, Tokens(config, base))
+    return fitted(config, base, parts, length_of(config, base))
 
 
 def limits_of(config: Config, base: Path, settings: Settings) -> dict[str, int]:
@@ -253,13 +253,21 @@ def settings_of(config: Config, base: Path, *, run: str = "") -> Settings:
         dtype=DTYPES[config.model.compute],
         accumulation=config.run.accumulation,
         clip=chosen.clip or None,
-        rule=AdamW(chosen.lr, chosen.beta1, chosen.beta2, chosen.eps),
+        rule=rule_of(config),
         slots=config.memory.slots or 3,
         head_tokens=config.memory.head_tokens,
         store=base / config.run.store if config.run.keep == "disk" else None,
         snapshots=base / config.run.store if config.run.keep == "memory" else None,
         run=run,
     )
+
+
+def rule_of(config: Config) -> Rule:
+    """The optimizer of a configuration."""
+    chosen = config.optimizer
+    if chosen.kind == "sgd":
+        return SGD(chosen.momentum, chosen.nesterov)
+    return AdamW(chosen.lr, chosen.beta1, chosen.beta2, chosen.eps)
 
 
 def device_of(config: Config) -> torch.device:
@@ -303,7 +311,7 @@ def _run(config: Config, parts: Parts, tokens: Tokens) -> str:
         repr(config.groups),
         repr(config.optimizer),
         repr((config.run.keep, config.run.rows, config.run.accumulation, config.run.seed, config.data.order)),
-        repr(tokens.arrays["input_ids"].shape),
+        repr((tokens.arrays["input_ids"].shape, tokens.made_of)),
         repr(config.run.steps if config.optimizer.schedule != "constant" else None),
     ]
     return hashlib.sha256("\n".join(said).encode()).hexdigest()[:32]

@@ -5,10 +5,14 @@ from __future__ import annotations
 import pytest
 
 torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
 
-from fairlead.train import optimizer  # noqa: E402
+from fairlead.train import Engine, Settings, optimizer, skeleton, take_apart  # noqa: E402
 from fairlead.train.layout import ALIGN, Group, Named, block, group_of  # noqa: E402
-from fairlead.train.optimizer import AdamW, Moment, clip_factor, rate, update  # noqa: E402
+from fairlead.train.optimizer import SGD, AdamW, Moment, clip_factor, rate, update  # noqa: E402
+from support.families import config as tiny  # noqa: E402
+from support.training import GROUPS as TRAINED  # noqa: E402
+from support.training import first_weights, micro_batches, train_plainly, unequal  # noqa: E402
 
 GROUPS = (Group("*bias", 0.0, lr_scale=2.0), Group("*", 0.1))
 
@@ -73,3 +77,38 @@ def test_places_are_aligned_and_trained_ones_come_first() -> None:
     assert all(param.offset % ALIGN == 0 for param in one.params)
     assert (one.trained, one.numel) == (3 * ALIGN + ALIGN, 3 * ALIGN + 2 * ALIGN)
     assert group_of("z", ()) == Group("*", 0.0)
+
+
+@pytest.mark.parametrize(("momentum", "nesterov"), [(0.0, False), (0.9, False)])
+def test_sgd_is_torchs_own(momentum, nesterov, one_thread) -> None:
+    wrong = sgd_beside_torchs(SGD(momentum, nesterov), {})
+    assert wrong == []
+
+
+def test_sgd_goes_on_from_a_store_with_its_last_update_still_due(tmp_path, one_thread) -> None:
+    assert sgd_beside_torchs(SGD(0.9, nesterov=True), {"store": tmp_path / "store"}, stop_after=2) == []
+
+
+def sgd_beside_torchs(rule, settings, stop_after=None):
+    """What differs from plain training after four steps; stopped without the last update, and gone on with."""
+    shape = tiny("llama")
+    first, data = first_weights(shape), micro_batches(shape.vocab_size, steps=4, accumulation=2)
+    rates = [1e-1, 2e-1, 2e-1, 5e-2]
+    words = {"momentum": rule.momentum, "nesterov": rule.nesterov}
+    losses, norms, plain = train_plainly(shape, first, data, rates, dtype=torch.float32, clip=0.5, seed=7, sgd=words)
+    parts = take_apart(skeleton(shape, torch.float32), TRAINED)
+    made = Settings(torch.device("cpu"), accumulation=2, clip=0.5, rule=rule, **settings)
+    engine = Engine(parts, made)
+    engine.fill(first.items())
+    results = []
+    for step, (batches, lr) in enumerate(zip(data, rates, strict=True)):
+        if step == stop_after:
+            engine.close()
+            engine = Engine(parts, made)
+            assert engine.steps == step
+        results.append(engine.step(batches, lr=lr, seed=7))
+    wrong = unequal(plain, engine.state())
+    engine.close()
+    return wrong + [
+        r for r, loss, norm in zip(results, losses, norms, strict=True) if (r.loss, r.grad_norm) != (loss, norm)
+    ]
