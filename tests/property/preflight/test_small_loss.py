@@ -9,6 +9,7 @@ import pytest
 from fairlead.preflight.pairs.judge import judge_pairs
 from fairlead.preflight.pairs.phase import Plan, pair_phase
 from fairlead.records.verdict import Verdict
+from support.depth import cases
 from support.fabric_draws import Effect, Fabric
 
 WAYS = ("both", "out", "in")
@@ -42,13 +43,13 @@ def share_named(runs: int, n: int, planes: int, loss: float, per_switch: int) ->
 @pytest.mark.parametrize(
     ("runs", "n", "planes", "loss", "per_switch"),
     [
-        (400, 4, 4, 0.002, 2),
-        (200, 3, 2, 0.002, 0),
-        (200, 8, 2, 0.002, 4),
-        (100, 16, 2, 0.002, 4),
-        (20, 128, 2, 0.002, 16),
-        (200, 4, 4, 0.003, 2),
-        (200, 4, 4, 0.01, 2),
+        (cases(200), 4, 4, 0.002, 2),
+        (cases(100), 3, 2, 0.002, 0),
+        (cases(100), 8, 2, 0.002, 4),
+        (cases(50), 16, 2, 0.002, 4),
+        (cases(5), 128, 2, 0.002, 16),
+        (cases(100), 4, 4, 0.003, 2),
+        (cases(100), 4, 4, 0.01, 2),
     ],
 )
 def test_a_port_that_loses_little_is_named(runs, n, planes, loss, per_switch):
