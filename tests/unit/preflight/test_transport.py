@@ -198,3 +198,15 @@ def test_roce_counts_where_roce_is_declared():
     for rank in range(8):
         of(facts, rank, "nccl")["lines"] = dict.fromkeys(nccl_lines(rank % 2, layer="RoCE"), 1)
     assert only(facts, roce).verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_node_that_calls_its_ports_otherwise_crosses_no_rails(is_known):
+    """Names that udev makes from the slot (rdma-core, rdma_rename) on one of 16 nodes, after another image."""
+    facts = ranks(16, 8)
+    for rank in range(8, 16):
+        old = of(facts, rank, "nccl")
+        old["lines"] = {line.replace("mlx5_ib", "ibp7s"): num for line, num in old["lines"].items()}
+    hcas = {n: frozenset(f"{'ibp7s' if n == 'n1' else 'mlx5_ib'}{i}" for i in range(8)) for n in facts.nodes}
+    found = only(facts, Wanted(rdma="ib", link="infiniband", device="gpu", num_hcas=8, hcas=hcas if is_known else {}))
+    assert found.verdict is Verdict.PASS, found

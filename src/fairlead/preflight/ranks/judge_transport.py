@@ -315,17 +315,25 @@ def _channels(words: Network) -> str:
 
 
 def _other_rail(heard: Heard, said: Mapping[int, Network]) -> Iterator[Finding]:
-    """Ranks whose channels take other ports than those of equal local ranks elsewhere."""
+    """Ranks whose channels take other ports than those of equal local ranks elsewhere.
+
+    A node that calls all its ports otherwise (ibp0s1 where others have mlx5_ib0: names depend on udev's rules and on the
+    order in which the driver found them) shows nothing by their names.
+    """
     per_local: defaultdict[int, dict[int, frozenset[str]]] = defaultdict(dict)
+    of_node: defaultdict[str, set[str]] = defaultdict(set)
     for rank, words in said.items():
         if words.devices() and rank in heard.start:
             per_local[heard.start[rank].local_rank][rank] = frozenset(words.devices())
-    for local, devices in sorted(per_local.items()):
-        usual, num = Counter(devices.values()).most_common(1)[0]
+            of_node[heard.node_of(rank)] |= words.devices()
+    most = {local: Counter(devices.values()).most_common(1)[0] for local, devices in sorted(per_local.items())}
+    everywhere = frozenset[str]().union(*(usual for usual, _ in most.values()))
+    for local, (usual, num) in most.items():
+        devices = per_local[local]
         if len(devices) < 3 or num * 2 <= len(devices):
             continue
         for rank, found in devices.items():
-            if found.isdisjoint(usual):
+            if found.isdisjoint(usual) and not everywhere.isdisjoint(of_node[heard.node_of(rank)]):
                 yield _finding(
                     Verdict.WARN,
                     Subject(kind="rank", nodes=(heard.node_of(rank),), name=f"rank {rank}"),
