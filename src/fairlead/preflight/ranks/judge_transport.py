@@ -317,8 +317,8 @@ def _channels(words: Network) -> str:
 def _other_rail(heard: Heard, said: Mapping[int, Network]) -> Iterator[Finding]:
     """Ranks whose channels take other ports than those of equal local ranks elsewhere.
 
-    A node that calls all its ports otherwise (ibp0s1 where others have mlx5_ib0: names depend on udev's rules and on the
-    order in which the driver found them) shows nothing by their names.
+    A node that calls all its ports otherwise (ibp0s1 where others have mlx5_ib0: names depend on udev's rules and on
+    the order in which the driver found them) shows nothing by their names.
     """
     per_local: defaultdict[int, dict[int, frozenset[str]]] = defaultdict(dict)
     of_node: defaultdict[str, set[str]] = defaultdict(set)
