@@ -13,6 +13,7 @@ from fairlead.checks.expect import Expect
 from fairlead.checks.node import Node
 from fairlead.checks.rules import accel, managers
 from fairlead.checks.rules.managers import NETWORKD_NAME, NM_NAME
+from fairlead.checks.vfrules import NETWORKD_FILE, UDEV_FILE
 from fairlead.records.facts import Facts, NodeFacts, Unread
 from fairlead.records.verdict import Verdict
 
@@ -35,28 +36,7 @@ class Fix:
     """Whether something is left open: False where rules are there already."""
 
 
-_UDEV_PATH = "/etc/udev/rules.d/68-azure-sriov-nm-unmanaged.rules"
-_UDEV = """\
-# The virtual functions of accelerated NICs (mlx4, mlx5, MANA) belong to their synthetic NIC, which carries the address.
-# Nobody else may configure them. All of them stand below hv_pci, whatever the host's NIC is.
-SUBSYSTEM=="net", DRIVERS=="hv_pci", ACTION!="remove", ENV{NM_UNMANAGED}="1"
-"""
-_UDEV_THEN = "udevadm control --reload; udevadm trigger --subsystem-match=net --action=change"
-
-_NETWORKD_PATH = "/etc/systemd/network/05-azure-sriov-unmanaged.network"
-_NETWORKD = """\
-# The virtual functions of accelerated NICs belong to their synthetic NIC, which carries the address. This file comes
-# before any that matches by MAC address, which both of them have.
-[Match]
-Driver=mlx4_en mlx4_core mlx5_core mlx5_en mana
-
-[Link]
-Unmanaged=yes
-"""
-_NETWORKD_THEN = "networkctl reload"
-
-FILES = {NM_NAME: (_UDEV_PATH, _UDEV, _UDEV_THEN), NETWORKD_NAME: (_NETWORKD_PATH, _NETWORKD, _NETWORKD_THEN)}
-"""learn.microsoft.com: azure/virtual-network/accelerated-networking-how-it-works; the driver of MANA is added."""
+FILES = {NM_NAME: UDEV_FILE, NETWORKD_NAME: NETWORKD_FILE}
 
 
 def plan(record: NodeFacts) -> Fix:

@@ -36,6 +36,41 @@ FAMILIES = (
 )
 """What a host may give as a VF."""
 
+
+class ManagerFile(NamedTuple):
+    """A file that keeps a manager of networks off every VF."""
+
+    path: str
+    text: str
+    then: str
+    """What to type on the node so that it is read."""
+
+
+UDEV_FILE = ManagerFile(
+    "/etc/udev/rules.d/68-azure-sriov-nm-unmanaged.rules",
+    """\
+# The virtual functions of accelerated NICs (mlx4, mlx5, MANA) belong to their synthetic NIC, which carries the address.
+# Nobody else may configure them. All of them stand below hv_pci, whatever the host's NIC is.
+SUBSYSTEM=="net", DRIVERS=="hv_pci", ACTION!="remove", ENV{NM_UNMANAGED}="1"
+""",
+    "udevadm control --reload; udevadm trigger --subsystem-match=net --action=change",
+)
+NETWORKD_FILE = ManagerFile(
+    "/etc/systemd/network/05-azure-sriov-unmanaged.network",
+    """\
+# The virtual functions of accelerated NICs belong to their synthetic NIC, which carries the address. This file comes
+# before any that matches by MAC address, which both of them have.
+[Match]
+Driver=mlx4_en mlx4_core mlx5_core mlx5_en mana
+
+[Link]
+Unmanaged=yes
+""",
+    "networkctl reload",
+)
+"""learn.microsoft.com: azure/virtual-network/accelerated-networking-how-it-works; the driver of MANA is added, and the
+name, as networkd takes the first file that matches."""
+
 TOKEN = re.compile(r'\s*([A-Z_]+)(?:\{([^}]*)\})?\s*(==|!=|\+=|-=|:=|=)\s*"((?:[^"\\]|\\.)*)"\s*,?')
 
 

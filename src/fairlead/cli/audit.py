@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -47,16 +48,19 @@ def audit(
 ) -> Answer:
     """What the guest's network really is: data paths, virtual functions, RDMA, and who manages them.
 
-    Reads nodes as `fairlead probe` does and judges more: what may be wrong although jobs run. Where nothing keeps the
-    running manager of networks off virtual functions, the right file for the distribution is shown as a diff; `--write`
-    writes it. Exit codes: 0 all is well, or only warnings; 3 a node fails; 4 something could not be read.
+    Reads nodes as `fairlead probe` does and judges more: what may be wrong although jobs run. Without a cluster file
+    and without a lab it is this machine that is read, and judged as the VM size that the platform calls it. Where
+    nothing keeps the running manager of networks off virtual functions, the right file for the distribution is shown as
+    a diff; `--write` writes it. Exit codes: 0 all is well, or only warnings; 3 a node fails; 4 something could not be
+    read.
 
     Parameters
     ----------
     root
-        Read a captured tree, or a folder with one captured tree per node, instead of nodes. Trees may be partial.
+        Read a captured tree, or a folder with one captured tree per node, instead of nodes. Trees may be partial. `/`
+        is this machine.
     size
-        With `--root` and no cluster file: the VM size to judge against, such as Standard_ND96isr_H100_v5.
+        Without a cluster file: the VM size to judge against, such as Standard_ND96isr_H100_v5.
     kernel_log
         Read a kernel log or a serial console's text instead: when virtual functions were away, and for how long.
     window
@@ -68,8 +72,10 @@ def audit(
     all_
         Show what passed and what was skipped, too.
     spec
-        The cluster file; else FAIRLEAD_SPEC, ./cluster.toml, or the lab.
+        The cluster file; else FAIRLEAD_SPEC, ./cluster.toml, the lab, or this machine.
     """
+    if root is None and kernel_log is None and nodes is None and _is_alone(spec):
+        root = HERE
     _check(nodes=nodes, root=root, size=size, kernel_log=kernel_log, write=write)
     _check_window(window, before, root=root, kernel_log=kernel_log)
     read = (
@@ -79,7 +85,10 @@ def audit(
     )
     earlier = _earlier(read, before, spec, common)
     if window:
-        earlier, read = read.facts, _again(read, window, spec, common, nodes=nodes, exclude=exclude)
+        earlier, read = (
+            read.facts,
+            _again(read, window, spec, common, root=root, size=size, nodes=nodes, exclude=exclude),
+        )
     from fairlead.audit.judge import judge_audit, judge_log, judge_pairs, tell
     from fairlead.checks import condensed
     from fairlead.records.runs import now_utc
@@ -131,7 +140,7 @@ def _check_window(window: float, before: Path | None, *, root: Path | None, kern
     hint = "fairlead audit --help"
     if before is not None and root is None:
         raise UsageError("cli/usage", "--before goes with --root", hint=hint)
-    if window and (root is not None or kernel_log is not None):
+    if window and (root not in (None, HERE) or kernel_log is not None):
         raise UsageError("cli/usage", "--window reads live nodes; of captured trees say --before", hint=hint)
     if not 0 <= window <= MAX_WINDOW_S:
         raise UsageError("cli/usage", f"--window is a number of seconds up to {MAX_WINDOW_S}", hint=hint)
@@ -161,7 +170,39 @@ class _Read:
         from fairlead.cli.probe import trees
 
         facts, silent, spec_, _ = from_trees(root, size, spec, common)
+        if root == HERE and not size and spec is None:
+            spec_ = spec_of_size(_platforms_size(facts[0]), spec_.nodes)
         return cls(facts, silent, spec_, roots={node: str(place.resolve()) for node, place in trees(root).items()})
+
+
+HERE = Path("/")
+
+
+def _is_alone(spec: Path | None) -> bool:
+    """Whether nobody named a cluster: no file, no lab that is up."""
+    from fairlead.cluster.enter import running
+    from fairlead.errors import FairleadError
+    from fairlead.spec.loader import DEFAULT_FILE, read
+
+    if spec is not None or os.environ.get("FAIRLEAD_SPEC") or Path(DEFAULT_FILE).exists():
+        return False
+    try:
+        running(read(or_lab=True).spec.cluster.name)
+    except FairleadError:
+        return True
+    return False
+
+
+def _platforms_size(record: NodeFacts) -> str:
+    """The VM size by the metadata service, where it is one that fairlead knows; empty for none."""
+    from fairlead.records.facts import Facts, Unread
+    from fairlead.spec import size as vm_size
+
+    try:
+        said = str(Facts(record).get("imds.compute.vmSize"))
+    except Unread:
+        return ""
+    return said if vm_size(said) else ""
 
 
 def _earlier(read: _Read, before: Path | None, spec: Path | None, common: Common) -> list[NodeFacts]:
@@ -173,12 +214,24 @@ def _earlier(read: _Read, before: Path | None, spec: Path | None, common: Common
     return [replace(facts[0], node=read.facts[0].node)] if len(facts) == len(read.facts) == 1 else facts
 
 
-def _again(read: _Read, window: float, spec: Path | None, common: Common, *, nodes: str | None, exclude: str) -> _Read:
+def _again(
+    read: _Read,
+    window: float,
+    spec: Path | None,
+    common: Common,
+    *,
+    root: Path | None,
+    size: str,
+    nodes: str | None,
+    exclude: str,
+) -> _Read:
     """The nodes' second reading, into the same run folder; the first is kept beside it."""
-    assert read.folder is not None
-    read.folder.write("earlier.json", read.facts)
+    if read.folder is not None:
+        read.folder.write("earlier.json", read.facts)
     session().note(f"reading again in {window:g} s")
     time.sleep(window)
+    if root is not None:
+        return _Read.of(root, size, spec, common, nodes=nodes, exclude=exclude)
     facts, silent, spec_, folder = from_nodes(nodes, exclude, None, spec, common, imds=False, folder=read.folder)
     return _Read(facts, silent, spec_, folder)
 

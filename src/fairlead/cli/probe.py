@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from fairlead.base.nodeset import NodeSet, fold
+from fairlead.base.nodeset import MAX_NAME, NodeSet, fold, is_name
 from fairlead.cli.common import Common, Exclude, Nodes, SpecFile, chosen, spec_of_size
 from fairlead.cli.output import Answer, session
 from fairlead.errors import UsageError
@@ -177,8 +178,11 @@ def trees(root: Path) -> dict[str, Path]:
             "probe/no-tree", f"no captured tree at {root}", hint="fairlead probe --capture DIR makes one for each node"
         )
     if _is_tree(root):
-        return {root.resolve().name: root}
-    found = {place.name: place for place in sorted(root.iterdir()) if _is_tree(place)}
+        return {_name_of(root): root}
+    found: dict[str, Path] = {}
+    for place in (p for p in sorted(root.iterdir()) if _is_tree(p)):
+        name = _name_of(place)
+        found[name if name not in found else f"{name}-{len(found)}"] = place
     if not found:
         raise UsageError(
             "probe/no-tree",
@@ -186,6 +190,17 @@ def trees(root: Path) -> dict[str, Path]:
             hint="name what --capture made",
         )
     return found
+
+
+def _name_of(place: Path) -> str:
+    """A tree's node: its folder's name; where no node can have that, as of `/`, the host name in it; else `tree`."""
+    from fairlead.base.trust import read_file
+
+    names = [place.resolve().name]
+    for path in ("proc/sys/kernel/hostname", "etc/hostname"):
+        with contextlib.suppress(OSError):
+            names.append(read_file(place / path, MAX_NAME).decode("ascii", "replace").strip().split(".")[0])
+    return next((name for name in names if is_name(name)), "tree")
 
 
 _MARKS = ("self.json", "proc", "sys", "cmd", "dev", "var/log", "etc")

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from fairlead.cli.app import run
 from fairlead.records.runs import list_runs
-from support import guests
+from support import guests, trees
+from support.judging import facts_of
 from support.trees import Machine
 
 pytestmark = pytest.mark.real
@@ -130,10 +132,10 @@ def test_a_pipe_in_place_of_a_log_is_not_waited_for(tmp_path: Path, capsys: pyte
 @pytest.mark.parametrize(
     "words",
     [
-        ["--size", "Standard_ND96isr_H100_v5"],
+        ["--size", "Standard_ND96isr_H100_v5", "-w", "n0"],
         ["--kernel-log", "x", "--write"],
         ["--root", ".", "--window", "5"],
-        ["--before", "."],
+        ["--before", ".", "-w", "n0"],
         ["--window", "-1"],
         ["--root", ".", "-w", "n0"],
     ],
@@ -141,3 +143,41 @@ def test_a_pipe_in_place_of_a_log_is_not_waited_for(tmp_path: Path, capsys: pyte
 def test_words_that_contradict_each_other(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     run(["audit", *words, "--json"])
     assert document(capsys)["error"]["code"] == "cli/usage"
+
+
+def alone(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
+    """Somebody logged in on one machine: no cluster file, no lab."""
+    monkeypatch.chdir(place)
+    monkeypatch.delenv("FAIRLEAD_SPEC", raising=False)
+    monkeypatch.setenv("FAIRLEAD_LABS", str(place / "labs"))
+
+
+@pytest.mark.parametrize("words", [[], ["--root", "/"], ["--window", "0.1"]])
+def test_without_a_cluster_file_this_machine_is_audited(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alone(monkeypatch, tmp_path)
+    run(["audit", *words, "--json"])
+    document = json.loads(capsys.readouterr().out)
+    assert document["schema"] == "fairlead.audit/1", document
+    hostname = Path("/proc/sys/kernel/hostname").read_text().strip().split(".")[0]
+    assert document["nodes"] == hostname
+    assert "host/kernel-faults" in {f["code"] for f in document["findings"]}
+
+
+def test_a_tree_whose_folder_no_node_can_be_called_goes_by_its_host_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("gpu node 7!", "another one"):
+        guests.h100("gpu7").write(tmp_path / name)
+    run(["audit", "--root", str(tmp_path), "--json"])
+    assert json.loads(capsys.readouterr().out)["nodes"] == "gpu7,gpu7-1"
+
+
+@pytest.mark.parametrize(
+    ("machine", "size"), [(guests.h100, "Standard_ND96isr_H100_v5"), (trees.plain, ""), (trees.Machine, "")]
+)
+def test_this_machine_is_what_the_platform_calls_it(machine: Callable[[], trees.Machine], size: str) -> None:
+    from fairlead.cli.audit import _platforms_size
+
+    assert _platforms_size(facts_of(machine())) == size

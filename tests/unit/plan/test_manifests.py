@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import xml.etree.ElementTree as ET
 
 import pytest
 
 from fairlead.base.nodeset import NodeSet
 from fairlead.errors import UsageError
-from fairlead.plan.kubernetes import RESOURCES, variants
+from fairlead.plan.kubernetes import RESOURCES, jobs, variants
 from fairlead.plan.kubernetes.nic import free_range
 from fairlead.plan.kubernetes.topology import topology_xml
 from fairlead.plan.kubernetes.variant import variant_of
@@ -81,6 +82,28 @@ def test_all_eight_gpus_and_ports_and_the_topology_of_the_size():
     tree = ET.fromstring(topology["data"]["topo.xml"])
     kinds = [p.get("class") for p in tree.iter("pci")]
     assert (kinds.count("0x030200"), kinds.count("0x020700")) == (8, 8)
+
+
+@pytest.mark.parametrize(("comes_at", "status"), [(1, 0), (3, 0), (4, 1)])
+def test_a_launcher_waits_for_its_workers_and_not_for_ever(comes_at, status, tmp_path, monkeypatch):
+    """Its own words, run by a real shell; `mpirun` reaches all workers from the given try on."""
+    monkeypatch.setattr(jobs, "WAIT_TRIES", 3)
+    monkeypatch.setattr(jobs, "WAIT_S", 0)
+    (job,) = of(one(network="sriov"), "MPIJob")
+    (container,) = job["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"]
+    mpirun = tmp_path / "mpirun"
+    mpirun.write_text(
+        '#!/bin/sh\nfor last; do :; done\n[ "$last" = true ] || { echo ranks; exit 0; }\n'
+        f'echo >>"$0.tries"; [ "$(wc -l <"$0.tries")" -ge {comes_at} ]\n'
+    )
+    mpirun.chmod(0o755)
+    words = [*container["command"], *container["args"]]
+    done = subprocess.run(
+        words, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == status, done.stderr
+    assert done.stdout == ("ranks\n" if status == 0 else "")
+    assert ("not all workers came" in done.stderr) == bool(status)
 
 
 @pytest.mark.parametrize("layout", layouts(), ids=lambda f: f.name)

@@ -20,6 +20,8 @@ from fairlead.plan.kubernetes.parts import (
 )
 from fairlead.plan.wanted import PoolWanted, Wanted, least_nodes_of
 
+WAIT_TRIES, WAIT_S = 120, 10
+"""How long a launcher waits for its workers: twenty minutes, as a first pull of an image with CUDA takes ten."""
 FIRST_BYTES, LAST_BYTES, STEP, REPEATS = 8, 8 << 30, 4, 10
 """Sizes of the all-reduce where no limit of the VM size names a larger one."""
 
@@ -60,7 +62,12 @@ def allreduce(wanted: Wanted, pool: PoolWanted) -> Manifest:
         "plm_rsh_args",
         "-o StrictHostKeyChecking=no",
     ]
-    wait = f"until {shlex.join([*reach, 'true'])}; do sleep 5; done"
+    # workers come when their image is there; one that never comes must not keep the others' GPUs
+    wait = (
+        f"for try in $(seq {WAIT_TRIES}); do {shlex.join([*reach, 'true'])} && break; "
+        f'[ "$try" -lt {WAIT_TRIES} ] || {{ echo "not all workers came within their time" >&2; exit 1; }}; '
+        f"sleep {WAIT_S}; done"
+    )
     spread = {"training.kubeflow.org/job-name": name, "training.kubeflow.org/job-role": "worker"}
     container: Manifest = {"name": "ranks", "image": image(tool, wanted)}
     if is_amd:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from fairlead.checks.vfrules import NETWORKD_FILE, UDEV_FILE
 from fairlead.plan.kubernetes.topology import topology_xml
 from fairlead.plan.wanted import Planned, PoolWanted, Wanted
 
-DRIVERS = ("mlx4_en", "mlx5_en", "mlx4_core", "mlx5_core", "mana")
-"""Every driver a virtual function may have after the next redeployment; Azure's own example lacks mana."""
-_NETWORKD = ("ubuntu", "debian", "flatcar", "suse", "sles", "azurelinux", "azure-linux", "mariner")
+_NETWORKD = ("ubuntu", "debian", "flatcar", "azurelinux", "azure-linux", "mariner")
 
 
 def node_files(wanted: Wanted) -> list[Planned]:
@@ -33,30 +32,17 @@ def node_files(wanted: Wanted) -> list[Planned]:
 
 
 def manager_of(image: str) -> str:
-    """Who manages networks on an image: networkd on Ubuntu, Debian, Flatcar, SUSE and Azure Linux, else NetworkManager.
+    """Who manages networks on an image: networkd on Ubuntu, Debian, Flatcar and Azure Linux, else NetworkManager.
 
-    As Azure's documentation of accelerated networking divides them (accelerated-networking-overview, custom images).
+    SUSE's wicked takes only interfaces it is told of; SUSE's newer images have NetworkManager.
     """
     return "networkd" if any(name in image.casefold() for name in _NETWORKD) else "NetworkManager"
 
 
 def unmanaged(image: str) -> Planned:
-    """The rule by which a virtual function is left alone: it is bonded to its synthetic interface."""
-    if manager_of(image) == "networkd":
-        place = "/etc/systemd/network/99-azure-unmanaged-devices.network"
-        text = f"""# A virtual function is joined to its synthetic interface, which has the address: leave it alone.
-[Match]
-Driver={" ".join(DRIVERS)}
-
-[Link]
-Unmanaged=yes
-"""
-    else:
-        place = "/etc/udev/rules.d/68-azure-sriov-nm-unmanaged.rules"
-        text = """# A virtual function is joined to its synthetic interface, which has the address: leave it alone.
-SUBSYSTEM=="net", DRIVERS=="hv_pci", ACTION!="remove", ENV{NM_UNMANAGED}="1"
-"""
-    return Planned(path=f"node/{place.rpartition('/')[2]}", text=text, about=place)
+    """The rule by which a virtual function is left alone, the same that `fairlead audit` writes where it is missing."""
+    file = NETWORKD_FILE if manager_of(image) == "networkd" else UDEV_FILE
+    return Planned(path=f"node/{file.path.rpartition('/')[2]}", text=file.text, about=file.path)
 
 
 def nccl_conf(pool: PoolWanted) -> str:

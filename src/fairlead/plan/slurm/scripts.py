@@ -9,6 +9,7 @@ from fairlead.plan.table import PlanTable
 from fairlead.plan.wanted import Planned
 
 HEALTH_INTERVAL_S = 300
+AUDIT_EVERY_MIN = 1440
 MAX_ARCHIVED_BYTES = 16 << 20
 """Of a job's output, the last so many bytes are kept."""
 
@@ -36,7 +37,15 @@ def health(said: PlanTable) -> str:
     """HealthCheckProgram: it drains and gives back by itself, so its status says nothing to Slurm."""
     return (
         _head(said)
-        + f"""exec {said.program} preflight --here --every {HEALTH_INTERVAL_S} --drain --undrain --yes \\
+        + f"""
+# Once a day, what may be wrong although jobs run: into the journal. It drains nothing.
+seen=/run/fairlead-audit.seen
+[ -n "$(find $seen -mmin -{AUDIT_EVERY_MIN} 2>/dev/null)" ] || {{
+    touch $seen
+    timeout 30 {said.program} audit --root / --spec "$FAIRLEAD_SPEC" --quiet 2>&1 | logger -t fairlead-audit
+}}
+
+exec {said.program} preflight --here --every {HEALTH_INTERVAL_S} --drain --undrain --yes \\
     --runs {said.runs} --prom /var/lib/node_exporter/fairlead.prom --quiet >/dev/null 2>&1
 """
     )
