@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 
 
 def estimate(
-    config: Path, /, *, schedule: Annotated[bool, Parameter(negative=())] = False, common: Common = Common()
+    config: Path,
+    /,
+    *,
+    schedule: Annotated[bool, Parameter(negative=())] = False,
+    time: Annotated[bool, Parameter(negative=())] = False,
+    common: Common = Common(),
 ) -> Answer:
     """What a run would take: memory term by term, disk, what a step reads, writes and computes. Nothing is begun.
 
@@ -29,6 +34,8 @@ def estimate(
         The run's configuration.
     schedule
         Also print the order of one step: every copy, compute and update.
+    time
+        Also measure this machine for some seconds (its disk, too), and say how long a step takes and what binds it.
     """
     import safetensors  # noqa: F401 - no other extra brings it: where it is missing, that one is named
 
@@ -37,7 +44,7 @@ def estimate(
     from fairlead.train.config import load
     from fairlead.train.session import estimate as plan_of
 
-    plan = plan_of(load(config), config.parent)
+    plan = plan_of(load(config), config.parent, timed=time)
     need = plan.need
     rows = [
         [term.tier, f"{term.what} (a guess)" if term.is_guess else term.what, size(term.bytes)]
@@ -52,6 +59,12 @@ def estimate(
         ["written to it", size(need.written_bytes)],
         ["computed", f"{need.work_flop / 1e12:,.3g} TFLOP, the second forward included"],
     ]
+    if plan.pace is not None:
+        step += [[f"busy in a step: {name}", f"{taken:,.2f} s"] for name, taken in plan.pace.bounds.items()]
+        bound = (
+            f"{plan.pace.seconds:,.2f} s, {plan.tokens / plan.pace.seconds:,.0f} tokens/s, bound by {plan.pace.binding}"
+        )
+        step.append(["takes, as measured here", bound])
     head = f"{plan.params:,} parameters, {plan.schedule.num_blocks} layers, slots for {plan.schedule.num_slots}"
     parts = [head, table(["WHERE", "WHAT", "SIZE"], rows), table(["A STEP", ""], step)]
     if need.guessed:
@@ -81,6 +94,9 @@ def estimate(
             "read_bytes": need.read_bytes,
             "written_bytes": need.written_bytes,
             "work_flop": need.work_flop,
+            "step_s": None if plan.pace is None else plan.pace.seconds,
+            "binding": "" if plan.pace is None else plan.pace.binding,
+            "busy_s": {} if plan.pace is None else dict(plan.pace.bounds),
         },
         hints=[short.hint if short is not None else f"fairlead train run {config}"],
     )
@@ -152,10 +168,10 @@ def _opened(config: Path, *, resume: bool) -> Session:
 def _trained(config: Path, steps: int | None, *, resume: bool) -> Answer:
     with _opened(config, resume=resume) as opened:
         end, last = opened.config.run.steps, None
-        begin, first = time.monotonic(), opened.done
+        begin, first = monotonic(), opened.done
         for last in opened.train(steps):
             done = opened.done
-            left_s = (time.monotonic() - begin) / (done - first) * (end - done)
+            left_s = (monotonic() - begin) / (done - first) * (end - done)
             waited = last.result.seconds["waited"] / last.seconds
             bound = f", waits for weights {waited:.0%} of the time" if waited > 0.05 else ""
             detail = (

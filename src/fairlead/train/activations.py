@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import weakref
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -27,6 +28,37 @@ _MAX_WORDS = 200
 """Of what torch says of a layer that cannot be played."""
 
 
+_PRODUCTS = ("mm", "addmm", "bmm", "baddbmm")
+_NO_WORK = (
+    "empty",
+    "empty_like",
+    "empty_strided",
+    "new_empty",
+    "detach",
+    "_unsafe_view",
+    "_reshape_alias",
+    "lift_fresh",
+)
+
+
+@dataclass(slots=True)
+class Work:
+    """What a micro-batch makes a device do."""
+
+    products: Counter[tuple[int, int, int]] = field(default_factory=Counter)
+    """Matrix products by rows, inner and columns: how many; those of a batch one by one."""
+    attention_flop: float = 0.0
+    moved_bytes: int = 0
+    """What all other operations read and write."""
+    calls: int = 0
+    """Operations of any kind that compute."""
+
+    @property
+    def flop(self) -> float:
+        """Floating-point operations of products and attention."""
+        return self.attention_flop + sum(2.0 * m * k * n * num for (m, k, n), num in self.products.items())
+
+
 @dataclass(frozen=True, slots=True)
 class Activations:
     """Bytes, of one micro-batch."""
@@ -39,6 +71,8 @@ class Activations:
     """Kept outside the layers from forward to backward, logits above all."""
     computing: int
     """The most alive beside those and weights, gradients included: while a layer goes back, or the loss is taken."""
+    work: Work | None = None
+    """What is computed, recompute included; None where it could not be played."""
     guessed: str = ""
     """Why it could not be played and is guessed from widths; empty where it was played."""
 
@@ -50,15 +84,34 @@ class _Alive(TorchDispatchMode):
         super().__init__()
         self.now = self.most = 0
         self.known: set[int] = set()
+        self.work = Work()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten._local_scalar_dense.default:
             return 1  # a question about values; for masks it says that nothing is special
         out = func(*args, **(kwargs or {}))
+        self.count(func, (args, kwargs), out)
         for leaf in pytree.tree_leaves(out):
             if isinstance(leaf, torch.Tensor):
                 self.add(leaf)
         return out
+
+    def count(self, func: Any, given: Any, out: Any) -> None:
+        """Into the work: products by their shapes, the rest by its bytes; what only looks at memory costs nothing."""
+        name = func.overloadpacket.__name__
+        if name in _NO_WORK or any(
+            result.alias_info and not result.alias_info.is_write for result in func._schema.returns
+        ):
+            return
+        self.work.calls += 1
+        tensors = [leaf for leaf in pytree.tree_leaves(given) if isinstance(leaf, torch.Tensor)]
+        results = [leaf for leaf in pytree.tree_leaves(out) if isinstance(leaf, torch.Tensor)]
+        if name in _PRODUCTS:
+            left, right = tensors[-2:]
+            num = left.shape[0] if left.dim() == 3 else 1
+            self.work.products[left.shape[-2], left.shape[-1], right.shape[-1]] += num
+        else:
+            self.work.moved_bytes += sum(leaf.numel() * leaf.element_size() for leaf in (*tensors, *results))
 
     def add(self, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
@@ -99,13 +152,13 @@ def _guessed(parts: Parts, dtype: torch.dtype, tokens: int, why: str) -> Activat
     weights = max(block.trained for block in parts.blocks[1:])
     head = 4 * tokens * config.vocab_size * 2
     computing = dtype.itemsize * (2 * tokens * widths + weights) + head
-    return Activations(tokens * config.hidden_size * dtype.itemsize, 0, head, computing, why)
+    return Activations(tokens * config.hidden_size * dtype.itemsize, 0, head, computing, guessed=why)
 
 
 def _played(parts: Parts, dtype: torch.dtype, rows: int, length: int, head_tokens: int) -> Activations:
     nowhere = torch.device("meta")
     seen = {"inputs": 0, "shared": 0, "layer": 0}
-    with _attention_of_kernels(), _Alive() as alive:
+    with _Alive() as alive, _attention_of_kernels(alive.work):
         weights = {
             param.name: torch.empty(param.shape, dtype=dtype, device=nowhere) for param in parts.blocks[0].params
         }
@@ -145,14 +198,15 @@ def _played(parts: Parts, dtype: torch.dtype, rows: int, length: int, head_token
     widest = max(block.numel for block in parts.blocks[1:]) * dtype.itemsize
     beside = seen["inputs"] * parts.num_layers + seen["shared"] + widest
     kept_there = max(0, kept - begin - beside + widest)
-    return Activations(seen["inputs"], seen["shared"], kept_there, max(0, most - beside - kept_there))
+    computing = max(0, most - beside - kept_there)
+    return Activations(seen["inputs"], seen["shared"], kept_there, computing, alive.work)
 
 
 @contextlib.contextmanager
-def _attention_of_kernels() -> Iterator[None]:
+def _attention_of_kernels(work: Work) -> Iterator[None]:
     """Attention keeps what fused kernels keep: their inputs and outputs, no matrix of scores."""
     real = nn.functional.scaled_dot_product_attention
-    nn.functional.scaled_dot_product_attention = lambda q, k, v, *_args, **_more: _Attention.apply(q, k, v)
+    nn.functional.scaled_dot_product_attention = lambda q, k, v, *_args, **_more: _Attention.apply(work, q, k, v)
     try:
         yield
     finally:
@@ -161,15 +215,18 @@ def _attention_of_kernels() -> Iterator[None]:
 
 class _Attention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, work: Work, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         out = q.new_empty((*q.shape[:-1], v.shape[-1]))
+        ctx.work, ctx.flop = work, 2.0 * q[..., 0].numel() * k.shape[-2] * (q.shape[-1] + v.shape[-1])
+        work.attention_flop += ctx.flop
         ctx.save_for_backward(q, k, v, out)
         return out
 
     @staticmethod
-    def backward(ctx: Any, _grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def backward(ctx: Any, _grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         q, k, v, _ = ctx.saved_tensors
-        return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        ctx.work.attention_flop += 2.5 * ctx.flop  # five products where forward has two
+        return None, torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
 
 
 class _Nothing:

@@ -30,9 +30,11 @@ from fairlead.train.activations import play
 from fairlead.train.config import Config
 from fairlead.train.data import Tokens, length_of
 from fairlead.train.engine import Engine, Result, Settings, random_values
+from fairlead.train.measure import rates
 from fairlead.train.memory import give_back_at_once
 from fairlead.train.model import Parts, skeleton, take_apart
 from fairlead.train.optimizer import SGD, AdamW, Rule, rate
+from fairlead.train.pace import Pace, pace
 from fairlead.train.plan import Need, check, need
 from fairlead.train.schedule import Schedule
 from fairlead.train.schedule import plan as make_schedule
@@ -197,6 +199,8 @@ class Plan:
     tokens: int
     """Of a step."""
     schedule: Schedule
+    pace: Pace | None = None
+    """How long a step takes; None where it was not asked for, or the model could not be played."""
 
     @property
     def shortfall(self) -> TrainError | None:
@@ -208,8 +212,8 @@ class Plan:
         return None
 
 
-def fitted(config: Config, base: Path, parts: Parts, length: int) -> Plan:
-    """The plan with the most slots that fits, else the smallest."""
+def fitted(config: Config, base: Path, parts: Parts, length: int, *, timed: bool = False) -> Plan:
+    """The plan with the most slots that fits, else the smallest; `timed` measures the machine, too."""
     settings = settings_of(config, base)
     found = play(parts, settings.dtype, config.run.rows, length, settings.head_tokens)
     num = config.run.rows * config.run.accumulation * length
@@ -221,13 +225,25 @@ def fitted(config: Config, base: Path, parts: Parts, length: int) -> Plan:
             break
     params = sum(param.numel for block in parts.blocks for param in block.params)
     schedule = make_schedule(parts.num_layers, min(settings.slots, parts.num_layers))
-    return Plan(settings, needed, limits, params, num, schedule)
+    plan = Plan(settings, needed, limits, params, num, schedule)
+    if not timed or found.work is None:
+        return plan
+    model = parts.model.config
+    head = getattr(model, "head_dim", None) or model.hidden_size // model.num_attention_heads
+    measured = rates(settings, found.work, head, length, _nearest(base / config.run.store))
+    loads, on_disk = schedule.copies - parts.num_layers, settings.store is not None
+    return replace(plan, pace=pace(found.work, config.run.accumulation, parts.blocks, loads, measured, on_disk=on_disk))
 
 
-def estimate(config: Config, base: Path) -> Plan:
-    """What a run would take; nothing is allocated, and no weights are read."""
+def _nearest(place: Path) -> Path:
+    """The folder itself, or the first one above it that exists."""
+    return next(path for path in (place, *place.absolute().parents) if path.exists())
+
+
+def estimate(config: Config, base: Path, *, timed: bool = False) -> Plan:
+    """What a run would take; no weights are read. `timed`: some seconds of measuring say how long a step takes."""
     parts = take_apart(model_of(config, base), config.groups)
-    return fitted(config, base, parts, length_of(config, base))
+    return fitted(config, base, parts, length_of(config, base), timed=timed)
 
 
 def limits_of(config: Config, base: Path, settings: Settings) -> dict[str, int]:
@@ -239,7 +255,7 @@ def limits_of(config: Config, base: Path, settings: Settings) -> dict[str, int]:
     if settings.device.type == "cuda":
         limits["device"] = int(memory.device_gib * 2**30) or torch.cuda.mem_get_info(settings.device)[0]
     store = base / config.run.store
-    place = next(path for path in (store, *store.absolute().parents) if path.exists())
+    place = _nearest(store)
     held = sum(file.stat().st_blocks * 512 for file in store.glob("*.bin")) if store.exists() else 0
     limits["disk"] = shutil.disk_usage(place).free + held
     return limits

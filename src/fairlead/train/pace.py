@@ -1,0 +1,100 @@
+"""How long a step takes, and what binds it: the work that was played, over what this machine was measured to do.
+
+The store's thread reads, updates and writes while layers are computed. On a GPU they have processors of their own; on a
+CPU both want the same ones, so the sum of their work over all processors is a bound, too.
+
+Pure. Must not know: how rates are measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fairlead.train.activations import Work
+from fairlead.train.layout import Block
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What the machine does, measured."""
+
+    product_s: Mapping[tuple[int, int, int], float]
+    """Seconds of one matrix product, for those shapes that weigh most."""
+    attention_flops: float
+    """Floating-point operations of attention a second."""
+    moved_bytes_s: float
+    """Bytes that operations on elements read and write a second."""
+    call_s: float
+    """What an operation costs before it does anything."""
+    update_s: float
+    """Seconds of the updating thread a parameter: optimizer, and from a store reading and writing."""
+    update_cpu_s: float
+    """Processor seconds a parameter, of all threads that take part."""
+    block_s: float
+    """Of a block's update, whatever its size: waiting for the disk to say that it has it."""
+    load_s: float
+    """Seconds a parameter that is loaded without an update: from the store, or over the bus."""
+    keep_s: float
+    """Seconds a gradient on its way home."""
+    commit_s: float
+    """Of a step."""
+    processors: int
+    threads: int
+    """That compute."""
+    is_host: bool
+    """Computing and updates share processors."""
+
+    @property
+    def flops(self) -> float:
+        """Of the measured products, weighted by their sizes."""
+        return sum(2.0 * m * k * n for m, k, n in self.product_s) / sum(self.product_s.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """A step."""
+
+    bounds: Mapping[str, float]
+    """Seconds that each resource is busy in a step, by name."""
+
+    @property
+    def binding(self) -> str:
+        """The resource that decides."""
+        return max(self.bounds, key=lambda name: self.bounds[name])
+
+    @property
+    def seconds(self) -> float:
+        """Of a step: what the busiest resource takes, as the others work meanwhile."""
+        return max(self.bounds.values())
+
+
+def pace(work: Work, micro: int, blocks: Sequence[Block], loads: int, rates: Rates, *, on_disk: bool) -> Pace:
+    """A step of `micro` micro-batches; layers are loaded `loads` times without an update."""
+    computing = micro * computing_s(work, rates)
+    trained = sum(block.trained for block in blocks)
+    layer = sum(block.numel for block in blocks[1:]) / max(1, len(blocks) - 1)
+    thread = trained * rates.update_s + len(blocks) * rates.block_s
+    way = loads * layer * rates.load_s + trained * rates.keep_s
+    alone = rates.commit_s  # nothing is computed while a step is committed
+    bounds = {"computing": computing + alone}
+    if on_disk:
+        bounds["the disk"] = thread + way + alone
+    elif rates.is_host:
+        bounds["updates"] = thread + way
+    else:
+        bounds |= {"updates": thread, "the bus": way}
+    if rates.is_host:
+        busy = computing * rates.threads + trained * rates.update_cpu_s
+        bounds["processors, for computing and updates"] = busy / rates.processors + alone
+    return Pace(bounds)
+
+
+def computing_s(work: Work, rates: Rates) -> float:
+    """Seconds of one micro-batch on the device."""
+    total = 0.0
+    for (m, k, n), num in work.products.items():
+        one = rates.product_s.get((m, k, n))
+        total += num * (one if one is not None else 2.0 * m * k * n / rates.flops)
+    total += work.attention_flop / rates.attention_flops
+    return total + work.moved_bytes / rates.moved_bytes_s + work.calls * rates.call_s

@@ -1,0 +1,113 @@
+"""What a step computes is what torch's own counter counts; what binds it follows from rates."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from torch.utils.checkpoint import set_checkpoint_early_stop  # noqa: E402
+from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
+
+from fairlead.train import Settings, skeleton, take_apart  # noqa: E402
+from fairlead.train.activations import Work, play  # noqa: E402
+from fairlead.train.layout import Group, Named, block  # noqa: E402
+from fairlead.train.measure import rates  # noqa: E402
+from fairlead.train.pace import Rates, computing_s, pace  # noqa: E402
+from support.families import config  # noqa: E402
+
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("one_thread")]
+
+RATES = Rates(
+    product_s={(8, 4, 2): 1e-3},
+    attention_flops=1e6,
+    moved_bytes_s=1e6,
+    call_s=1e-5,
+    update_s=1e-6,
+    update_cpu_s=2e-6,
+    block_s=0.01,
+    load_s=1e-7,
+    keep_s=1e-7,
+    commit_s=0.02,
+    processors=4,
+    threads=2,
+    is_host=True,
+)
+BLOCKS = [block(i, str(i), [Named("w", "w", (100_352,), i)], (Group("*", 0.0),)) for i in range(3)]
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt_neox"])
+def test_the_work_is_what_torch_counts_in_real_training_with_recompute(family) -> None:
+    shape = config(family)
+    shape._attn_implementation = "eager"  # products of attention are seen one by one on both sides
+    played = play(take_apart(skeleton(shape, torch.float32), ()), torch.float32, 2, 16, 0).work
+    net = transformers.AutoModelForCausalLM.from_config(shape, dtype=torch.float32, attn_implementation="eager").train()
+    net.gradient_checkpointing_enable({"use_reentrant": False})
+    ids = torch.randint(3, 90, (2, 16))
+    with FlopCounterMode(display=False) as counter, set_checkpoint_early_stop(False):
+        net(input_ids=ids, labels=ids, use_cache=False).loss.backward()
+    assert played.flop == counter.get_total_flops()
+    assert played.attention_flop == 0
+    assert played.moved_bytes > 0
+
+
+def test_attention_of_kernels_counts_as_its_products_do() -> None:
+    shape = config("llama")
+    shape._attn_implementation = "sdpa"
+    fused = play(take_apart(skeleton(shape, torch.float32), ()), torch.float32, 2, 16, 0).work
+    shape = config("llama")
+    shape._attn_implementation = "eager"
+    eager = play(take_apart(skeleton(shape, torch.float32), ()), torch.float32, 2, 16, 0).work
+    products = 2 * 2.0 * 2 * shape.num_attention_heads * 16 * 16 * shape.head_dim * shape.num_hidden_layers
+    assert fused.attention_flop == products * (2 + 2.5)  # forward twice; backward computes the scores once more
+    assert eager.flop - (fused.flop - fused.attention_flop) == products * (2 + 2)
+
+
+def test_times_add_up() -> None:
+    work = Work(attention_flop=2e4, moved_bytes=5000, calls=300)
+    work.products[8, 4, 2] = 3
+    work.products[16, 4, 2] = 1  # not measured: by the rate of those that were
+    assert computing_s(work, RATES) == pytest.approx(3e-3 + 2e-3 + 0.02 + 0.005 + 0.003)
+
+
+def test_the_busiest_resource_binds() -> None:
+    work = Work(moved_bytes=1_000_000)
+    one = pace(work, 2, BLOCKS, 4, RATES, on_disk=True)
+    trained = sum(each.trained for each in BLOCKS)
+    store = trained * 1e-6 + 3 * 0.01 + 4 * BLOCKS[1].numel * 1e-7 + trained * 1e-7 + 0.02
+    assert one.bounds["computing"] == pytest.approx(2.02)
+    assert one.bounds["the disk"] == pytest.approx(store)
+    assert one.bounds["processors, for computing and updates"] == pytest.approx((2 * 2 + trained * 2e-6) / 4 + 0.02)
+    assert (one.binding, one.seconds) == ("computing", one.bounds["computing"])
+    slow = dataclasses.replace(RATES, update_s=1e-4)
+    assert pace(work, 2, BLOCKS, 4, slow, on_disk=True).binding == "the disk"
+    few = dataclasses.replace(RATES, processors=1)
+    assert pace(work, 2, BLOCKS, 4, few, on_disk=True).binding.startswith("processors")
+    apart = pace(work, 2, BLOCKS, 4, dataclasses.replace(RATES, is_host=False), on_disk=False)
+    assert set(apart.bounds) == {"computing", "updates", "the bus"}
+
+
+@pytest.mark.parametrize("on_disk", [True, False])
+def test_a_machine_is_measured_and_nothing_is_left(on_disk, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("fairlead.train.measure._SAMPLE", 1 << 16)
+    monkeypatch.setattr("fairlead.train.measure._SECONDS", 0.01)
+    work = Work()
+    work.products[64, 32, 16] = 2
+    settings = Settings(torch.device("cpu"), torch.bfloat16, store=Path("store") if on_disk else None)
+    found = rates(settings, work, 16, 64, tmp_path)
+    assert set(found.product_s) == {(64, 32, 16)}
+    positive = [
+        found.attention_flops,
+        found.moved_bytes_s,
+        found.call_s,
+        found.update_cpu_s,
+        found.load_s,
+        found.keep_s,
+    ]
+    assert min(positive) > 0
+    assert (found.commit_s > 0) is on_disk
+    assert list(tmp_path.iterdir()) == []
