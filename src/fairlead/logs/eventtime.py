@@ -14,9 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_DAY_NS = 86_400 * 10**9
+DAY_NS = 86_400 * 10**9
 _FRACTION = re.compile(r"[.,](\d{1,9})\d*")
-_MONTHS = {
+MONTHS = {
     "Jan": 1, "Feb": 2, "Mar": 3, "Apr": 4, "May": 5, "Jun": 6, "Jul": 7, "Aug": 8, "Sep": 9, "Oct": 10, "Nov": 11,
     "Dec": 12,
 }  # fmt: skip
@@ -43,7 +43,7 @@ def event_ns(kind: str, text: str, clock: Clock) -> int | None:
         found = _KINDS[kind](text, clock)
     except (ValueError, OverflowError, KeyError, IndexError):
         return None
-    if found is None or found < EARLIEST_NS or (clock.now_ns and found > clock.now_ns + _DAY_NS):
+    if found is None or found < EARLIEST_NS or (clock.now_ns and found > clock.now_ns + DAY_NS):
         return None
     return found
 
@@ -70,7 +70,7 @@ def _yearless(month: int, day: int, clock_text: str, clock: Clock) -> int:
     """`clock_text` is HH:MM:SS with a fraction or none."""
     hour, minute, second = int(clock_text[:2]), int(clock_text[3:5]), int(clock_text[6:8])
     latest = clock.written_ns or clock.now_ns
-    year = (_EPOCH + dt.timedelta(seconds=(latest + _DAY_NS) // 10**9)).year
+    year = (_EPOCH + dt.timedelta(seconds=(latest + DAY_NS) // 10**9)).year
     for back in range(9):  # eight years hold a 29th of February, also around 2100
         try:
             when = dt.datetime(year - back, month, day, hour, minute, second)  # noqa: DTZ001 - _ns gives it its zone
@@ -79,13 +79,13 @@ def _yearless(month: int, day: int, clock_text: str, clock: Clock) -> int:
                 raise
             continue
         found = _ns(when, clock, _fraction(clock_text))
-        if found <= latest + _DAY_NS:
+        if found <= latest + DAY_NS:
             return found
     raise ValueError(clock_text)
 
 
 def _bsd(text: str, clock: Clock) -> int:
-    return _yearless(_MONTHS[text[:3]], int(text[4:6]), text[7:], clock)
+    return _yearless(MONTHS[text[:3]], int(text[4:6]), text[7:], clock)
 
 
 def _glog(text: str, clock: Clock) -> int:
@@ -95,7 +95,7 @@ def _glog(text: str, clock: Clock) -> int:
 def _ctime(text: str, clock: Clock) -> int:
     parts = text.split()
     hour, minute, second = (int(part) for part in parts[3].split(":"))
-    return _ns(dt.datetime(int(parts[4]), _MONTHS[parts[1]], int(parts[2]), hour, minute, second), clock)  # noqa: DTZ001
+    return _ns(dt.datetime(int(parts[4]), MONTHS[parts[1]], int(parts[2]), hour, minute, second), clock)  # noqa: DTZ001
 
 
 def _since_boot(scale: int) -> Callable[[str, Clock], int | None]:

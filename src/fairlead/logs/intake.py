@@ -13,14 +13,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import msgspec
 
-from fairlead.logs import reading
+from fairlead.logs import bulk, reading
 from fairlead.logs.dcr import Rule, table_of
-from fairlead.logs.eventtime import Clock
-from fairlead.logs.format import format_of, formats
+from fairlead.logs.eventtime import Clock, event_ns
+from fairlead.logs.format import Format, format_of, formats
 from fairlead.logs.parse import Context, Record, records
 from fairlead.logs.reading import HEAD, Found
 from fairlead.logs.store import Known, Progress, Store
@@ -29,6 +29,7 @@ from fairlead.records.log import tell
 _log = logging.getLogger("fairlead.logs")
 BLOCK_RECORDS = 50_000
 BLOCK_CHARS = 16 << 20
+BLOCK_BYTES = 8 << 20
 SETTLED_S = 60
 """A file that nobody wrote to for so long is whole: its last line is taken though it has no end."""
 _SHORT = 1024
@@ -151,11 +152,21 @@ def _one(store: Store, job: _Job, wish: Wish) -> Done:
     problems: list[str] = []
     try:
         with reading.opened(found.path) as file:
-            for block in _blocks(records(reading.lines(file, job.start, problems, whole=settled), form, context)):
-                store.add(block, done.path, table, job.known.FileId)
-                done.records += len(block)
-                end = block[-1].end
-                last_ns = block[-1].time_ns if block[-1].time_from != "file" else last_ns
+            while True:
+                if plain := _plain(store, file, end, (form, context.clock), (job, table)):
+                    read, last_ns, number = plain
+                    done.records += number
+                    end += read
+                    continue
+                began, context = end, replace(context, last_ns=last_ns)
+                rest = records(reading.lines(file, end, problems, whole=settled), form, context)
+                for block in _blocks(_until(rest, end + BLOCK_BYTES)):
+                    store.add(block, done.path, table, job.known.FileId)
+                    done.records += len(block)
+                    end = block[-1].end
+                    last_ns = block[-1].time_ns if block[-1].time_from != "file" else last_ns
+                if end == began or problems:
+                    break
         known = msgspec.structs.replace(
             job.known,
             End=end,
@@ -172,6 +183,39 @@ def _one(store: Store, job: _Job, wish: Wish) -> Done:
     done.bytes = end - job.start
     tell(_log, "file is in the store", path=done.path, table=table, records=done.records, bytes=done.bytes)
     return done
+
+
+def _plain(
+    store: Store, file: IO[bytes], start: int, how: tuple[Format, Clock], whose: tuple[_Job, str]
+) -> tuple[int, int, int] | None:
+    """The next lines as one block that the engine parses: bytes, time of the last line, how many; None: it cannot."""
+    form, clock = how
+    job, table = whose
+    if reading.is_packed(job.found) or not bulk.can(form, clock):
+        return None
+    file.seek(start)
+    data = file.read(BLOCK_BYTES)
+    # the last line may go on in what follows
+    block = data[: data.rfind(b"\n", 0, max(0, data.rfind(b"\n"))) + 1]
+    number = bulk.form_of(block, form) if block else None
+    if number is None:
+        return None
+    path = reading.text_of(job.found.path)
+    place = bulk.Place(path, table, job.known.FileId, job.known.Computer, start, f"{time.time():.3f}")
+    if not store.add_plain(block, form, number, clock, place):
+        return None
+    last = block[block.rfind(b"\n", 0, -1) + 1 : -1]
+    pattern, kind = form.compiled.lines[number]
+    said = pattern.match(last.decode())
+    when = event_ns(kind, said["time"], clock) if said else None
+    return len(block), when or 0, block.count(b"\n")
+
+
+def _until(found: Iterator[Record], end: int) -> Iterator[Record]:
+    for record in found:
+        yield record
+        if record.end >= end:
+            return
 
 
 def _blocks(found: Iterator[Record]) -> Iterator[list[Record]]:

@@ -23,7 +23,9 @@ import msgspec
 
 from fairlead.base.files import own_place
 from fairlead.errors import FairleadError
-from fairlead.logs.format import formats
+from fairlead.logs import bulk
+from fairlead.logs.eventtime import Clock
+from fairlead.logs.format import Format, formats
 from fairlead.logs.kql.relation import Relation
 from fairlead.logs.kql.sql.relation import Embedded, StoreTables
 from fairlead.logs.kql.sql.text import named, quoted
@@ -45,6 +47,9 @@ Tail String, LastNs Int64, Version Int64)
 ENGINE = ReplacingMergeTree(Version) ORDER BY (Computer, Stem, FileId)
 SETTINGS fsync_after_insert = 1, fsync_part_directory = 1"""
 _ONE_PART = "SETTINGS input_format_parallel_parsing = 0, max_insert_block_size = 1048576, max_insert_threads = 1"
+_ONE_BLOCK = (
+    "SETTINGS max_threads = 1, max_insert_threads = 1, max_insert_block_size = 1048576, max_block_size = 1048576"
+)
 _BUSY_S = 10.0
 
 
@@ -161,6 +166,21 @@ class Store:
         """A block of records: all of them, or none where this does not return."""
         now = f"{time.time():.3f}"
         self._insert("Logs", (_row(record, path, table, file_id, now) for record in records))
+
+    def add_plain(self, block: bytes, form: Format, number: int, clock: Clock, place: bulk.Place) -> bool:
+        """A block of lines of one form, parsed by the engine: all of it, or nothing where it is not plain after all."""
+        with os.fdopen(os.memfd_create("block"), "wb") as file:
+            file.write(block)
+            file.flush()
+            source = f"file('/proc/self/fd/{file.fileno()}', 'RawBLOB', 's String')"
+            try:
+                sql = bulk.statement(form, number, clock, place, source)
+                self.session.query(f"INSERT INTO Logs {sql} {_ONE_BLOCK}")
+            except RuntimeError as error:
+                if bulk.NOT_PLAIN in str(error):
+                    return False
+                raise _failed(error) from None
+        return True
 
     def _insert(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
         encode = msgspec.json.Encoder().encode
