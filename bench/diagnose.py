@@ -1,10 +1,11 @@
 """Diagnosis of labelled incidents: precision, recall, the right node first, causes on healthy runs, seconds.
 
-    python bench/diagnose.py FOLDER [--only NAME] [--blind] [--wrong]
+    python bench/diagnose.py FOLDER [--only NAME] [--blind] [--wrong] [--lines 1000000]
 
 FOLDER holds one folder an incident: `logs/NODE/...` as on the machines, `job.json` with the columns of sacct,
 `label.json` with `class`, `node`, `root`, `victims`. Each is imported into a store of its own; the time is that of
-the diagnosis. `--blind` hides how the job ended, so that healthy runs are judged by their lines alone.
+the diagnosis. `--lines` adds so many lines of noise to each store. `--blind` hides how the job ended, so that healthy
+runs are judged by their lines alone.
 """
 
 from __future__ import annotations
@@ -34,7 +35,16 @@ from fairlead.logs.store import Store
 DAY_NS = 86_400 * 10**9
 
 
-def judged(folder: Path, *, blind: bool = False) -> tuple[Diagnosis, float]:
+_NOISE = """INSERT INTO Logs (TimeGenerated, RawData, Computer,
+FilePath, Component, SourceTable, TimeFrom, FileId, Offset, End)
+SELECT fromUnixTimestamp64Nano(toInt64({first} + number * {step}), 'UTC'),
+concat('Dec  6 19:25:33 ', ['{nodes}'][number % {num} + 1], ' systemd[1]: session-', toString(number), '.scope: used ',
+toString(cityHash64(number) % 100000), 'ms CPU time, no error'), ['{nodes}'][number % {num} + 1], '/var/log/syslog',
+'systemd',
+'syslog_raw_CL', 'line', 1, number, number + 1 FROM numbers({lines})"""
+
+
+def judged(folder: Path, *, blind: bool = False, lines: int = 0) -> tuple[Diagnosis, float]:
     """The diagnosis of one incident, and its seconds."""
     said = json.loads((folder / "job.json").read_text())
     job = job_of(said)
@@ -45,6 +55,14 @@ def judged(folder: Path, *, blind: bool = False) -> tuple[Diagnosis, float]:
     store = Store(place / "store")
     try:
         fill(store, folder, said, (job.end_ns or job.start_ns) + DAY_NS)
+        if lines:
+            span = (job.end_ns or _last(store)) - job.start_ns
+            nodes = "','".join(job.nodes)
+            store.session.query(
+                _NOISE.format(
+                    first=job.start_ns, step=max(1, span // lines), nodes=nodes, num=len(job.nodes), lines=lines
+                )
+            )
         dumps = [d for d in folder.glob("logs/*/**/flight") if d.is_dir()]
         ranks = tuple(rank for d in dumps for rank in read_dumps(d, job.id)[0])
         findings, _ = told_by(folder / "runs") if (folder / "runs").is_dir() else ((), [])
@@ -83,6 +101,7 @@ def main() -> None:
     args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     args.add_argument("folder", type=Path)
     args.add_argument("--only", default="")
+    args.add_argument("--lines", type=int, default=0)
     args.add_argument("--blind", action="store_true")
     args.add_argument("--wrong", action="store_true", help="say what is wrong alone")
     wish = args.parse_args()
@@ -93,13 +112,13 @@ def main() -> None:
         if wish.only not in str(place):
             continue
         label = json.loads((place / "label.json").read_text())
-        found, took = judged(place, blind=wish.blind)
+        found, took = judged(place, blind=wish.blind, lines=wish.lines)
         seconds.append(took)
         wrong = count(tally, label, found)
         if wrong or not wish.wrong:
             where = ",".join(found.nodes) or found.at
             line = f"{'WRONG' if wrong else 'ok':6}{place.name}: {found.what or 'nothing'} {where} ({found.confidence})"
-            print(line + (f"  -- {'; '.join(wrong)}" if wrong else ""))
+            print(line + (f"  -- {'; '.join(wrong)}" if wrong else ""), flush=True)
     show(tally, seconds)
 
 

@@ -89,7 +89,8 @@ def _bsd(text: str, clock: Clock) -> int:
 
 
 def _glog(text: str, clock: Clock) -> int:
-    return _yearless(int(text[:2]), int(text[2:4]), text[5:], clock)
+    date, _, rest = text.partition(" ")
+    return _yearless(int(date[:-2]), int(date[-2:]), rest, clock)
 
 
 def _ctime(text: str, clock: Clock) -> int:
@@ -121,5 +122,6 @@ _KINDS: dict[str, Callable[[str, Clock], int | None]] = {
     "epoch_us": _epoch_us,
 }
 KINDS = frozenset(_KINDS)
-"""iso: ISO 8601, zone or none. bsd: `Dec  6 19:25:33`. glog: `1218 20:27:21.426415540`. ctime: `Sun Feb 23 16:24:18
-2025`. boot: seconds, kmsg: microseconds since the machine started. epoch_us: microseconds since 1970."""
+"""iso: ISO 8601, zone or none. bsd: `Dec  6 19:25:33`. glog: `1218 20:27:21.426415540`; torch
+writes June 3rd as `603`. ctime: `Sun Feb 23 16:24:18 2025`. boot: seconds, kmsg: microseconds since the machine
+started. epoch_us: microseconds since 1970."""

@@ -22,7 +22,8 @@ MOST_LINES = 200_000
 _OF_A_KIND = 2000
 """Lines of one file with the same literal that are looked at: the first ones."""
 _OUTPUT, _CONTROLLER = "'slurmjobs_raw_CL'", "'slurmctld_raw_CL'"
-_STEP = r"(?i)\b(step|iter(ation)?s?|epoch|batch|global_step)\b[^a-z0-9]{0,8}[0-9]+|\bit/s\b|\btokens/s"
+_STEP = r"\b([Ss]tep|[Ii]ter(ation)?s?|[Ee]poch|[Bb]atch|global_step)\b[^A-Za-z0-9]{0,8}[0-9]+|\b(it/s|s/it|tokens/s)"
+_NO_STEP = r"(?i)error|exception|traceback|slurmstepd|srun:|watchdog|nccl|cancelled|warn"
 _FEW = 4
 """So many lines of progress behind an error are what other ranks still wrote."""
 
@@ -143,7 +144,8 @@ def _progress(engine: Engine, job: Job) -> dict[tuple[int, str], Progress]:
         f"SELECT FileId, r, p, t FROM (SELECT FileId, Fields['Rank'] AS r, "  # noqa: S608 - quoted
         f"arrayElement(arrayReverseSort(groupArray(Offset)), {_FEW}) AS p, "
         f"arrayElement(arrayReverseSort(groupArray({dated})), {_FEW}) AS t "
-        f"FROM Logs WHERE {_of_job(job)} AND match(RawData, {quoted(_STEP)}) GROUP BY FileId, Fields['Rank']) "
+        f"FROM Logs WHERE {_of_job(job)} AND match(RawData, {quoted(_STEP)}) "
+        f"AND NOT match(RawData, {quoted(_NO_STEP)}) GROUP BY FileId, Fields['Rank']) "
         "WHERE p > 0"
     )
     return {(row[0], row[1]): Progress(row[2], row[3]) for row in engine.rows(sql)}

@@ -150,9 +150,7 @@ def sift(found: list[Candidate], symptoms: list[Event], scene: Scene, evidence: 
         one.why_not = (
             _survived(one, scene, evidence)
             or _over(one, first, scene)
-            or (
-                "it was long before anything else failed" if last + int(law.acts_s * NS) < min(first, scene.end) else ""
-            )
+            or ("it was long before anything else failed" if _long_before(last, law, first, scene) else "")
             or ("it came after the job had ended" if one.early > scene.end + slack and not _late(one) else "")
         )
     standing = [one for one in found if not one.why_not]
@@ -176,6 +174,11 @@ def _fits(one: Candidate, symptom: Event, law: Class, found: list[Candidate]) ->
 
 def _meets(one: Candidate, other: Candidate) -> bool:
     return not one.nodes or not other.nodes or bool(set(one.nodes) & set(other.nodes)) or other.pair
+
+
+def _long_before(last: int, law: Class, first: int, scene: Scene) -> bool:
+    """A job that still runs may have hung ever since."""
+    return scene.job.end_ns is not None and last + int(law.acts_s * NS) < min(first, scene.end)
 
 
 def _late(one: Candidate) -> bool:

@@ -73,7 +73,7 @@ def _add_told(found: list[Candidate], state: str, seen: Scene, symptoms: list[Ev
             )
     hangs = [s for s in symptoms if s.cls == "hang"]
     if who is not None:
-        nodes = tuple(dict.fromkeys(name for rank in who.ranks if (name := seen.places.of_rank(rank))))
+        nodes = who.nodes or tuple(dict.fromkeys(name for rank in who.ranks if (name := seen.places.of_rank(rank))))
         early = min((s.early for s in hangs), default=seen.start)
         late = min((s.late for s in hangs), default=seen.end)
         found.append(Candidate("collective-hang", nodes, hangs, own=who.firm, early=early, late=late))
@@ -149,11 +149,7 @@ def _told(case: _Case) -> Diagnosis:
     between = first.pair and len(blamed) > 1
     if ties:
         blamed = tuple(dict.fromkeys([*blamed, *(name for tie in ties for name in tie.nodes)]))
-    at = (
-        ""
-        if blamed
-        else (first.at[0] if first.at and (law.blames != "cluster" or first.cls == "storage-stall") else "")
-    )
+    at = "" if blamed else _place(first, symptoms, job.num_tasks)
     sure: Confidence = "low"
     if first.cls == "collective-hang":
         sure = "medium" if first.own and blamed else "low"
@@ -178,7 +174,8 @@ def _told(case: _Case) -> Diagnosis:
             else f" on one of {fold(blamed)}: nothing tells which was first"
         )
     said = _said(first, who)
-    roots_ = tuple(dict.fromkeys(_cite(event, seen) for event in _best(first.events)))
+    shown = _best([*first.events, *(event for event in first.fits if event.cls == first.cls)])
+    roots_ = tuple(_cite(event, seen) for event in shown)
     victims = _victims(case, blamed, at)
     return Diagnosis(
         job=job.id,
@@ -202,8 +199,21 @@ def _told(case: _Case) -> Diagnosis:
     )  # fmt: skip
 
 
+def _place(first: Candidate, symptoms: list[Event], num_tasks: int) -> str:
+    """Where it was, though nobody is to blame: by its own lines, else by srun, which tells whose task ended first."""
+    if first.law.blames == "cluster" and first.cls != "storage-stall":
+        return ""
+    if first.at:
+        return first.at[0]
+    exits = sorted((s for s in symptoms if s.cls == "task-exit" and s.nodes), key=lambda s: s.hit.line.offset)
+    lone = exits and len(exits[0].nodes) == 1 and len(first.events) * 2 <= max(num_tasks, 2)  # else all ranks say it
+    return exits[0].nodes[0] if lone else ""
+
+
 def _said(first: Candidate, who: Missing | None) -> str:
     if first.cls == "collective-hang" and who is not None:
+        if not who.ranks:
+            return f"all ranks of {fold(who.nodes)} {who.says}"
         ranks = ", ".join(map(str, who.ranks[:8])) + (f" and {len(who.ranks) - 8} more" if len(who.ranks) > 8 else "")
         return f"rank {ranks} {who.says}"
     if first.events:
@@ -213,8 +223,8 @@ def _said(first: Candidate, who: Missing | None) -> str:
 
 
 def _best(events: list[Event]) -> list[Event]:
-    """Lines to show: those that are enough by themselves, the earliest of each kind."""
-    sure = [event for event in events if event.role == "cause"] or events
+    """Lines to show: the earliest of each kind, those that are enough by themselves first."""
+    sure = sorted(events, key=lambda event: event.role != "cause")
     kinds: dict[tuple[str, tuple[str, ...], str], Event] = {}
     for event in sure:
         kinds.setdefault((event.hit.signature.id, event.nodes, event.device), event)

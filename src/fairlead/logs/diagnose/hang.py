@@ -17,6 +17,8 @@ class Missing(NamedTuple):
     says: str
     firm: bool = False
     """Each rank was heard, and said so itself."""
+    nodes: tuple[str, ...] = ()
+    """Whose ranks these are, where only that is known."""
 
 
 def missing(symptoms: Iterable[Event], evidence: Evidence) -> Missing | None:
@@ -46,6 +48,10 @@ def _from_watchdogs(hangs: list[Event], evidence: Evidence) -> Missing | None:
         if silent and len(silent) * 4 <= num:
             seq, name = Counter(waits.values()).most_common(1)[0][0] if waits else (0, "a collective")
             return Missing(silent, f"did not say that it waits for {name} number {seq}, as the others do")
+    spoke = {name for e in hangs for name in e.nodes}
+    quiet = tuple(name for name in evidence.job.nodes if name not in spoke)
+    if len(spoke) > 1 and quiet and len(quiet) * 4 <= len(evidence.job.nodes):
+        return Missing((), "did not say that they wait, as those of all other nodes do", nodes=quiet)
     return None
 
 

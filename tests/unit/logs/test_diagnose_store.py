@@ -1,0 +1,113 @@
+"""From files to the answer, by the command line: import, facts of the job, the lines that matter, text and pictures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fairlead.cli.app import run
+from fairlead.logs.diagnose.model import Line
+from fairlead.logs.diagnose.signatures import read
+from support.captures import captures_root
+from support.wrecks import Wreck
+
+SACCT = """JobID|JobName|State|ExitCode|Start|End|NodeList|NTasks
+4711|train|FAILED|1:0|2026-03-02T10:00:00|2026-03-02T11:00:00|gpu[01-04]|
+4711.batch|batch|FAILED|1:0|2026-03-02T10:00:00|2026-03-02T11:00:00|gpu01|1
+4711.0|python|FAILED|1:0|2026-03-02T10:00:00|2026-03-02T11:00:00|gpu[01-04]|16
+"""
+PLACES = {"syslog": "var/log/syslog", "slurmctld": "var/log/slurmctld.log", "job": "shared/job_4711.out"}
+
+
+def spread(wreck: Wreck, folder: Path) -> Path:
+    """The files of a wreck, as they lie on machines."""
+    for (node, form), rows in wreck.files.items():
+        path = folder / "logs" / node / PLACES[form]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(text + "\n" for _, text in sorted(rows, key=lambda row: row[0])))
+    return folder / "logs"
+
+
+def wreck() -> Wreck:
+    made = Wreck()
+    made.kernel(
+        "gpu02", 3000, "NVRM: Xid (PCI:0000:4e:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+    )
+    made.kernel("gpu02", 3001, "acme_widget 0000:4e:00: flux \x1b[31mcapacitor failed'); DROP TABLE Logs; --")
+    made.slurmctld(0, "sched: Allocate JobId=4711 NodeList=gpu[01-04] #CPUs=32 Partition=p")
+    made.out("[rank5]: step 40 loss 2.31", 10)
+    for rank in (0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15):
+        made.watchdog(rank, 3600)
+    made.slurmctld(3600, "_job_complete: JobId=4711 WEXITSTATUS 1")
+    made.slurmctld(3600, "_job_complete: JobId=4711 done")
+    return made
+
+
+def ask(capsys: pytest.CaptureFixture[str], *words: object) -> dict:
+    run(["logs", *map(str, words), "--json"])
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.requires("chdb")
+@pytest.mark.parametrize("told_by", ["sacct", "slurmctld"])
+def test_from_files_to_the_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str], told_by: str) -> None:
+    logs, store = spread(wreck(), tmp_path), tmp_path / "store"
+    assert ask(capsys, "import", "--store", store, "--by-folder", logs)["exit"] == 0
+    if told_by == "sacct":
+        (tmp_path / "sacct.txt").write_text(SACCT)
+        assert ask(capsys, "import", "--store", store, tmp_path / "sacct.txt")["exit"] == 0
+    found = ask(capsys, "diagnose", "4711", "--store", store, "--out", tmp_path / "why.html")
+    assert found["exit"] == 3
+    said = found["diagnosis"]
+    assert (said["what"], said["nodes"], said["confidence"], said["state"]) == ("gpu-bus", ["gpu02"], "high", "FAILED")
+    # slurmctld's lines do not say how many ranks a node has
+    assert said["victims"] == ("gpu[01,03-04]" if told_by == "sacct" else "")
+    page = (tmp_path / "why.html").read_text()
+    assert "fallen off the bus" in page
+    assert "\x1b" not in page
+    run(["logs", "diagnose", "4711", "--store", str(store), "--out", str(tmp_path / "why.svg")])
+    shown = capsys.readouterr().out
+    assert "root     2026-03-02T10:50:00.000Z  gpu02  kernel  NVRM: Xid" in shown
+    assert (tmp_path / "why.svg").read_text().startswith("<svg")
+    assert ask(capsys, "diagnose", "99", "--store", store)["error"]["code"] == "logs/no-job"
+
+
+@pytest.mark.requires("chdb")
+def test_a_line_that_nobody_knows_is_shown_where_no_cause_is_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = wreck()
+    rows = made.files["gpu02", "syslog"]
+    made.files = {("gpu02", "syslog"): rows[1:], ("ctl", "slurmctld"): made.files["ctl", "slurmctld"]}
+    for node in made.job.nodes:
+        made.kernel(node, -4000, "usb 1-1: reset failed 12 times")
+        made.kernel(node, 3000, "usb 1-1: reset failed 13 times")
+    logs, store = spread(made, tmp_path), tmp_path / "store"
+    ask(capsys, "import", "--store", store, "--by-folder", logs)
+    found = ask(capsys, "diagnose", "4711", "--store", store)
+    assert (found["exit"], found["diagnosis"]["what"]) == (4, "not-in-the-logs")
+    unusual = found["diagnosis"]["unusual"]
+    assert any("capacitor failed" in line for line in unusual)
+    assert not any("usb" in line for line in unusual), "it was there before"
+    run(["logs", "diagnose", "4711", "--store", str(store)])
+    assert "\x1b" not in capsys.readouterr().out
+
+
+ROOT = captures_root()
+LOGS = sorted([*ROOT.glob("*/log.txt"), *ROOT.glob("*/tree/dev/kmsg")]) if ROOT else []
+
+
+@pytest.mark.skipif(ROOT is None, reason="the captures are not here")
+def test_kernel_logs_of_others_hold_no_cause_that_is_enough_by_itself() -> None:
+    """Boots, reloads and revocations of real machines: none of them ended a job. A revoked function may be one."""
+    seen = 0
+    for path in LOGS:
+        for text in path.read_text("utf-8", "backslashreplace").splitlines():
+            seen += 1
+            found = read(Line("n", 0, text, "dmesg_raw_CL"))
+            if found is not None and found.signature.cls:
+                assert found.signature.role != "cause", (path, text)
+                assert found.signature.id in {"vf-away", "mlx5-link-down"}, (path, text)
+    assert seen > 1000
