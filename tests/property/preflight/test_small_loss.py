@@ -47,7 +47,7 @@ def share_named(runs: int, n: int, planes: int, loss: float, per_switch: int) ->
         (cases(100), 3, 2, 0.002, 0),
         (cases(100), 8, 2, 0.002, 4),
         (cases(50), 16, 2, 0.002, 4),
-        (cases(5), 128, 2, 0.002, 16),
+        (cases(4), 128, 2, 0.002, 16),
         (cases(100), 4, 4, 0.003, 2),
         (cases(100), 4, 4, 0.01, 2),
     ],
