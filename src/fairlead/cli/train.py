@@ -102,7 +102,7 @@ def estimate(
     )
 
 
-def run(config: Path, /, *, steps: int | None = None, common: Common = Common()) -> Answer:
+def run(config: Path, /, *, steps: int | None = None, trace: Path | None = None, common: Common = Common()) -> Answer:
     """Begin a training run, and train to its end.
 
     It can be stopped or killed at any time: every finished step is in the store.
@@ -113,11 +113,15 @@ def run(config: Path, /, *, steps: int | None = None, common: Common = Common())
         The run's configuration, a TOML file; docs/howto/train.md tells how to write one.
     steps
         Stop after so many steps; `resume` goes on.
+    trace
+        Also write when each layer came in, was computed and updated: a file for ui.perfetto.dev. For a few steps.
     """
-    return _trained(config, steps, resume=False)
+    return _trained(config, steps, resume=False, trace=trace)
 
 
-def resume(config: Path, /, *, steps: int | None = None, common: Common = Common()) -> Answer:
+def resume(
+    config: Path, /, *, steps: int | None = None, trace: Path | None = None, common: Common = Common()
+) -> Answer:
     """Go on with a run after its last finished step, to the bit as if it had not been stopped.
 
     Parameters
@@ -126,8 +130,10 @@ def resume(config: Path, /, *, steps: int | None = None, common: Common = Common
         The configuration it was begun with.
     steps
         Stop after so many steps.
+    trace
+        As with `run`.
     """
-    return _trained(config, steps, resume=True)
+    return _trained(config, steps, resume=True, trace=trace)
 
 
 def export(
@@ -165,8 +171,8 @@ def _opened(config: Path, *, resume: bool) -> Session:
     return Session.open(loaded, config.parent, resume=resume)
 
 
-def _trained(config: Path, steps: int | None, *, resume: bool) -> Answer:
-    with _opened(config, resume=resume) as opened:
+def _trained(config: Path, steps: int | None, *, resume: bool, trace: Path | None) -> Answer:
+    with _opened(config, resume=resume) as opened, opened.traced(trace):
         end, last = opened.config.run.steps, None
         begin, first = monotonic(), opened.done
         for last in opened.train(steps):

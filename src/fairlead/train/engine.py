@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -32,6 +33,7 @@ from fairlead.train.optimizer import AdamW, Moment, Rule, clip_factor
 from fairlead.train.ring import Ring
 from fairlead.train.schedule import hazards, plan
 from fairlead.train.snapshots import Snapshots
+from fairlead.train.trace import Trace
 
 STAGING = 1 << 26
 """fp32 elements that pass through device memory at once on their way to a narrower dtype: 256 MiB."""
@@ -94,6 +96,9 @@ class Engine:
         self.counts: dict[str, int] = {}
         """Updates seen, by parameter."""
         self.lanes = Lanes(settings.device)
+        self.trace: Trace | None = None
+        """Where what happens is written down, if anywhere."""
+        self._entered: Any = None
         self.homes: list[Home] = []
         self._open_homes()
         blocks = parts.blocks
@@ -218,6 +223,7 @@ class Engine:
         self._refresh(0)
         if self._streamed:
             homes = [self.homes[i] for i in self._streamed]
+            self._ring.trace = self.trace
             self._ring.begin(self._schedule, homes, lambda place: self._updated(self._streamed[place]))
         try:
             outer = Sum(self._outer)
@@ -318,6 +324,8 @@ class Engine:
         begin = time.perf_counter()
         self.homes[index].update(moment)
         self._update_s += time.perf_counter() - begin
+        if self.trace is not None and self.store is None:  # a store's updates come with its loads
+            self.trace.add("updates", f"update of block {index}", begin)
 
     def _updated(self, index: int) -> None:
         """Return when a block outside the device has its weights of this step."""
@@ -387,6 +395,8 @@ class Engine:
             flat = self._ring.enter(self._place[index], forward=forward)
         if not forward:
             self._sum = self._way.open(self.parts.blocks[index])
+        if self.trace is not None:
+            self._entered = self.trace.now("computing")
         return {param.local: flat[param.span].view(param.shape) for param in self.parts.blocks[index].params}
 
     def take(self, layer: int, micro: int, gradients: dict[str, torch.Tensor | None]) -> None:
@@ -397,6 +407,8 @@ class Engine:
     def leave(self, layer: int, *, forward: bool) -> None:
         """Free the slot; after backward, send the gradients home."""
         index = layer + 1
+        if self.trace is not None:
+            self.trace.add("computing", f"{'forward' if forward else 'backward'} of block {index}", self._entered)
         if index not in self._resident:
             self._ring.leave()
         if forward:

@@ -19,6 +19,7 @@ from fairlead.train.homes import Home
 from fairlead.train.lanes import Lanes, Mark
 from fairlead.train.memory import arena
 from fairlead.train.schedule import Schedule, Visit
+from fairlead.train.trace import Trace
 
 
 class Ring:
@@ -35,6 +36,7 @@ class Ring:
         self._at = 0
         self.waited_s = 0.0
         """How long `enter` waited in this step."""
+        self.trace: Trace | None = None
         self._loader = ThreadPoolExecutor(1, "loader", lanes.enter_thread)
         lanes.aside(self._loader)
         self._walk: Future[None] | None = None
@@ -64,7 +66,7 @@ class Ring:
                     self._take(visit.slot)
                     with self.lanes.lane("in"):
                         self.lanes.after(self._freed[visit.slot])
-                        homes[visit.block].load(self.slots[visit.slot][: homes[visit.block].block.numel])
+                        self._load(homes[visit.block], visit)
                         mark = self.lanes.mark()
                     marks[visit.slot] = mark
                 future.set_result(marks[visit.slot])
@@ -73,6 +75,14 @@ class Ring:
                 if not future.done():
                     future.set_exception(exc)
             raise
+
+    def _load(self, home: Home, visit: Visit) -> None:
+        slot = self.slots[visit.slot][: home.block.numel]
+        if self.trace is None:
+            home.load(slot)
+            return
+        with self.trace.span("weights in", f"block {home.block.index} into slot {visit.slot}"):
+            home.load(slot)
 
     def _take(self, slot: int) -> None:
         """Wait until a slot is free."""

@@ -10,6 +10,7 @@ Must not know: the command line.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import shutil
@@ -38,6 +39,7 @@ from fairlead.train.pace import Pace, pace
 from fairlead.train.plan import Need, check, need
 from fairlead.train.schedule import Schedule
 from fairlead.train.schedule import plan as make_schedule
+from fairlead.train.trace import Trace
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -145,6 +147,19 @@ class Session:
             with disk_errors(self.metrics), self.metrics.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(progress.line()) + "\n")
             yield progress
+
+    @contextlib.contextmanager
+    def traced(self, path: Path | None) -> Iterator[None]:
+        """Write down what happens inside, step by step, into a trace file; also if it ends early."""
+        if path is None:
+            yield
+            return
+        self.engine.trace = trace = Trace(self.engine.lanes)
+        try:
+            yield
+        finally:
+            self.engine.trace = None
+            trace.write(path)
 
     def rate(self, step: int) -> float:
         """The learning rate of a step."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import tempfile
@@ -139,6 +140,32 @@ def test_stopped_and_gone_on_with(tmp_path) -> None:
     with opened(tmp_path, resume=True) as run:  # its last line was lost, half a line came after
         list(run.train())
     assert losses(tmp_path) == whole
+
+
+@pytest.mark.parametrize("keep", ["disk", "memory"])
+def test_a_trace_holds_every_visit_of_the_schedule_in_its_order(keep, tmp_path) -> None:
+    prepare(tmp_path, text=TEXT.replace("[run]", f'[run]\nkeep = "{keep}"'))
+    with opened(tmp_path) as run:
+        with run.traced(tmp_path / "trace.json"):
+            list(run.train(2))
+        schedule = run.engine._schedule
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    rows = {event["tid"]: event["args"]["name"] for event in events if event["ph"] == "M"}
+    spans = [event for event in events if event["ph"] == "X"]
+    assert all(span["dur"] >= 0 for span in spans)
+
+    def of(row):
+        return [span for span in spans if rows[span["tid"]] == row]
+
+    visits = [(f"{'forward' if v.forward else 'backward'} of block {v.block + 1}") for v in schedule.visits]
+    assert [span["name"] for span in of("computing")] == visits * 2
+    loads = [f"block {v.block + 1} into slot {v.slot}" for v in schedule.visits if v.load]
+    assert [span["name"] for span in of("weights in")] == loads * 2
+    for row in ("computing", "weights in"):
+        assert all(a["ts"] + a["dur"] <= b["ts"] + 1 for a, b in itertools.pairwise(of(row)))
+    assert bool(of("updates")) is (keep == "memory")
+    first_in, first_use = of("weights in")[0], of("computing")[0]
+    assert first_in["ts"] + first_in["dur"] <= first_use["ts"] + 1
 
 
 @pytest.mark.parametrize("keep", ["disk", "memory"])
