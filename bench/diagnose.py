@@ -52,6 +52,9 @@ def judged(folder: Path, *, blind: bool = False, lines: int = 0) -> tuple[Diagno
     if blind:
         job = dataclasses.replace(job, state="", exit_code="")
     place = Path(tempfile.mkdtemp(prefix="fl-diagnose-"))
+    # formats are known by the names of files: an incident called `prolog-fails` must not decide one
+    (place / "incident").symlink_to(folder.resolve())
+    folder = place / "incident"
     store = Store(place / "store")
     try:
         fill(store, folder, said, (job.end_ns or job.start_ns) + DAY_NS)
