@@ -45,8 +45,12 @@ def _driven(n: Node, drivers: Sequence[str]) -> dict[str, Unread | None]:
         try:
             if not n.get(LINKS, name, "pci"):
                 continue  # no device, and so no driver
-            if n.get(LINKS, name, "driver") in drivers and n.get(LINKS, name, "type") == ETHERNET:
-                found[name] = None
+            if n.get(LINKS, name, "driver") in drivers:
+                kind = n.get(LINKS, name, "type")
+                if kind == ETHERNET:
+                    found[name] = None
+                elif not (kind.isascii() and kind.isdigit()):
+                    found[name] = Unread(f"{LINKS}.{name}.type", f"`{kind[:20]}` is no number")
         except Unread as hole:
             found[name] = hole
     return found
@@ -100,6 +104,8 @@ def holds_address(n: Node, part: str) -> Outcome:
         return ok(f"{', '.join(with_address)} of {len(nics)} synthetic NICs")
     if any(n.get(LINKS, nic, "master") for nic in nics):
         return skip("the synthetic NICs are parts of another interface")
+    if not nics:
+        return skip("no synthetic NIC is Ethernet")
     return bad(f"{', '.join(nics)} has no address", nics=nics)
 
 

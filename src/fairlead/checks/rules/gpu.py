@@ -429,7 +429,9 @@ def fabric_manager(n: Node, part: str) -> Outcome:
         return skip("the fabric manager does not run inside this VM size")
     if n.get("services.manager") == "none":
         return skip("systemd does not run here; see gpu/fabric")
-    unit = n.get("services.units").get("nvidia-fabricmanager", {"load": "not-found", "active": "inactive"})
+    unit = n.get("services.units").get("nvidia-fabricmanager")
+    if unit is None:  # systemctl answers for each unit it is asked about, installed or not
+        raise Unread("services.units.nvidia-fabricmanager", "systemctl says nothing of it")
     if unit["active"] == "active":
         return ok("active")
     return bad(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from email.utils import parsedate_to_datetime
 
 from fairlead.base.units import size as size_text
@@ -13,9 +14,15 @@ GIB = 1 << 30
 SHM = "/dev/shm"  # noqa: S108 - a place to look at
 
 
+MACHINES = ("x86_64", "aarch64", "arm64", "i686", "armv7l", "ppc64le", "s390x", "riscv64", "loongarch64")
+"""What `uname -m` prints (linux: UTS_MACHINE of arch/*); anything else was not read whole."""
+
+
 def arch(n: Node, part: str) -> Outcome:
     """The instruction set is the VM size's."""
     expected, found = n.expect.get("cpu_arch"), n.get("host.os.arch")
+    if found not in MACHINES:
+        raise Unread("host.os.arch", f"`{str(found)[:40]}` is no machine of Linux")
     data = {"value": found, "expected": expected}
     return ok(found, **data) if found == expected else bad(f"{found}, expected {expected}", **data)
 
@@ -129,6 +136,8 @@ def shm(n: Node, part: str) -> Outcome:
     if not least:
         return skip("no shared memory is asked for")
     if SHM not in n.get("mounts.local"):
+        if not n.get("mounts.local"):
+            raise Unread("mounts.local", "no mount is listed: the table was not read whole")
         return bad(f"{SHM} is not a file system of its own")
     kind, size = n.get("mounts.local", SHM, "fstype"), n.get("mounts.local", SHM, "size_bytes")
     if kind not in ("tmpfs", "ramfs"):
@@ -202,11 +211,18 @@ def nvme(n: Node, part: str) -> Outcome:
     return (bad if len(local) < expected else warn)(f"{len(local)} local NVMe disks, expected {expected}", **data)
 
 
+UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]{1,240}\.[a-z]{4,10}")
+"""man 5 systemd.unit: the characters and the types of a unit's name."""
+
+
 def failed_services(n: Node, part: str) -> Outcome:
     """Systemd reports no failed unit."""
     if n.get("services.manager") == "none":
         return skip("systemd does not run here")
     failed = n.get("services.failed")
+    junk = next((name for name in failed if not UNIT.fullmatch(name)), None)
+    if junk is not None:
+        raise Unread("services.failed", f"`{junk[:40]}` is no unit")
     return bad(f"failed: {', '.join(failed)}", value=failed) if failed else ok("no failed unit")
 
 

@@ -115,6 +115,9 @@ def naming(n: Node, part: str) -> Outcome:
             continue
         named += 1
         layers = {n.get(IB, device, "ports", p, "link_layer") for p in n.get(IB, device, "ports")}
+        strange = next(iter(sorted(layers - {"InfiniBand", "Ethernet"})), None)
+        if strange is not None:  # linux drivers/infiniband/core/sysfs.c, link_layer_show: `Unspecified` is the third
+            raise Unread(f"{IB}.{device}.ports", f"`{strange[:40]}` is no link layer that is known")
         if layers - {"InfiniBand" if match[1] == "ib" else "Ethernet"}:
             wrong.append(f"{device} is {', '.join(sorted(layers))}")
     if not named:

@@ -105,7 +105,10 @@ def _compute(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _events(found: dict[str, Any]) -> dict[str, Any]:
-    return {"Events": [{key: event[key] for key in EVENT_KEYS if key in event} for event in found["Events"]]}
+    events = found["Events"]
+    if not all(isinstance(event[key], str) for event in events for key in ("EventId", "EventType")):
+        raise TypeError(events)
+    return {"Events": [{key: event[key] for key in EVENT_KEYS if key in event} for event in events]}
 
 
 def _ask(path: str) -> str:
