@@ -157,10 +157,13 @@ def test_a_capture_holds_of_the_environment_the_log_and_the_platform_what_facts_
     )
     compute = {"vmId": "v", "customData": "SECRET6", "tags": "owner:SECRET7", "osProfile": {"adminUsername": words}}
     m.put(KEPT[COMPUTE], json.dumps(compute))
-    m.put(KEPT[EVENTS], json.dumps({"Events": [{"EventId": "e", "Extra": words}], "DocumentIncarnation": 1}))
+    m.put(
+        KEPT[EVENTS],
+        json.dumps({"Events": [{"EventId": "e", "EventType": "Freeze", "Extra": words}], "DocumentIncarnation": 1}),
+    )
     document = trees.run_program(m.write(tmp_path / "one"), "--capture")
     assert document["facts"]["host"]["environment"] == {"NCCL_DEBUG": "WARN"}
     assert document["facts"]["net"]["reached_at"] == "10.2.0.4"
     assert document["facts"]["imds"]["compute"] == {"vmId": "v"}
-    assert document["facts"]["imds"]["events"] == [{"EventId": "e"}]
+    assert document["facts"]["imds"]["events"] == [{"EventId": "e", "EventType": "Freeze"}]
     assert [word for word in words.split() if word in json.dumps(document)] == []

@@ -88,8 +88,13 @@ def read_services(tree: Tree) -> dict[str, Any]:
     return {
         "manager": "systemd",
         "units": read_or_hole(lambda: _units(tree.run(argv, 4.0))),
-        "failed": read_or_hole(lambda: [line.split()[0] for line in tree.run(failed, 4.0).split("\n") if line.strip()]),
+        "failed": read_or_hole(lambda: _failed_units(tree.run(failed, 4.0))),
     }
+
+
+def _failed_units(text: str) -> list[str]:
+    """Units of a list; the mark that some versions put before a failed one is none of its name."""
+    return [line.lstrip("\u25cf\u00d7* ").split()[0] for line in text.split("\n") if line.strip("\u25cf\u00d7* \t")]
 
 
 def _units(text: str) -> dict[str, Any]:
