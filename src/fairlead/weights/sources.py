@@ -11,6 +11,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
+import re
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -127,10 +128,7 @@ def _store(text: str, parts: urllib.parse.SplitResult) -> Source:
     def trouble(error: Exception) -> FairleadError:
         words = str(error)
         denied = isinstance(error, bad.PermissionDeniedError | bad.UnauthenticatedError)
-        denied = denied or any(
-            w in words for w in ("403", "401", "InvalidAccessKeyId", "credential", "Credential", "IMDS")
-        )
-        if denied:
+        if denied or is_denied(words):
             hint = "set the store's credentials (fairlead explain weights/denied), then: fairlead weights ls " + plain
             return FairleadError("weights/denied", f"{plain} refuses: {_short(error)}", hint=hint)
         text_ = f"{plain} cannot be listed: {_short(error)}"
@@ -172,6 +170,24 @@ def _store(text: str, parts: urllib.parse.SplitResult) -> Source:
             raise trouble(error) from None
 
     return Source(name=plain, listed=listed, urls=signed, has_md5_tags=not isinstance(store, AzureStore | GCSStore))
+
+
+_DENIED = re.compile(
+    r"\bstatus(?: code)?: (?:401|403)\b|InvalidAccessKeyId|SignatureDoesNotMatch|AccessDenied|credential|IMDS",
+    re.IGNORECASE,
+)
+_NOT_SAID = re.compile(r"https?://\S+|RequestId\S*")
+
+
+def is_denied(words: str) -> bool:
+    """Whether a store's refusal is about who asks. Addresses and numbers of requests may hold any digits.
+
+    >>> is_denied("GET http://h:40312/c - Server returned non-2xx status code: 404 Not Found: RequestId:bc-4031")
+    False
+    >>> is_denied("GET http://h/c - Server returned non-2xx status code: 403 Forbidden")
+    True
+    """
+    return _DENIED.search(_NOT_SAID.sub("", words.partition("Debug source:")[0])) is not None
 
 
 def _short(error: Exception) -> str:
