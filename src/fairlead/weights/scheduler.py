@@ -49,13 +49,20 @@ class Take:
 
 
 @dataclass(frozen=True, slots=True)
+class Return:
+    """Give back what you were leased and have not begun to fetch."""
+
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
 class Survey:
     """Say what you have."""
 
     node: int
 
 
-Order: TypeAlias = Lease | Take | Survey
+Order: TypeAlias = Lease | Return | Take | Survey
 
 
 @dataclass(slots=True)
@@ -120,6 +127,8 @@ class Scheduler:
         self._surveyed: dict[int, bytearray] | None = None
         self._looks: dict[int, Look] = {}
         self._before: dict[int, Look] = {}
+        self._best: dict[int, float] = {}
+        """Node -> the most chunks that it took in a second."""
         self._demoted_by: dict[int, int] = {}
         self.bad: Counter[tuple[int, int]] = Counter()
         """(giver, taker) -> chunks that did not verify."""
@@ -151,6 +160,14 @@ class Scheduler:
                 self.to_fetch.appendleft(chunk)
         if not final and len(self._fetching()) > 1:
             peer.fetches = False
+        return self._leases()
+
+    def returned(self, node: int, chunks: Iterable[int]) -> list[Order]:
+        """A node has not begun with these, and will not: others fetch them."""
+        peer = self.peers[node]
+        for chunk in sorted(peer.leased.intersection(chunks), reverse=True):
+            peer.leased.discard(chunk)
+            self.to_fetch.appendleft(chunk)
         return self._leases()
 
     def ended(self, node: int) -> list[Order]:
@@ -223,17 +240,19 @@ class Scheduler:
         found = self._slow()
         for node, peer in enumerate(self.peers):
             peer.looks = peer.looks + 1 if node in found else 0
-        for node in sorted(found):
+        # a slow node is slow to take and slow to give, so the one behind it is found too: the first of them is meant
+        givers = {n: next((s for s, kind in self.peers[n].sources if kind == ALL), n) for n in found}
+        for node in sorted(found, key=lambda n: (givers[n] in found, n)):
             if self.peers[node].looks < SLOW_LOOKS:
                 continue
-            giver = next((source for source, kind in self.peers[node].sources if kind == ALL), node)
+            giver = givers[node]
             if giver in self._demoted_by and self.peers[self._demoted_by[giver]].slow:
                 # two in a row take slowly from the same one: it is the one that gives slowly
                 self.peers[self._demoted_by[giver]].slow = False
                 node, giver = giver, node  # noqa: PLW2901
             self.peers[node].slow, self.peers[node].looks = True, 0
             self._demoted_by[giver] = node
-            return [*self._arranged(), *self._leases()]
+            return [Return(node), *self._arranged(), *self._leases()]
         return []
 
     # ---- what follows ------------------------------------------------------------------------------------------------
@@ -298,10 +317,13 @@ class Scheduler:
                     continue
                 rate = now.sent.get(node, 0) - before.sent.get(node, 0)
                 rates[node] = rate
+                self._best[node] = max(rate, self._best.get(node, 0.0))
                 waits[node] = now.backlog.get(node, 0) / max(rate, 0.25)
         if len(rates) < 3:
             return set()
-        usual_rate, usual_wait = statistics.median(rates.values()), statistics.median(waits.values())
+        # who has nothing to take now, as a slow one holds it back, has shown earlier what is usual
+        usual_rate = statistics.median(self._best[node] for node in rates)
+        usual_wait = statistics.median(waits.values())
         return {
             node
             for node, wait in waits.items()

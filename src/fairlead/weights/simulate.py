@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from fairlead.weights.onnode.edges import NOWHERE, Edge, may_fetch
-from fairlead.weights.scheduler import Lease, Look, Order, Scheduler, Survey, Take
+from fairlead.weights.scheduler import Lease, Look, Order, Return, Scheduler, Survey, Take
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,6 +157,9 @@ class Simulation:
             case Lease():
                 node.to_fetch.extend(order.chunks)
                 self.fetch(order.node)
+            case Return():
+                left, node.to_fetch = node.to_fetch, []
+                self.tell(lambda: self.scheduler.returned(order.node, left))
             case Survey():
                 flags = bytearray(node.has)
                 self.tell(lambda: self.scheduler.surveyed(order.node, flags))

@@ -28,7 +28,7 @@ from fairlead.weights.comparing import Comparison
 from fairlead.weights.forecast import Forecast
 from fairlead.weights.onnode.layout import MAX_CHUNKS, REQUEST_BYTES, bytes_of, to_flags
 from fairlead.weights.plan import Plan
-from fairlead.weights.scheduler import Lease, Look, Order, Scheduler, Survey, Take
+from fairlead.weights.scheduler import Lease, Look, Order, Return, Scheduler, Survey, Take
 from fairlead.weights.sources import Source
 
 log = logging.getLogger("fairlead.weights")
@@ -57,8 +57,8 @@ Number = Annotated[int, Meta(ge=0, le=(1 << 20))]
 class Told(msgspec.Struct, kw_only=True):
     """What a node says; see onnode/node.py."""
 
-    do: Literal["here", "hello", "fetched", "refused", "survey", "look", "lost", "bad", "ready", "whole", "compared",
-                "dropped", "done", "failed"]  # fmt: skip
+    do: Literal["here", "hello", "fetched", "refused", "returned", "survey", "look", "lost", "bad", "ready", "whole",
+                "compared", "dropped", "done", "failed"]  # fmt: skip
     blake3: bool = False
     has: Bits | Count = ""
     skips: Bits = ""
@@ -373,7 +373,9 @@ class Spread:
                 self._order(self.scheduler.look(self.looks))
                 self.looks = {}
                 for i, peer in enumerate(self.scheduler.peers):
-                    self.members[i].slow |= peer.slow
+                    if peer.slow and not self.members[i].slow:
+                        tell(log, "node is slow", level=logging.WARNING, node=self.members[i].name)
+                    self.members[i].slow = peer.slow
                 self._silent(now)
                 self._stalled(now)
                 self._show()
@@ -394,6 +396,8 @@ class Spread:
             self.comparison.compared(i, told.file, told.found)
         elif told.do == "refused":
             self._refused(node, told)
+        elif told.do == "returned":
+            self._order(self.scheduler.returned(i, told.chunks))
         elif told.do == "survey":
             self._order(self.scheduler.surveyed(i, to_flags(str(told.has), len(self.plan.chunks))))
         elif told.do == "look":
@@ -535,6 +539,8 @@ class Spread:
                             {"node": n.number, "address": n.address, "port": n.port, "kind": kind} for n, kind in others
                         ],
                     }
+                case Return():
+                    what = {"do": "return"}
                 case Survey():
                     what = {"do": "survey"}
             self.group.send(json.dumps(what, separators=(",", ":")), to=node.name)

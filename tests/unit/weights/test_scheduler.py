@@ -66,6 +66,25 @@ def test_one_slow_node_is_late_alone():
     assert done.from_origin == made.chunks
 
 
+def test_one_slow_node_where_the_origin_has_given_everything_long_before():
+    """The others soon have nothing to take but what the slow one passes on: that is not what is usual."""
+    _, done = spread(nodes=16, chunks=1024, origin=100 * LINK, slow={15: 0.1})
+    without = simulate(World(nodes=15, chunks=1024, link=LINK, origin=100 * LINK)).took_s
+    assert max(took for node, took in done.done_s.items() if node != 15) <= 1.15 * without
+
+
+def test_what_a_slow_node_has_not_begun_to_fetch_goes_to_others():
+    plan = scheduler(4, 64, window=8)
+    given = leases(plan.start())
+    plan.peers[2].slow = True
+    orders = plan.returned(2, given[2][3:])
+    assert not any(o.node == 2 for o in orders)
+    assert plan.peers[2].leased == set(given[2][:3])
+    assert set(given[2][3:]) <= set(plan.to_fetch) | {c for p in plan.peers for c in p.leased}
+    plan.returned(2, given[1])
+    assert plan.peers[1].leased >= set(given[1]), "what is another's stays there"
+
+
 def test_nodes_that_die_cost_what_only_they_had():
     made, done = spread(nodes=16, chunks=1024, dies={5: 20.0, 9: 40.0})
     assert done.took_s <= 1.1 * made.bound_s

@@ -1,4 +1,4 @@
-"""What stores answer when they refuse, as Azurite 3.35 said it to obstore 0.12, with numbers of requests that mislead."""
+"""What stores answer when they refuse, as Azurite 3.35 said it to obstore 0.12; numbers of requests mislead."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pytest
 from fairlead.weights.sources import is_denied
 
 ANSWER = """Generic MicrosoftAzure error: Error performing list request: Error performing GET \
-http://127.0.0.1:{port}/devstoreaccount1/models?restype=container&comp=list&prefix=t%2F in 4.310041ms - Server returned \
-non-2xx status code: {status}: <?xml version="1.0" encoding="UTF-8" standalone="yes"?>
+http://127.0.0.1:{port}/devstoreaccount1/models?restype=container&comp=list&prefix=t%2F in 4.310041ms - Server \
+returned non-2xx status code: {status}: <?xml version="1.0" encoding="UTF-8" standalone="yes"?>
 <Error>
   <Code>{code}</Code>
   <Message>{text}
@@ -18,7 +18,9 @@ Time:2026-11-23T00:08:02.354Z</Message>
 
 Debug source:
 Generic {{ status: {debug} }}"""
-REFUSED = "Server failed to authenticate the request. Make sure the value of the Authorization header is formed correctly."
+REFUSED = (
+    "Server failed to authenticate the request. Make sure the value of the Authorization header is formed correctly."
+)
 
 
 @pytest.mark.parametrize(

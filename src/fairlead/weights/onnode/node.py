@@ -1,7 +1,8 @@
 """A node of a spread: carries out what the control side orders, and tells how far it is. Python 3.9.
 
-    orders   setup, lease, take, survey, compare, publish, drop, end    lines of JSON; the files come behind setup
-    tells    here, hello, fetched, refused, survey, look, lost, bad, ready, whole, compared, dropped, done, failed
+    orders   setup, lease, return, take, survey, compare, publish, drop, end    lines of JSON; files behind setup
+    tells    here, hello, fetched, refused, returned, survey, look, lost, bad, ready, whole, compared, dropped, done,
+             failed
 
 Threads do one thing each: some ask the origin, one or more read from each node this one takes from, one or more send to
 each that takes from this one, one has the disk written for good. They meet in `Node`, under one lock, for a few
@@ -322,7 +323,11 @@ class Node:
     def listen(self, link: Link, peer: int, sub: str) -> None:
         """What a node that takes says: what it got otherwise, and what did not come whole."""
         try:
-            while not self.over:
+            while not self.over and self.subs.get(peer) == sub:
+                if not link.has_news(
+                    1.0
+                ):  # it has nothing to say while chunks come; whether it lives, sending finds out
+                    continue
                 kind, _, _, _, length, digest = link.receive()
                 data = link.notice(length, digest)
                 numbers = [int.from_bytes(data[i : i + 4], "big") for i in range(0, len(data), 4)]
@@ -432,6 +437,11 @@ class Node:
                 self.lock.notify_all()
         elif do == "take":
             self.take(order)
+        elif do == "return":
+            with self.lock:
+                left = [first + i for first, count in self.runs for i in range(count)]
+                self.runs = []
+            self.tell("returned", chunks=left)
         elif do == "survey":
             with self.lock:
                 self.tell("survey", has=to_bits(self.shared))

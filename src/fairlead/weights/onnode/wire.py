@@ -13,6 +13,7 @@ import hashlib
 import hmac
 import json
 import os
+import select
 import socket
 import struct
 
@@ -28,6 +29,7 @@ CHUNK, HAVE, LACK, STILL = b"C", b"H", b"L", b"S"
 """Here is a chunk; I have got these otherwise; what came was not whole; nothing to say."""
 MAX_HELLO_BYTES = 1 << 20
 MAX_NOTICE_BYTES = 1 << 16
+SENT_BYTES = 256 << 10
 GREET_S = 10.0
 QUIET_S = 20.0
 """A connection on which nothing at all comes for so long is given up; STILL goes every QUIET_S / 4."""
@@ -53,9 +55,15 @@ class Link:
         plain = MESSAGE.pack(kind, chunk, hops, first, len(data), self.sent, digest, b"")
         mac = hashlib.blake2s(plain, key=self.key_out, digest_size=16).digest()
         self.sent += 1
-        self.sock.sendall(plain[:-16] + mac)
+        send_all(self.sock, plain[:-16] + mac)
         if len(data):
-            self.sock.sendall(data)
+            send_all(self.sock, data)
+
+    def has_news(self, wait_s: float) -> bool:
+        """Whether the other end has said something; waits so long."""
+        poll = select.poll()
+        poll.register(self.sock, select.POLLIN)
+        return bool(poll.poll(wait_s * 1000))
 
     def receive(self) -> tuple[bytes, int, int, int, int, bytes]:
         """(kind, chunk, hops, who fetched it, bytes behind it, their digest). Raises Broken or OSError."""
@@ -88,6 +96,13 @@ class Link:
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
         self.sock.close()
+
+
+def send_all(sock: socket.socket, data: Any) -> None:
+    """All of it. The time limit is for each piece, not for all: a slow link is not a broken one. Raises OSError."""
+    view = memoryview(data)
+    while view:
+        view = view[sock.send(view[:SENT_BYTES]) :]
 
 
 def read_exactly(sock: socket.socket, into: memoryview) -> None:
