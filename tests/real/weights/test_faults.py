@@ -13,7 +13,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,6 +36,8 @@ MIB = 1 << 20
 SIZE = 64 * MIB + 99
 ODD = "n5"
 """The host whose Python may be told to change bytes."""
+PLACE = "/tmp/odd"
+"""Where that Python lies, on that host."""
 FLIPPING = """
 import os, socket
 _send, _count = socket.socket.send, [0]
@@ -51,22 +52,27 @@ socket.socket.send = send
 """
 
 
+def put(lab: World, host: str, path: str, text: str) -> None:
+    """A file on a host, in its own file space."""
+    lab.sh(host, f"mkdir -p {Path(path).parent}; cat > {path} <<'END'\n{text}END")
+
+
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory) -> Iterator[World]:
+def lab() -> Iterator[World]:
     """Six hosts on two planes of 100 Mbit/s; the Python of one can be told to change bytes that it sends."""
-    place = tmp_path_factory.mktemp("python")
-    (place / "sitecustomize.py").write_text(FLIPPING.format(flag=place / "flip"))
-    odd = place / "python3"
-    odd.write_text(f'#!/bin/sh\nPYTHONPATH={place} exec {sys.executable} "$@"\n')
-    odd.chmod(0o755)
     with world(hosts=6, gpus=1, planes=2, rate_mbps=100) as made:
         text = made.file.read_text().replace("gpus = 1\n", f'gpus = 1\npython = "{sys.executable}"\n')
         made.file.write_text(text + "[weights]\nsilent_s = 10\ngive_up_s = 20\n")
         text = made.file.read_text().replace('nodes = "n[0-5]"', 'nodes = "n[0-4]"')
-        pool = f'[[pool]]\nname = "odd"\nsize = "lab"\nnodes = "{ODD}"\ngpus = 1\npython = "{odd}"\n[fabric]\n'
+        pool = (
+            f'[[pool]]\nname = "odd"\nsize = "lab"\nnodes = "{ODD}"\ngpus = 1\npython = "{PLACE}/python3"\n[fabric]\n'
+        )
         made.odd_file = made.file.with_name("odd.toml")
         made.odd_file.write_text(text.replace("[fabric]\n", pool))
-        made.flag = place / "flip"
+        wrapper = f'#!/bin/sh\nPYTHONPATH={PLACE} exec {sys.executable} "$@"\n'
+        put(made, ODD, f"{PLACE}/sitecustomize.py", FLIPPING.format(flag=f"{PLACE}/flip"))
+        put(made, ODD, f"{PLACE}/python3", wrapper)
+        made.sh(ODD, f"chmod 755 {PLACE}/python3")
         yield made
 
 
@@ -89,7 +95,7 @@ def origin(lab, model) -> Iterator[Origin]:
 @pytest.fixture(autouse=True)
 def _heal(lab) -> Iterator[None]:
     yield
-    lab.flag.unlink(missing_ok=True)
+    lab.sh(ODD, f"rm -f {PLACE}/flip")
     lab.heal()
     for host in lab.nodes:
         lab.sh(host, "rm -rf /tmp/w-*")
@@ -161,7 +167,7 @@ def test_a_full_disk_is_known_before_the_first_byte(lab, origin, model):
 
 
 def test_a_host_that_changes_bytes_is_believed_by_nobody_and_named(lab, origin, model):
-    lab.flag.touch()
+    lab.sh(ODD, f"touch {PLACE}/flip")
     status, result = Run(lab, origin, "/tmp/w-odd", file=lab.odd_file).end()
     assert (status, result["complete"]) == (3, "n[0-4]")
     assert failed(result) == [("weights/bad-node", ODD)], result["findings"]
@@ -237,22 +243,17 @@ def drop(request) -> bool:
     return True
 
 
-@pytest.fixture
-def seen_by_hosts() -> Iterator[Path]:
-    """A folder that hosts see too: each has a /tmp of its own."""
-    with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="fairlead-") as made:
-        yield Path(made)
-
-
-def test_a_batch_script_of_the_real_slurm(lab, origin, model, seen_by_hosts):
+def test_a_batch_script_of_the_real_slurm(lab, origin, model, tmp_path):
     """`weights script`, `sbatch`, and the job behind it finds every file on every node."""
-    site = seen_by_hosts / "site.toml"
+    site = tmp_path / "site.toml"
     state = running(lab.name)
     site.write_text(
         'schema = 1\n[access]\nvia = "slurm"\n[[pool]]\nname = "p"\nsize = "other"\nnodes = "n[0-5]"\n'
         f'python = "{sys.executable}"\n[fabric]\nlink = "ethernet"\nrdma = "none"\n'
         f'[slurm]\npartition = "{state.slurm.partition}"\noptions = []\n'
     )
+    for host in lab.nodes:
+        put(lab, host, str(site), site.read_text())
     words = ["weights", "script", f"{origin.url}/{NAME}", "/tmp/w-batch", "-f", str(site)]
     run = f"--chdir=/tmp sh -c 'sha256sum < /tmp/w-batch/{NAME}'"
     made = subprocess.run([*FAIRLEAD, *words, f"--run={run}"], capture_output=True, text=True)

@@ -30,7 +30,7 @@ def pair(limit_s: float) -> tuple[Link, Link]:
 
 
 def test_a_chunk_that_takes_longer_than_the_limit_arrives_while_some_of_it_comes():
-    giver, taker = pair(0.5)
+    giver, taker = pair(4.0)
     giver.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 << 10)
     taker.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 10)
     data = random.Random(1).randbytes(4 << 20)
@@ -40,11 +40,11 @@ def test_a_chunk_that_takes_longer_than_the_limit_arrives_while_some_of_it_comes
     kind, *_, length, _ = taker.receive()
     got = bytearray(length)
     for at in range(0, length, length // 16):
-        time.sleep(0.07)
+        time.sleep(0.35)
         read_exactly(taker.sock, memoryview(got)[at : at + length // 16])
     thread.join()
     assert (kind, bytes(got)) == (CHUNK, data)
-    assert time.monotonic() - began > 1.0, "twice the limit"
+    assert time.monotonic() - began > 4.0, "longer than the limit"
     giver.close()
     taker.close()
 
