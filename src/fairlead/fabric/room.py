@@ -3,6 +3,9 @@
 from fairlead.base.rooms import Doctor, Room, Verb
 
 ROOM = Room(
-    verbs=(Verb("fabric", "", "The multi-plane fabric, simulated packet by packet.", 220),),
-    doctor=(Doctor("numba", "the fabric simulator", extra="fabric", modules=("numba", "numpy")),),
+    verbs=(
+        Verb("fabric", "", "The multi-plane fabric: simulated packet by packet, and measured.", 220),
+        Verb("fabric perf", "fairlead.cli.fabric_perf:perf", ""),
+    ),
+    doctor=(Doctor("numba", "the fabric simulator and transport", extra="fabric", modules=("numba", "numpy")),),
 )

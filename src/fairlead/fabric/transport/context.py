@@ -26,6 +26,7 @@ from typing import Any, Self
 import msgspec
 
 from fairlead.errors import FabricError, LocalProtocolError, RemoteProtocolError
+from fairlead.fabric.mrc import layout as at
 from fairlead.fabric.mrc.device import Device
 from fairlead.fabric.mrc.memory import MemoryRegion
 from fairlead.fabric.mrc.profile import Profile
@@ -117,6 +118,14 @@ class QueuePair:
         """Be ready for one more Write with an immediate."""
         with self._driver.lock:
             self._line.qp.post_recv(wr_id=wr_id)
+
+    def counters(self) -> dict[str, int]:
+        """Packets of this queue pair: new, sent again, timed out, inferred lost; SACKs and NACKs heard."""
+        names = {"new": at.TX_NUM_NEW, "resent": at.TX_NUM_RTX, "timeouts": at.TX_NUM_TIMEOUTS}
+        names |= {"inferred_lost": at.TX_NUM_LOST, "sacks": at.TX_NUM_SACKS, "nacks": at.TX_NUM_NACKS}
+        with self._driver.lock:
+            qp = self._line.qp
+            return {name: qp.m[qp.tx + place] for name, place in names.items()}
 
     def packets_sent(self) -> dict[str, int]:
         """Packets by the address they were sent to, which on a steered fabric is the path."""

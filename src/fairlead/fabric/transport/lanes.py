@@ -148,6 +148,7 @@ def profile(lanes: Sequence[Lane], *, mtu: int, rtt_ns: int, rate_mbps: int = 0,
     said = rate_mbps or sum(lane.rate_mbps for lane in lanes if all(other.rate_mbps for other in lanes))
     count = evs_per_plane(lanes)
     own: dict[str, object] = {"planes": len(lanes), "evs_per_plane": count, "evs_active": count, "mtu": mtu}
+    own["ev_min_active"] = 1  # one way of one plane is enough to go on by
     own["target_delay_ns"] = DELAY_ROUND_TRIPS * rtt_ns
     own["rate_mbps"] = min(said, DRIVER_MBPS) if said else DRIVER_MBPS
     return Profile.software(rtt_ns, **(own | changes))

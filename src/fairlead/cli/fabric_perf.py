@@ -1,0 +1,254 @@
+"""`fairlead fabric perf`: what MRC over sockets carries between two nodes, watched while it runs."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+from cyclopts import Parameter
+from msgspec import Meta
+
+from fairlead.base.program import Program
+from fairlead.base.table import table
+from fairlead.base.units import rate, size
+from fairlead.cli.common import Common, SpecFile
+from fairlead.cli.output import Answer, session
+from fairlead.errors import FabricError, MissingTool, UsageError
+from fairlead.records.border import shown
+from fairlead.records.verdict import Verdict
+
+if TYPE_CHECKING:
+    from fairlead.cluster.live import Live
+    from fairlead.records.addressbook import AddressBook, Place
+
+SLACK_S = 120.0
+LOOK_S = 1.0
+QUIET_S = 75.0
+"""Longer than anything an end waits for without a word."""
+PARTS = ("fairlead.cluster.channel", "fairlead.fabric.transport.onnode.perf")
+_MAX_BYTES = 1 << 28
+Number = Annotated[float, Meta(ge=0, le=1e18)]
+_Count = Annotated[int, Meta(ge=0, le=1 << 62)]
+_Word = Annotated[str, Meta(max_length=2000)]
+
+
+class Said(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of an end; which fields count depends on `say`."""
+
+    say: Literal["port", "met", "interval", "sum", "done", "seen", "failed", "missing"]
+    port: Annotated[int, Meta(ge=0, le=0xFFFF)] = 0
+    planes: _Count = 0
+    mtu: _Count = 0
+    at_s: Number = 0
+    seconds: Number = 0
+    num_bytes: _Count = 0
+    messages: _Count = 0
+    p50_us: Number = 0
+    p99_us: Number = 0
+    p999_us: Number = 0
+    max_us: Number = 0
+    resent: _Count = 0
+    ways: Annotated[dict[_Word, _Count], Meta(max_length=64)] = {}
+    counters: Annotated[dict[_Word, _Count], Meta(max_length=64)] = {}
+    complete: bool = False
+    intact: bool = False
+    why: _Word = ""
+    error: _Word = ""
+
+    @property
+    def bits_per_s(self) -> float:
+        """Goodput: payload of messages that were complete."""
+        return 8 * self.num_bytes / self.seconds if self.seconds else 0.0
+
+
+def perf(
+    source: str,
+    target: str,
+    /,
+    *,
+    duration: float = 10.0,
+    interval: float = 1.0,
+    message: int = 1 << 20,
+    depth: int = 8,
+    both: Annotated[bool, Parameter(negative=())] = False,
+    sealed: Annotated[bool, Parameter(negative=())] = False,
+    spec: SpecFile = None,
+    common: Common = Common(),
+) -> Answer:
+    """Write messages from one node into the memory of another over all planes, and show what arrives as it does.
+
+    Each interval is a line: goodput, latency from post to completion, packets sent again. At the end what the target
+    holds is compared. The nodes' Python must have fairlead[fabric] installed (`python` of the pool).
+
+    Parameters
+    ----------
+    source
+        The node that writes.
+    target
+        The node that is written to.
+    duration
+        Seconds.
+    interval
+        Seconds between lines.
+    message
+        Bytes of a message; 8, with --depth 1, for latency.
+    depth
+        Messages under way at once.
+    both
+        Both nodes write.
+    sealed
+        Authenticate every packet.
+    spec
+        The cluster file; else FAIRLEAD_SPEC, ./cluster.toml, or the lab.
+    """
+    from fairlead.cli.probe import from_nodes
+    from fairlead.cluster import connect
+    from fairlead.probe.addresses import book_of
+
+    _check(source, target, duration, interval, message, depth)
+    facts, silent, cluster_file, folder = from_nodes(f"{source},{target}", "", None, spec, common, imds=False)
+    if silent:
+        raise FabricError("fabric/no-place", silent[0].message, hint=f"fairlead probe -w {source},{target}")
+    wish = {
+        "duration_s": duration,
+        "interval_s": interval,
+        "size": message,
+        "depth": depth,
+        "both": both,
+        "sealed": sealed,
+        "token": secrets.token_hex(32),
+    }
+    ends = _Ends(source, target, book_of(facts), wish)
+    program = Program.of("fairlead-perf", *PARTS, call="main()", needs_packages=True)
+    limit_s = duration + SLACK_S
+    with connect(cluster_file) as cluster, cluster.start(program, f"{source},{target}", limit_s=limit_s) as group:
+        ends.run(group)
+    assert folder is not None
+    folder.write("intervals.jsonl", "".join(json.dumps(line) + "\n" for line in ends.lines))
+    return ends.answer()
+
+
+def _check(source: str, target: str, duration: float, interval: float, message: int, depth: int) -> None:  # noqa: PLR0917
+    for ok, what in (
+        (source != target, "source and target must be two nodes"),
+        (0 < duration <= 86_400, "--duration must be above 0 and at most a day"),
+        (0.05 <= interval <= 3600, "--interval must be 0.05 to 3600"),
+        (message >= 1 and message * depth <= _MAX_BYTES, f"--message times --depth must be 1 to {_MAX_BYTES} bytes"),
+        (1 <= depth <= 64, "--depth must be 1 to 64"),
+    ):
+        if not ok:
+            raise UsageError("cli/usage", what, hint="fairlead fabric perf --help")
+
+
+class _Ends:
+    """The two ends, as they speak."""
+
+    def __init__(self, source: str, target: str, book: AddressBook, wish: Mapping[str, Any]) -> None:
+        self.source, self.target, self.book, self.wish = source, target, book, wish
+        self.lines: list[dict[str, Any]] = []
+        self.sums: dict[str, Said] = {}
+        self.seen: dict[str, Said] = {}
+        self.met: Said | None = None
+        self.done: dict[str, bool] = {}
+
+    def place(self, node: str) -> Place:
+        """Where a node is. FabricError for one that could not be read."""
+        found = self.book.place(node)
+        if found is None or not (found.address or found.ports):
+            why = self.book.unread.get(node, "it has no address")
+            raise FabricError("fabric/no-place", f"{node}: {why}", hint=f"fairlead probe -w {node}")
+        return found
+
+    def run(self, group: Live) -> None:
+        """Tell the ends what to do, pass on what they say to each other, show the rest."""
+        there = self.place(self.target)
+        address = there.management or there.address
+        for node, role in ((self.target, "serve"), (self.source, "drive")):
+            own = msgspec.to_builtins(self.place(node))
+            group.send(json.dumps({**self.wish, "role": role, "address": address, "place": own}), to=node)
+        heard = time.monotonic()
+        while len(self.seen) < 2:
+            line = group.read(LOOK_S)
+            if line is None and not group.ended and time.monotonic() - heard < QUIET_S:
+                continue
+            heard = time.monotonic()
+            if line is None:
+                raise FabricError("fabric/end-silent", _ended(group), hint="look at the nodes: fairlead probe")
+            if line.stream == "stdout":
+                self._hear(group, line.node, line.text)
+        for node in (self.source, self.target):
+            group.send("part", to=node)
+
+    def _hear(self, group: Live, node: str, text: str) -> None:
+        try:
+            said = msgspec.json.decode(text, type=Said)
+        except (msgspec.DecodeError, RecursionError):
+            return
+        match said.say:
+            case "port":
+                group.send(json.dumps({"port": said.port}), to=self.source)
+            case "met":
+                self.met = said
+            case "interval":
+                self._show(node, said)
+            case "sum":
+                self.sums[node] = said
+            case "done":
+                self.done[node] = said.complete
+                if len(self.done) == 2:
+                    for end in (self.source, self.target):
+                        group.send("compare", to=end)
+            case "seen":
+                self.seen[node] = said
+            case "missing":
+                raise MissingTool(
+                    "fabric/no-transport",
+                    f"the Python of {node} has no transport: {shown(said.why)}",
+                    hint="install fairlead[fabric] there, or name another Python: `python` of the pool",
+                )
+            case _:
+                raise FabricError(
+                    "fabric/perf-failed", f"{node}: {shown(said.error or said.why)}", hint="see the message"
+                )
+
+    def _show(self, node: str, said: Said) -> None:
+        self.lines.append({"node": node, **msgspec.to_builtins(said)})
+        latency = f"p50 {said.p50_us:,.0f} us, p99 {said.p99_us:,.0f} us"
+        session().note(f"{said.at_s:8.2f} s  {node}  {rate(said.bits_per_s)}  {latency}  {said.resent} sent again")
+
+    def answer(self) -> Answer:
+        """What it was."""
+        rows = []
+        for node, s in self.sums.items():
+            times = [f"{us:,.0f}" for us in (s.p50_us, s.p99_us, s.p999_us, s.max_us)]
+            rows.append([node, rate(s.bits_per_s), f"{s.messages:,}", *times, f"{s.counters.get('resent', 0):,}"])
+        heads = ["FROM", "GOODPUT", "MESSAGES", "P50 us", "P99 us", "P99.9 us", "MAX us", "SENT AGAIN"]
+        intact = all(said.intact for said in self.seen.values())
+        assert self.met is not None
+        planes = f"{self.met.planes} planes, packets of {size(self.met.mtu)}, messages of {size(self.wish['size'])}"
+        return Answer(
+            schema="fairlead.fabric-perf/1",
+            verdict=Verdict.PASS if intact and all(self.done.values()) else Verdict.FAIL,
+            text=f"{table(heads, rows)}\n\n{planes}\n{'all bytes as sent' if intact else 'BYTES DIFFER'}",
+            body={
+                "source": self.source,
+                "target": self.target,
+                "planes": self.met.planes,
+                "mtu": self.met.mtu,
+                "sums": {node: {**msgspec.to_builtins(s), "bits_per_s": s.bits_per_s} for node, s in self.sums.items()},
+                "intervals": self.lines,
+                "intact": intact,
+            },
+        )
+
+
+def _ended(group: Live) -> str:
+    ends = []
+    for (node, _), result in group.ended.items():
+        words = result.stderr.text.strip().splitlines()[-1:] or [result.error or str(result.state)]
+        ends.append(f"{node}: {shown(words[0])}")
+    return "; ".join(ends) or f"no end has said anything for {QUIET_S:.0f} s"

@@ -1,0 +1,94 @@
+"""Two hosts of a live lab, four planes of micro-segments: a transfer goes on through planes that fail in its middle."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from ipaddress import IPv6Address
+from pathlib import Path
+
+import pytest
+
+from fairlead.lab.faults.apply import heal, inject
+from fairlead.lab.up import down
+from fairlead.spec import usid
+from fairlead.spec.loader import load
+from support.injector import FAIRLEAD
+from support.labs import fresh_name
+
+pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.requires("root", "netns", "srv6", "tbf", "nft")]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory) -> Iterator[Path]:
+    """The cluster file of a lab that is up."""
+    name = fresh_name()
+    file = tmp_path_factory.mktemp("lab") / "cluster.toml"
+    file.write_text(
+        f'schema = 1\n[cluster]\nname = "{name}"\n[access]\nvia = "lab"\n'
+        f'[[pool]]\nname = "lab"\nsize = "lab"\nnodes = "n[0-3]"\npython = "{sys.executable}"\n'
+        '[fabric]\nlink = "ethernet"\nrdma = "mrc"\nplanes = 4\nt0 = 2\nt1 = 2\n'
+    )
+    up = subprocess.run([*FAIRLEAD, "lab", "up", "-f", str(file)], capture_output=True, text=True, timeout=120)
+    assert up.returncode == 0, up.stderr
+    yield file
+    down(name)
+
+
+@pytest.fixture
+def healed(cluster) -> Iterator[str]:
+    name = load(cluster).cluster.name
+    yield name
+    heal(name, "all")
+
+
+def shares(intervals: list[dict]) -> dict[int, float]:
+    """The part of all packets that each plane was given."""
+    num: Counter[int] = Counter()
+    for interval in intervals:
+        for way, count in interval["ways"].items():
+            num[usid.parse(IPv6Address(way)).end.plane] += count
+    return {plane: num[plane] / num.total() for plane in range(4)}
+
+
+def test_one_plane_falls_silent_and_another_loses_its_link_while_a_transfer_goes_on(cluster, healed, tmp_path) -> None:
+    words = ["fabric", "perf", "n0", "n3", "-f", str(cluster), "--runs", str(tmp_path), "--json"]
+    words += ["--duration", "20", "--interval", "0.5", "--message", "65536"]
+    with subprocess.Popen([*FAIRLEAD, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        seen: list[str] = []
+        begin = faulty_at_s = 0.0
+        for line in run.stderr:  # faults come when the transfer runs, however long it and they take to begin
+            seen.append(line)
+            num = sum("sent again" in said for said in seen)
+            if num == 1 and not begin:
+                begin = time.monotonic() - 0.5
+            if num == 4 and not faulty_at_s:
+                inject(healed, "silent-drop", "p1/n0", {})
+                inject(healed, "link-down", "p2/n3", {})
+                faulty_at_s = time.monotonic() - begin
+        answer = json.loads(run.stdout.read())
+    assert run.returncode == 0, seen
+    assert answer["verdict"] == "pass"
+    assert answer["intact"]
+    assert answer["planes"] == 4
+    intervals = answer["intervals"]
+    late = [interval for interval in intervals[:-1] if interval["at_s"] > faulty_at_s + 2]
+    before, after = shares(intervals[:3]), shares(late)
+    assert min(before[plane] for plane in range(4)) > 0.1
+    assert before[1] + before[2] > 0.4
+    assert after[1] + after[2] < 0.2  # probes of what is bad, and what a busy machine doubts
+    assert all(interval["num_bytes"] for interval in late)
+
+
+def test_a_node_without_the_transport_is_told_what_to_install(cluster, tmp_path) -> None:
+    other = tmp_path / "cluster.toml"
+    other.write_text(cluster.read_text().replace(sys.executable, "/usr/bin/python3"))
+    words = ["fabric", "perf", "n0", "n3", "-f", str(other), "--runs", str(tmp_path), "--json", "--duration", "1"]
+    begin = time.monotonic()
+    done = subprocess.run([*FAIRLEAD, *words], capture_output=True, text=True, timeout=120)
+    assert json.loads(done.stdout)["error"]["code"] == "fabric/no-transport"
+    assert time.monotonic() - begin < 60
