@@ -126,7 +126,12 @@ def perf(
     program = Program.of("fairlead-perf", *PARTS, call="main()", needs_packages=True)
     limit_s = duration + SLACK_S
     with connect(cluster_file) as cluster, cluster.start(program, f"{source},{target}", limit_s=limit_s) as group:
-        ends.run(group)
+        try:
+            ends.run(group)
+        except MissingTool as exc:  # the node cannot be judged: no fault of this program's
+            body = {"missing": {"code": exc.code, "message": exc.message}}
+            schema = "fairlead.fabric-perf/1"
+            return Answer(schema=schema, verdict=Verdict.UNKNOWN, text=exc.message, body=body, hints=[exc.hint])
     assert folder is not None
     folder.write("intervals.jsonl", "".join(json.dumps(line) + "\n" for line in ends.lines))
     return ends.answer()

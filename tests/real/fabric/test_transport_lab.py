@@ -90,5 +90,6 @@ def test_a_node_without_the_transport_is_told_what_to_install(cluster, tmp_path)
     words = ["fabric", "perf", "n0", "n3", "-f", str(other), "--runs", str(tmp_path), "--json", "--duration", "1"]
     begin = time.monotonic()
     done = subprocess.run([*FAIRLEAD, *words], capture_output=True, text=True, timeout=120)
-    assert json.loads(done.stdout)["error"]["code"] == "fabric/no-transport"
+    assert json.loads(done.stdout)["missing"]["code"] == "fabric/no-transport"
+    assert done.returncode == 4
     assert time.monotonic() - begin < 60

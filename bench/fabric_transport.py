@@ -1,0 +1,157 @@
+"""What MRC over sockets carries between two hosts of a lab, beside TCP and bare UDP on the same links, round by round.
+
+sudo python bench/fabric_transport.py [--rounds 5] [--seconds 4] [--planes 4] [--rate 250]
+
+Each round runs all of them one after the other, so that what else the machine does hits all alike:
+
+    mrc       `fairlead fabric perf`, messages of 64 KiB, packets of 4 KiB, every packet on a way of its own
+    sealed    the same with every packet authenticated
+    udp       a bare Python loop of sendmsg and recvmsg, packets of that size, all paths in turn: Python's ceiling
+    tcp       one TCP stream between the fabric addresses, plain sockets
+    iperf3    the same by iperf3, where it is installed
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from fairlead.cluster.enter import into_host, running
+from fairlead.spec import usid
+
+FAIRLEAD = (sys.executable, "-m", "fairlead")
+PACKET = 4096 + 44
+HERE, THERE = "n0", "n3"
+
+RECEIVER = """
+import socket, sys, time
+kind, address, size = sys.argv[1], sys.argv[2], int(sys.argv[3])
+total, first, last = 0, 0.0, 0.0
+if kind == "udp":
+    sock = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+    sock.setsockopt(socket.IPPROTO_UDP, 102, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)
+    sock.bind(("::", 4999))
+else:
+    server = socket.create_server(("::", 4999), family=socket.AF_INET6)
+print("ready", flush=True)
+if kind == "tcp":
+    sock, _ = server.accept()
+sock.settimeout(1.0)
+buffer = bytearray(1 << 17)
+try:
+    while n := sock.recv_into(buffer):
+        last = time.monotonic()
+        first = first or last
+        total += min(n, size)
+except TimeoutError:
+    pass
+print(8 * total / max(last - first, 1e-9), flush=True)
+"""
+SENDER = """
+import socket, sys, time
+kind, seconds, size, *to = sys.argv[1], float(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:]
+end = time.monotonic() + seconds
+if kind == "udp":
+    sock = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+    sock.setsockopt(socket.IPPROTO_UDP, 101, 1)
+    head, body, i = bytes(44), bytes(size - 44), 0
+    while time.monotonic() < end:
+        sock.sendmsg([head, body], (), 0, (to[i % len(to)], 4999))
+        i += 1
+else:
+    sock, body = socket.create_connection((to[0], 4999)), bytes(1 << 16)
+    while time.monotonic() < end:
+        sock.sendall(body)
+    sock.close()
+"""
+
+
+def on(lab: str, host: str, *words: str) -> list[str]:
+    state = running(lab)
+    return into_host(state, state.host(host), words)
+
+
+def plain(lab: str, kind: str, seconds: float, to: list[str]) -> float:
+    """What a receiver counted, b/s."""
+    size = str(PACKET if kind == "udp" else 1 << 17)
+    words = on(lab, THERE, sys.executable, "-c", RECEIVER, kind, to[0], size)
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as receiver:
+        assert receiver.stdout.readline() == "ready\n"
+        sender = [sys.executable, "-c", SENDER, kind, str(seconds), str(PACKET), *to]
+        subprocess.run(on(lab, HERE, *sender), check=True, timeout=seconds + 60)
+        return float(receiver.stdout.readline())
+
+
+def mrc(file: Path, seconds: float, *more: str) -> float:
+    words = ["fabric", "perf", HERE, THERE, "-f", str(file), "--duration", str(seconds), "--message", "65536", "-q"]
+    done = subprocess.run([*FAIRLEAD, *words, "--json", *more], capture_output=True, text=True, timeout=seconds + 120)
+    answer = json.loads(done.stdout)
+    assert answer["verdict"] == "pass", answer
+    return answer["sums"][HERE]["bits_per_s"]
+
+
+def iperf3(lab: str, seconds: float, to: str) -> float:
+    with subprocess.Popen(on(lab, THERE, "iperf3", "-s", "-1"), stdout=subprocess.DEVNULL) as server:
+        time.sleep(0.5)
+        words = on(lab, HERE, "iperf3", "-J", "-t", str(int(seconds)), "-c", to)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=seconds + 60)
+        server.wait(10)
+    return json.loads(done.stdout)["end"]["sum_received"]["bits_per_second"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in (("rounds", 5), ("seconds", 4), ("planes", 4), ("rate", 250)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    asked = parser.parse_args()
+    name = f"ft{os.getpid()}"
+    with tempfile.TemporaryDirectory() as place:
+        os.chdir(place)
+        file = Path(place) / "cluster.toml"
+        file.write_text(
+            f'schema = 1\n[cluster]\nname = "{name}"\n[access]\nvia = "lab"\n'
+            f'[[pool]]\nname = "lab"\nsize = "lab"\nnodes = "n[0-3]"\npython = "{sys.executable}"\n'
+            f'[fabric]\nlink = "ethernet"\nrdma = "mrc"\nplanes = {asked.planes}\nt0 = 2\nt1 = 2\n'
+            f"[lab]\nrate_mbps = {asked.rate}\n"
+        )
+        subprocess.run([*FAIRLEAD, "lab", "up", "-f", str(file)], check=True, capture_output=True)
+        try:
+            fabric = running(name).host(THERE).fabric
+            ways = [str(usid.path_address(p, 0, t1, 1, 1)) for t1 in range(2) for p in range(asked.planes)]
+            runs = {
+                "mrc": lambda: mrc(file, asked.seconds),
+                "sealed": lambda: mrc(file, asked.seconds, "--sealed"),
+                "udp": lambda: plain(name, "udp", asked.seconds, ways),
+                "tcp": lambda: plain(name, "tcp", asked.seconds, [fabric]),
+            }
+            if shutil.which("iperf3"):
+                runs["iperf3"] = lambda: iperf3(name, asked.seconds, fabric)
+            found: dict[str, list[float]] = {kind: [] for kind in runs}
+            for _ in range(asked.rounds):
+                for kind, run in runs.items():
+                    found[kind].append(run())
+                    print(f"{kind:8} {found[kind][-1] / 1e6:8.0f} Mb/s   load {os.getloadavg()[0]:.1f}", flush=True)
+        finally:
+            subprocess.run([*FAIRLEAD, "lab", "down", "-n", name], check=True, capture_output=True)
+    shaped = asked.planes * asked.rate
+    print(f"\n{time.strftime('%Y-%m-%d')}, {os.cpu_count()} cores, Linux {platform.release()}, {shaped} Mb/s in all\n")
+    print("| | median Mb/s | lowest | highest | of shaped | of bare udp |\n|---|---:|---:|---:|---:|---:|")
+    for kind, rates in found.items():
+        mid = statistics.median(rates) / 1e6
+        share = mid / shaped
+        ratio = statistics.median(a / b for a, b in zip(rates, found["udp"], strict=True))
+        print(f"| {kind} | {mid:.0f} | {min(rates) / 1e6:.0f} | {max(rates) / 1e6:.0f} | {share:.0%} | {ratio:.2f} |")
+
+
+if __name__ == "__main__":
+    main()
