@@ -29,7 +29,7 @@ SLACK_S = 120.0
 LOOK_S = 1.0
 QUIET_S = 75.0
 """Longer than anything an end waits for without a word."""
-PARTS = ("fairlead.cluster.channel", "fairlead.fabric.transport.onnode.perf")
+PARTS = ("fairlead.cluster.channel", "fairlead.cli.fabric_onnode")
 _MAX_BYTES = 1 << 28
 Number = Annotated[float, Meta(ge=0, le=1e18)]
 _Count = Annotated[int, Meta(ge=0, le=1 << 62)]

@@ -1,1 +1,0 @@
-"""Programs of the transport for nodes."""
