@@ -135,12 +135,17 @@ def formats() -> dict[str, Format]:
     return {path.stem: read_format(path.read_text("utf-8"), path.stem) for path in files("formats/*.toml")}
 
 
+def _is_named(path: Path, pattern: str) -> bool:
+    """Whether the name fits what stands behind the pattern's last slash, and the folder what stands before it."""
+    folder, _, name = pattern.rpartition("/")
+    return fnmatch.fnmatchcase(path.name, name) and fnmatch.fnmatchcase(str(path.parent), folder or "*")
+
+
 def format_of(path: Path, head: list[str]) -> Format:
     """The format of a file: by its name, else the one that reads most of its first lines, else plain text."""
     known = formats()
-    shown = "/" + str(path).lstrip("/")
     for found in known.values():
-        if any(fnmatch.fnmatchcase(shown, pattern) for pattern in found.files):
+        if any(_is_named(path, pattern) for pattern in found.files):
             return found
     best, most = known["text"], 0
     for found in known.values():

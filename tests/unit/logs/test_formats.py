@@ -156,3 +156,8 @@ is = { Shelf = "top" }"""
     assert read(form, form.sample[0].line)[0].fields == {"Shelf": "top"}
     with pytest.raises(ValueError, match="form of time"):
         read_format(text.replace('"iso"', '"isso"'), "mine")
+
+
+def test_the_name_of_a_folder_above_decides_nothing() -> None:
+    assert format_of(Path("/x/prolog-fails/var/log/slurmctld/slurmctld.log"), []).name == "slurmctld"
+    assert format_of(Path("/x/dmesg.d/syslog"), []).name == "syslog"
