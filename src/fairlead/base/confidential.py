@@ -1,11 +1,13 @@
 """Secrets in text: what looks like one, by the name it stands under or by its own form, and the text without it.
 
-    >>> hide("HF_TOKEN=hf_x login --password hunter2 https://ann:pw@host/x?sig=Ab%2F&se=2")
-    'HF_TOKEN=<redacted> login --password <redacted> https://<redacted>@host/x?sig=<redacted>&se=2'
+    >>> hide("env HF_TOKEN=hf_x login --password hunter2 https://ann:pw@host/x?sig=Ab%2F&se=2")
+    'env HF_TOKEN=<redacted> login --password <redacted> https://<redacted>@host/x?sig=<redacted>&se=2'
 
 Two ways lead to a secret: a name that promises one (`WANDB_API_KEY=`, `--token`, `"password":`), and the form that its
 maker gives it so that it can be found (`hf_...`, `ghp_...`, a key in PEM). What has neither, such as a password in the
-middle of a sentence, is not found. The time taken grows with the length of the text and no faster.
+middle of a sentence, is not found. Where a name begins its line, its value is the whole rest of the line: a value may
+hold blanks, and what is lost of a command behind it is lost on the safe side. The time
+taken grows with the length of the text and no faster.
 """
 
 from __future__ import annotations
@@ -35,8 +37,22 @@ _BEFORE = re.compile(
     _BEGINS + r"(--?)?([A-Za-z_][\w.-]{0,79})(?![\w.-])"
     r"""(\\{0,7}["']?[ \t]{0,3}(?:[:=]|=>|:=)[ \t]{0,3}|\\{0,7}["']?,?[ \t]{1,3})"""
 )
-_VALUE = re.compile(r"""\\{0,7}"(?:[^"\\\n]|\\[^"\n])*\\?"?|\\{0,7}'[^'\n]*'?|[^\s"'&;\\]+""")
+_VALUE = re.compile(
+    r"""\"{3}(?s:.*?)(?:\"{3}|\Z)|'{3}(?s:.*?)(?:'{3}|\Z)|"""  # TOML, Python
+    r"""\\{0,7}"(?:[^"\\\n]|\\[^"\n])*\\?"?|\\{0,7}'[^'\n]*'?|(?:[^\s"'&;\\]|\\[ ]|\\x[0-9A-Fa-f]{2})+"""
+)
 _LINE = re.compile(r"""\\{0,7}["']?[^\r\n"'\\]+""")
+# a name that begins its line, as in files of variables and in YAML, has the whole line; behind a line break that is
+# written as letters, up to the next one or the end of the string around it
+_HEAD = re.compile(r"[ \t+-]*(?:(?:export|set|setenv|declare -x|ENV|ARG)[ \t]+)?")
+_REST = re.compile(r"""(?!["'])[^\r\n]+""")
+_REST_INSIDE = re.compile(r"""(?!["'])(?:[^\r\n"'\\]|\\(?![nrt"'\\]))+""")
+_LONGEST_HEAD = 60
+# NAME=value with a quote before the name: up to that quote
+_INSIDE = {quote: re.compile(rf"(?:[^{quote}\\\n]|\\.)+") for quote in "\"'"}
+_INSIDE_ESCAPED = {quote: re.compile(rf"(?:[^{quote}\\\n]|\\(?!\\{{0,6}}{quote}))+") for quote in "\"'"}
+_BLOCK = re.compile(r"[|>][-+0-9]{0,2}[ \t]{0,9}(?:#[^\n]*)?\r?\n")  # YAML
+_ELEMENT = re.compile(r"<([A-Za-z_][\w.:-]{0,79})((?:[ \t][^<>]{0,200})?>)([^<]+)(?=</\1)")
 
 _BOUNDARY = r"(?:(?<![\w-])|(?<=\\[nrt]))"
 _MAKES = (
@@ -90,6 +106,7 @@ def hide(text: str) -> str:
     text = _forms().sub(HIDDEN, text)
     for said in _spoken():
         text = said.sub(rf"\1{HIDDEN}", text)
+    text = _ELEMENT.sub(lambda e: f"<{e[1]}{e[2]}{HIDDEN}" if is_secret_name(e[1]) else e[0], text)
     return _hide_values(text)
 
 
@@ -105,8 +122,13 @@ def _hide_values(text: str) -> str:
             continue
         if name.lower() in _NEEDS_EQUALS and "=" not in between:
             continue
-        is_line = name.lower().endswith(("authorization", "cookie"))
-        value = (_LINE if is_line else _VALUE).match(text, at)
+        if is_assigned and (block := _BLOCK.match(text, at)):
+            done_at = _end_of_block(text, found.start(), block.end())
+            if done_at > block.end():
+                parts += [text[done : block.end()], HIDDEN, "\n"]
+                done = at = done_at
+                continue
+        value = _kind_of_value(text, found, name, is_assigned=is_assigned).match(text, at)
         if value is None or not value[0].strip("\\\"'") or value[0].strip("\\\"'") == HIDDEN:
             continue
         quotes = re.match(r"""(\\{0,7}["'])?.*?(\\{0,7}["'])?\Z""", value[0], re.DOTALL)
@@ -114,6 +136,39 @@ def _hide_values(text: str) -> str:
         parts += [text[done:at], quotes[1] or "", HIDDEN, (quotes[2] or "") if quotes[1] else ""]
         done = at = value.end()
     return "".join([*parts, text[done:]]) if parts else text
+
+
+def _kind_of_value(text: str, found: re.Match[str], name: str, *, is_assigned: bool) -> re.Pattern[str]:
+    """How far the value of a name reaches, by what stands before the name."""
+    start, between, at = found.start(), found[3], found.end()
+    if not is_assigned:
+        return _VALUE
+    before = text[max(0, start - _LONGEST_HEAD) : start]
+    if (quote := before[-1:]) in _INSIDE and not any(mark in between for mark in "\"'"):
+        return (_INSIDE_ESCAPED if before[-2:-1] == "\\" else _INSIDE)[quote]
+    if name.lower().endswith(("authorization", "cookie")):
+        return _LINE
+    if any(mark in between for mark in "\"'") or text[at : at + 1] in {'"', "'", "\\"}:
+        return _VALUE
+    cut = max(before.rfind("\n"), before.rfind("\r"))
+    escaped = max(before.rfind(letters) for letters in ("\\n", "\\r", "\\t"))
+    is_first = cut >= 0 or start <= _LONGEST_HEAD
+    if escaped > cut and _HEAD.fullmatch(before, escaped + 2):
+        return _REST_INSIDE
+    return _REST if is_first and _HEAD.fullmatch(before, cut + 1) else _VALUE
+
+
+def _end_of_block(text: str, name_at: int, at: int) -> int:
+    """Where a YAML block ends that begins at `at`: with the first line that stands no deeper than its name's."""
+    line = text[text.rfind("\n", 0, name_at) + 1 : name_at]
+    depth = len(line) - len(line.lstrip(" "))
+    while at < len(text):
+        end = text.find("\n", at) + 1 or len(text)
+        own = text[at:end]
+        if own.strip() and len(own) - len(own.lstrip(" ")) <= depth:
+            break
+        at = end
+    return at
 
 
 @functools.cache

@@ -25,6 +25,9 @@ from fairlead.errors import UsageError
 MAX_NODES = 250_000
 """A typing slip such as `n[0-999999999]` is refused here, before it fills memory."""
 
+MAX_BRACKETS = 5
+"""In one name: as many dimensions as Slurm's names of nodes may have (HIGHEST_DIMENSIONS in slurm.h)."""
+
 _MOST_DIGITS = 18
 """Of a number at the end of a range; longer ones are names, not numbers."""
 
@@ -44,11 +47,11 @@ class NodeSet:
 
     def __init__(self, text: str | Iterable[str] = ()) -> None:
         """Parse folded text, or take names. Raises UsageError (`nodes/syntax`, `nodes/name`, `nodes/too-many`)."""
-        names = expand(text) if isinstance(text, str) else text
-        self._known = frozenset(names)
-        for name in self._known:
-            if not is_name(name):
-                raise _bad_name(name)
+        self._known = frozenset(expand(text) if isinstance(text, str) else text)
+        if not isinstance(text, str):  # names that a text stands for are good
+            for name in self._known:
+                if not is_name(name):
+                    raise _bad_name(name)
         self._names: tuple[str, ...] = tuple(sorted(self._known, key=_natural))
 
     @classmethod
@@ -112,9 +115,7 @@ def expand(text: str) -> list[str]:
     """
     names: list[str] = []
     for part in _split(text):
-        names.extend(_expand_one(part, text))
-        if len(names) > MAX_NODES:
-            raise _too_many(text)
+        names.extend(_expand_one(part, text, MAX_NODES - len(names)))
     return names
 
 
@@ -171,11 +172,13 @@ def _split(text: str) -> list[str]:
     return [p for p in (*parts, current) if p]
 
 
-def _expand_one(part: str, text: str) -> list[str]:
+def _expand_one(part: str, text: str, most: int) -> list[str]:
+    if part.count("[") > MAX_BRACKETS:
+        raise _syntax(text, f"a name has more than {MAX_BRACKETS} brackets")
     names = [""]
     for literal, body in re.findall(r"([^\[\]]+)|\[([^\[\]]*)\]", part):
         choices = [literal] if literal else _numbers(body, text)
-        if len(names) * len(choices) > MAX_NODES:
+        if len(names) * len(choices) > most:
             raise _too_many(text)
         names = [n + c for n in names for c in choices]
     # brackets add digits alone, so all names are good where those at the ends are
@@ -224,10 +227,11 @@ def _quoted(text: str) -> str:
     return text if len(text) <= 200 else text[:200] + "..."
 
 
-def _natural(name: str) -> tuple[tuple[int, int, str], ...]:
+def _natural(name: str) -> tuple[list[str | int], str]:
     """Sort key: numbers by value, whatever their length; the rest as text; equal values by padding."""
-    key = []
-    for part in _NUMBER.split(name):
-        digits = part.lstrip("0")
-        key.append((1, len(digits), digits) if part.isdigit() and part.isascii() else (0, 0, part))
-    return (*key, (0, 0, name))
+    parts = _NUMBER.split(name)  # text and numbers in turns, text first
+    key: list[str | int] = parts[:1]  # type: ignore[assignment]
+    for i in range(1, len(parts), 2):
+        digits = parts[i].lstrip("0")
+        key += (len(digits), digits, parts[i + 1])
+    return key, name

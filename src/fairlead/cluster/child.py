@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shlex
 import signal
 import subprocess
 import time
@@ -15,10 +16,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from fairlead.base.units import size
 from fairlead.cluster.onnode import descendants, signal_all
+from fairlead.errors import ClusterError
 
 CHUNK = 1 << 16
 """What a pipe holds, unless somebody made it larger (pipe(7))."""
+MAX_CAPTURED = 64 << 20
+"""Bytes of one answer: `scontrol show node` says less than 2 KiB of a node, so that tens of thousands fit."""
 _REAP_S = 0.1
 _unreaped: list[subprocess.Popen[bytes]] = []
 """Killed, or about to end, and not ended yet: the kernel holds some (a frozen cgroup, a device), a busy machine others.
@@ -142,7 +147,7 @@ class Captured(NamedTuple):
 
 
 async def capture(argv: Sequence[str], *, limit_s: float, env: Mapping[str, str] | None = None) -> Captured:
-    """Run a short local command to its end."""
+    """Run a short local command to its end. Raises ClusterError (`cluster/endless`) where it says too much."""
     try:
         child = Child(argv, env)
     except OSError as exc:
@@ -152,6 +157,9 @@ async def capture(argv: Sequence[str], *, limit_s: float, env: Mapping[str, str]
     async def hear(fd: int) -> None:
         while data := await child.read(fd):
             heard[fd] += data
+            if len(heard[fd]) > MAX_CAPTURED:
+                said = f"`{argv[0]}` said more than {size(MAX_CAPTURED)} and was ended"
+                raise ClusterError("cluster/endless", said, hint=shlex.join(argv))
 
     rc = None
     try:

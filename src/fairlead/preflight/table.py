@@ -54,12 +54,15 @@ class Preflight(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 def rules(spec: Spec, report: Problems) -> None:
     """A number must be one there is, whole where it counts something, and above 0 where it is a share or a multiple."""
+    said = spec.table(Preflight).limits
+    if not said:  # the tables of numbers are read where somebody changes one
+        return
     from fairlead.preflight.nodes.patience import rows
     from fairlead.preflight.pairs.limits import table
     from fairlead.preflight.ranks.limits import numbers
 
     nodes, pairs, ranks = rows(), table(), numbers()
-    for name, value in spec.table(Preflight).limits.items():
+    for name, value in said.items():
         path = ("preflight", "limits", name)
         if name not in nodes and name not in pairs and name not in ranks:
             near = did_you_mean(name, [*nodes, *pairs, *ranks])

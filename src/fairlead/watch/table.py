@@ -46,30 +46,38 @@ KINDS = ("slurm", "container", "kernel", "user:", "comm:", "kernel:")
 
 def rules(spec: Spec, report: Problems) -> None:
     """What must fit together: names of numbers, an endpoint and its token, words of `allowed`."""
-    from fairlead.watch.onnode.serve import BadEndpoint, address_of
-    from fairlead.watch.settings import counters, numbers
-
     ours = spec.table(Watch)
-    known = [*numbers(), *counters()]
-    for name in ours.limits:
-        if name not in known:
-            report(
-                ("watch", "limits", name), "watch/bad-settings", f"no number `{name}`; {did_you_mean(name, known)}",
-                on="key",
-            )  # fmt: skip
+    if ours.limits:
+        _known_limits(ours, report)
     for index, word in enumerate(ours.allowed):
         fits = word in KINDS[:3] or any(word.startswith(kind) and len(word) > len(kind) for kind in KINDS[3:])
         if not fits:
             path = ("watch", "allowed", index)
             report(path, "watch/bad-settings", f"`{word}` names nobody; {did_you_mean(word, KINDS)}")
     if ours.listen:
-        try:
-            address_of(ours.listen)
-        except BadEndpoint as error:
-            report(("watch", "listen"), "watch/bad-endpoint", str(error))
-        if not ours.token_file:
-            text = "an endpoint needs a token: name its file on the nodes as `token_file`"
-            report(("watch", "listen"), "watch/bad-endpoint", text)
+        _endpoint(ours, report)
     for name in ("folder", "token_file", "textfile"):
         if getattr(ours, name) and not getattr(ours, name).startswith("/"):
             report(("watch", name), "watch/bad-settings", "a path on the nodes begins with /")
+
+
+def _known_limits(ours: Watch, report: Problems) -> None:
+    from fairlead.watch.settings import counters, numbers
+
+    known = [*numbers(), *counters()]
+    for name in ours.limits:
+        if name not in known:
+            why = f"no number `{name}`; {did_you_mean(name, known)}"
+            report(("watch", "limits", name), "watch/bad-settings", why, on="key")
+
+
+def _endpoint(ours: Watch, report: Problems) -> None:
+    from fairlead.watch.onnode.serve import BadEndpoint, address_of
+
+    try:
+        address_of(ours.listen)
+    except BadEndpoint as error:
+        report(("watch", "listen"), "watch/bad-endpoint", str(error))
+    if not ours.token_file:
+        text = "an endpoint needs a token: name its file on the nodes as `token_file`"
+        report(("watch", "listen"), "watch/bad-endpoint", text)

@@ -147,3 +147,22 @@ def test_the_time_grows_with_the_length_and_no_faster(unit):
 
 def test_no_name_is_too_long_to_be_asked():
     assert is_secret_name("a" * 10_000_000) is False
+
+
+WRAPPED = (
+    "DB_PASSWORD={}", "export DB_PASSWORD={}", "password: {}", "- password: {}", 'DB_PASSWORD="{}"',
+    "X='DB_PASSWORD={}'",
+    'Environment="DB_PASSWORD={}" "X=1"', "docker run -e 'DB_PASSWORD={}' image", '{{"password": "{}"}}',
+    '{{"env": ["A=1", "DB_PASSWORD={}"]}}', '{{"file": "A=1\\nDB_PASSWORD={}\\nB=2"}}', 'password = """\n{}\n"""\n',
+    "a:\n  password: |\n    {}\n    {}\n", "<password>{}</password>", "Cookie: sid={}", "Set-Cookie: sid={}; Path=/",
+    "-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----",
+)  # fmt: skip
+"""Forms of env files, YAML, systemd, Docker, JSON, TOML, XML, HTTP and PEM."""
+
+
+@pytest.mark.parametrize("wrapping", WRAPPED)
+def test_a_secret_with_blanks_does_not_survive_in_any_wrapping(wrapping):
+    for words in (("alpha1", "beta2", "gamma3"), ("q7",), ("x9x", "pa.ss-w0rd")):
+        said = hide("first line\n" + wrapping.replace("{}", " ".join(words)).replace("{{", "{").replace("}}", "}"))
+        assert not [word for word in words if word in said], said
+        assert "first line" in said

@@ -144,3 +144,10 @@ def test_sets_made_of_sets_hold_the_same_names():
     assert [str(s) for s in (a | b, a & b, a - b)] == ["n[1-20]", "n[5-10]", "n[1-4]"]
     assert (a | b)[0] == "n1"
     assert hash(a - b) == hash(NodeSet("n[1-4]"))
+
+
+@pytest.mark.parametrize("text", ["n" + "[1-3]" * 12, ",".join(["n" + "[1-3]" * 11] * 3), "n[0-200000],m[0-60000]"])
+def test_a_few_bytes_do_not_become_half_a_million_names(text):
+    with pytest.raises(UsageError) as caught:
+        NodeSet(text)
+    assert caught.value.code in {"nodes/syntax", "nodes/too-many"}

@@ -90,6 +90,7 @@ class Launch:
                 "rails": list(self.rails),
                 "rail_bytes": self.rail_bytes,
                 "perftest": list(self.perftest),
+                "addresses": sorted(set(self.addresses.values())) if self.perftest else [],
                 "launch_only": bool(self.launch_only),
             },
             host=self.host,

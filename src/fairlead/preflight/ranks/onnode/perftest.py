@@ -40,9 +40,11 @@ LISTEN = "0A"
 class Perftest:
     """The rounds of one rank."""
 
-    def __init__(self, me: Me, rails: Rails, devices: Sequence[str]) -> None:
+    def __init__(self, me: Me, rails: Rails, devices: Sequence[str], known: Sequence[str]) -> None:
+        """`known`: the addresses in the address book. What a rank says of itself is no reason to send to others."""
         self.me, self.rails = me, rails
         self.device = devices[me.local] if me.local < len(devices) else ""
+        self.known = set(known)
         self.port = FIRST_PORT + me.local
 
     def run(self) -> None:
@@ -55,6 +57,9 @@ class Perftest:
             self.me.say("perf_skipped", why=why)
             return
         addresses = self.addresses()
+        if strangers := sorted(set(addresses) - self.known):
+            self.me.say("perf_skipped", why=f"the address book does not have {', '.join(strangers)[:200]}")
+            return
         for program, words in ROUNDS:
             for pairs in turns(rails.num_nodes, 1):
                 rails.in_step()

@@ -75,7 +75,7 @@ class Collectives:
         rails.run()
         if want.get("perftest") and rails.num_nodes > 1:
             me.enter("perftest")
-            Perftest(me, rails, want["perftest"]).run()
+            Perftest(me, rails, want["perftest"], want["addresses"]).run()
         self.tell_nccl()
         me.enter("ddp")
         self.ddp_step()
