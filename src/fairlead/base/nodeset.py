@@ -230,7 +230,7 @@ def _quoted(text: str) -> str:
 def _natural(name: str) -> tuple[list[str | int], str]:
     """Sort key: numbers by value, whatever their length; the rest as text; equal values by padding."""
     parts = _NUMBER.split(name)  # text and numbers in turns, text first
-    key: list[str | int] = parts[:1]  # type: ignore[assignment]
+    key: list[str | int] = parts[:1]
     for i in range(1, len(parts), 2):
         digits = parts[i].lstrip("0")
         key += (len(digits), digits, parts[i + 1])
