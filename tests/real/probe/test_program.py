@@ -275,7 +275,8 @@ def test_what_an_ordinary_user_may_not_read_is_named(tmp_path: Path) -> None:
 SERVICE = """
 import http.server, json, sys
 ANSWERS = {"/metadata/instance/compute": {"vmSize": "Standard_X", "name": "n0", "publicKeys": "no"},
-           "/metadata/scheduledevents": {"DocumentIncarnation": 1, "Events": [{"EventId": "1", "Secret": 1}]}}
+           "/metadata/scheduledevents": {"DocumentIncarnation": 1,
+                                         "Events": [{"EventId": "1", "EventType": "Freeze", "Secret": 1}]}}
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         ok = self.headers.get("Metadata") == "true"
@@ -303,7 +304,7 @@ def test_the_metadata_service_is_asked_without_a_proxy(tmp_path: Path) -> None:
     )
     assert json.loads(done.stdout)["facts"]["imds"] == {
         "compute": {"vmSize": "Standard_X", "name": "n0"},
-        "events": [{"EventId": "1"}],
+        "events": [{"EventId": "1", "EventType": "Freeze"}],
     }
 
 
