@@ -193,7 +193,9 @@ def test_a_consumer_that_is_slow_slows_the_command_not_the_memory():
     Path("/proc/self/clear_refs").write_text("5")  # the high water of memory begins anew: proc_pid_clear_refs(5)
     before = high_water_kib()
     with LOCAL.cluster() as cluster:
-        [result] = cluster.run("n1", ["sh", "-c", "yes 0123456789abcdef 2>/dev/null | head -n 2000000"], limit_s=60, on_line=slow)
+        [result] = cluster.run(
+            "n1", ["sh", "-c", "yes 0123456789abcdef 2>/dev/null | head -n 2000000"], limit_s=60, on_line=slow
+        )
     assert result.ok
     assert len(seen) == 2_000_000
     assert result.stdout.is_truncated
