@@ -39,7 +39,7 @@ def exec_(
     command
         The command and its arguments, after `--`. No shell is involved: write `-- sh -c "..."` for one.
     timeout
-        Seconds a node has, reaching it included; else `access.timeout_s`.
+        Seconds the command has on each node, once reached; else `access.timeout_s`.
     fanout
         Nodes talked to at the same time; else `access.fanout`.
     live

@@ -17,6 +17,8 @@ class Backend(abc.ABC):
     """
 
     name: str
+    reach_s: float = 10.0
+    """How long reaching a node may take, however short the limit of what it is asked to do."""
 
     @abc.abstractmethod
     def wrap(self, node: str, argv: Sequence[str]) -> list[str]:

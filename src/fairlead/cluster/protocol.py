@@ -167,7 +167,9 @@ Recorder = Callable[[CommandRecord], None]
 
 
 class AsyncCluster(abc.ABC):
-    """What every backend offers. `limit_s` bounds each node's part, reaching it included.
+    """What every backend offers. `limit_s` bounds each node's part once it is reached.
+
+    Reaching it may take as long, and at least `reach_s` of the backend: ssh's is twice `connect_timeout_s`.
 
     At most `fanout` nodes are being worked on at once; a group of ranks lives on all its nodes at once, and there
     `fanout` bounds how many are being reached at once. Results come in the order of the node set.

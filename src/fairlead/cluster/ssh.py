@@ -59,6 +59,7 @@ class SshBackend(Backend):
             if wrong := wrong_option(option):
                 # the cluster file was checked; who makes a backend of their own is told the same
                 raise UsageError("cluster/ssh-setting", wrong[0], hint=wrong[1])
+        self.reach_s = 2 * connect_timeout_s  # ssh's own limit ends with the key exchange: as long again for the login
         # ssh takes the first value it meets for each setting: the caller's go before ours, but for what always holds
         flags = [flag for setting in (*ALWAYS, *options, *settings) for flag in ("-o", setting)]
         self._argv = ["ssh", "-T", *flags, *(("-l", user) if user else ())]

@@ -22,11 +22,9 @@ from fairlead.cluster.protocol import Command, Refusal, State
 from fairlead.errors import ClusterError, MissingTool
 from fairlead.records.border import Breach
 
-STOP_S = GRACE_S + 0.4
-"""From asking a node at its limit to stop until the connection itself is cut."""
-CANCEL_S = 3.0
-"""The same after an interrupt, where no limit has to be kept: a far or busy node is heard out, so that what was stopped
-is known to be. A second interrupt waits for nobody."""
+STOP_S = GRACE_S + 2.6
+"""From asking a node to stop, at its limit or after an interrupt, until the connection itself is cut: a far or busy one
+is heard out, so that what was stopped is known to be, and how it ended. A second interrupt waits for nobody."""
 _LAST_WORDS_S = 0.5
 _NOISE_BYTES = 1 << 14
 _MAX_FRAME = 1 << 20
@@ -100,7 +98,11 @@ class Ending:
 
 @dataclass
 class Talk:
-    """One conversation with a node, within `limit_s` counted from `since_s` by the loop's clock."""
+    """One conversation with a node: reached within its patience from `since_s` on, then `limit_s` for what it does.
+
+    Times are the loop's clock. Whoever asks for a command's two seconds means the command: a login that is slow, or a
+    busy machine at this end, is no fault of it.
+    """
 
     backend: Backend
     node: str
@@ -137,10 +139,16 @@ class Talk:
         window = _Window() if job.get("live") else None
         sending = asyncio.create_task(_send(child, {**job, "limit_s": self.limit_s + STOP_S}, body, window))
         hearing = asyncio.create_task(_hear(child, said))
-        listener = _Listener(child, ending, on_frame, on_here, when_wanted, window, len(job.get("env", (None,))))
+        clock = asyncio.timeout_at(self.since_s + self.reach_s)
+
+        def reached() -> None:
+            clock.reschedule(loop.time() + self.limit_s)
+            on_here()
+
+        listener = _Listener(child, ending, on_frame, reached, when_wanted, window, len(job.get("env", (None,))))
         try:
             try:
-                async with asyncio.timeout_at(self.since_s + self.limit_s):
+                async with clock:
                     await listener.listen()
                     if not ending.here:
                         await asyncio.wait([hearing], timeout=_LAST_WORDS_S)
@@ -155,7 +163,7 @@ class Talk:
                 _stay()
                 ending.cut = "cancelled"
             if ending.cut:
-                await listener.stop(STOP_S if ending.cut == "limit" else 0.0 if self.is_given_up else CANCEL_S)
+                await listener.stop(0.0 if self.is_given_up else STOP_S)
         except asyncio.CancelledError:
             _stay()
         finally:
@@ -169,10 +177,15 @@ class Talk:
         ending.duration_s = loop.time() - self.since_s
         return ending
 
+    @property
+    def reach_s(self) -> float:
+        """How long reaching the node may take."""
+        return max(self.limit_s, self.backend.reach_s)
+
     def _refusal(self, ending: Ending) -> Refusal:
         refusal = self.backend.explain(self.node, ending.rc, ending.said)
         if ending.cut == "limit" and not ending.said:
-            return Refusal(State.UNREACHABLE, f"no answer within {duration(self.limit_s)}", refusal.hint)
+            return Refusal(State.UNREACHABLE, f"no answer within {duration(self.reach_s)}", refusal.hint)
         return refusal
 
     def _start(self, wrap: Callable[[str, Sequence[str]], list[str]]) -> Child:
@@ -218,8 +231,9 @@ class _Listener:
                 if rank >= self.num_ranks:
                     raise Breach(f"a frame of rank {rank}, where there are {self.num_ranks}", kind + payload)
                 if kind == b"H":
-                    self.ending.here = True
-                    self.on_here()
+                    if not self.ending.here:  # said again, it is no reason to wait longer
+                        self.ending.here = True
+                        self.on_here()
                 elif kind == b"z":
                     self.ending.whole = True
                 elif kind == b"a" and self.window:

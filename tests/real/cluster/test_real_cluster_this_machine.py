@@ -370,3 +370,32 @@ def test_a_far_node_is_heard_out_when_it_is_told_to_stop(mark):
         results = cluster.run_ranks("n[1-2]", ["sh", "-c", script], per_node=1, limit_s=30)
     assert [(str(r.state), r.error) for r in results] == [("cancelled", "stopped"), ("failed", "exit status 7")]
     assert left_after(mark, 20) == {}
+
+
+def test_a_way_that_is_slow_takes_nothing_from_the_time_of_the_command():
+    """A name server that does not answer costs a login 5 s (resolv.conf(5)); a busy machine here costs as much."""
+    slow = Prefixed("sh", "-c", 'sleep 1.1; exec "$@"', "sh")
+    with Cluster(Engine(slow)) as cluster:
+        results = cluster.run("n[1-2]", ["sh", "-c", "[ $FAIRLEAD_NODE = n1 ] || exec sleep 60"], limit_s=1)
+    assert [(str(r.state), r.error) for r in results] == [("done", ""), ("timeout", "ran into the limit of 1 s")]
+
+
+def test_a_busy_node_is_heard_out_at_its_limit(mark, tmp_path):
+    """Frozen for a second when the limit comes: the status of what it killed is still told."""
+    busy = Prefixed("sh", "-c", f'echo $$ > {tmp_path}/guard; exec "$@"', "sh")
+    results = []
+
+    def run() -> None:
+        with Cluster(Engine(busy)) as cluster:
+            results[:] = cluster.run("n1", ["sh", "-c", f"trap '' TERM; while :; do sleep {mark}; done"], limit_s=2)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    until_marked(mark, 2)
+    guard = int((tmp_path / "guard").read_text())
+    os.kill(guard, signal.SIGSTOP)
+    time.sleep(3.0)
+    os.kill(guard, signal.SIGCONT)
+    thread.join(60)
+    assert [(r.state, r.rc, r.error) for r in results] == [(State.TIMEOUT, -9, "ran into the limit of 2 s")]
+    assert left_after(mark, 20) == {}

@@ -101,14 +101,16 @@ async def test_ends_without_end_fill_no_memory(tmp_path):
 
 
 async def test_a_node_that_talks_without_end_meets_the_limit(tmp_path):
+    """Also one that goes on saying that it is there."""
+
     class Endless(Lying):
         def wrap(self, node, argv):
             if node != self.liar:
                 return super().wrap(node, argv)
-            write, more = "sys.stdout.buffer.write", frame(b"o", b"x" * 4096)
+            write, more = "sys.stdout.buffer.write", frame(b"H") + frame(b"o", b"x" * 4096)
             return [sys.executable, "-c", f"import sys\n{write}({HERE!r})\nwhile 1: {write}({more!r})"]
 
-    results = await Engine(Endless("n2", tmp_path, b"")).run("n[1-2]", TRUE, limit_s=2.0)
+    results = await Engine(Endless("n2", tmp_path, b"")).run("n[1-2]", TRUE, limit_s=1.0)
     assert [r.state for r in results] == [State.DONE, State.TIMEOUT]
     assert len(results[1].stdout.data) < 3 << 20
     assert results[1].duration_s < 15
