@@ -63,6 +63,7 @@ from fairlead.records.finding import Finding
 from fairlead.records.labstate import LabState
 from fairlead.records.runs import RunInfo
 from fairlead.spec.loader import preset_text, read
+from fairlead.weights.manifest import read_manifest
 
 _FOLDER = tempfile.TemporaryDirectory(prefix="fl-decoders-")
 MOST_CHARS = 20_000
@@ -302,6 +303,13 @@ DECODERS: dict[str, Decoder] = {
     "scripts of faults": Decoder(
         lambda data: script.parse(_text(data), LabShape()),
         (b"# comment\n0      silent-drop p2/n3\n2.5s   loss p*/n1 percent=5 side=up\n5      heal silent-drop p2/n3\n",),
+        (FairleadError,),
+    ),
+    "manifests of weights": Decoder(
+        lambda data: read_manifest(data, "s"),
+        (_json({"schema": "fairlead.weights-manifest/1", "algorithm": "blake3", "piece_bytes": 1 << 18,
+                "files": {"a": {"size": 3, "digests": "ab" * 32},
+                          "b": {"size": 300_000, "digests": "cd" * 64, "lengths": [150_000, 150_000]}}}),),
         (FairleadError,),
     ),
     "files of a run": Decoder(

@@ -285,6 +285,36 @@ def ls(source: str, *, include: _Include = (), leave_out: _Leave = (), common: C
     )
 
 
+def manifest(folder: Path, *, common: Common = Common()) -> Answer:
+    """Write what nodes need to fetch only what changed: FOLDER/fairlead.manifest.json, to be uploaded with the files.
+
+    It holds the digest of every piece of every file; pieces follow the tensors of safetensors files. A spread of a
+    source with a manifest takes from each node's older version what is the same, and believes no byte that the manifest
+    does not say. Every file is read.
+
+    Parameters
+    ----------
+    folder
+        The model as it is to be uploaded.
+    """
+    from fairlead.base.files import disk_errors
+    from fairlead.weights.manifest import NAME, encoded, manifest_of
+
+    if not folder.is_dir():
+        raise UsageError("cli/usage", f"{folder} is no folder here", hint="fairlead weights manifest FOLDER")
+    place = folder / NAME
+    with disk_errors(place):
+        made = manifest_of(folder, progress=lambda done, total: session().progress("bytes", done, total, ""))
+        write_atomic(place, encoded(made))
+    total = sum(file.size for file in made.files.values())
+    num = sum(len(file.digests) // 64 for file in made.files.values())
+    return Answer(
+        schema="fairlead.weights-manifest/1",
+        text=lambda: f"wrote {place}: {counted(num, 'piece')} of {counted(len(made.files), 'file')}, {size(total)}",
+        body={"file": str(place), "files": len(made.files), "pieces": num, "bytes": total, "digest": made.algorithm},
+    )
+
+
 def script(
     source: str,
     dest: str,

@@ -36,18 +36,22 @@ def planned(  # noqa: PLR0917 - as they stand on the command line
     """What is to be spread. Raises FairleadError: wrong credentials and names are known here, before any node is
     asked.
     """
+    from fairlead.weights.manifest import MAX_BYTES, NAME, read_manifest
     from fairlead.weights.objects import wanted
     from fairlead.weights.plan import plan_of
-    from fairlead.weights.sources import source_of
+    from fairlead.weights.sources import read_whole, source_of
 
     if (compare == "filelist") != (filelist is not None):
         raise UsageError(
             "cli/usage", "--compare filelist and --filelist go together", hint="fairlead weights spread --help"
         )
     from_ = source_of(source)
-    objects = wanted(from_.listed(), include, leave_out)
+    listed = from_.listed()
+    objects = wanted(listed, include, leave_out)
     trusted = _trusted(objects, compare, filelist)
-    return plan_of(objects, source=from_.name, first=first, trusted=trusted), from_
+    has_manifest = any(o.path == NAME for o in wanted(listed, (), leave_out))
+    manifest = read_manifest(read_whole(from_, NAME, MAX_BYTES), from_.name) if has_manifest else None
+    return plan_of(objects, source=from_.name, first=first, trusted=trusted, manifest=manifest), from_
 
 
 def _trusted(objects: list[Object], compare: str, filelist: Path | None) -> frozenset[str]:

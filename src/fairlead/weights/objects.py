@@ -19,7 +19,7 @@ import msgspec
 from fairlead.base.trust import read_file
 from fairlead.errors import UsageError
 from fairlead.records.border import shown
-from fairlead.weights.onnode.disk import OWN_FOLDER
+from fairlead.weights.onnode.place import OWN_FOLDER
 
 MAX_NAME_BYTES, MAX_PART_BYTES, MAX_DEPTH = 1024, 255, 64
 MAX_OBJECTS = 1 << 20

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from fairlead.base.shown import shown
 from fairlead.errors import FairleadError, UsageError
+from fairlead.weights.manifest import lengths_of
 from fairlead.weights.objects import MAX_OBJECTS, Object, bad_names, in_order, without_folders
 from fairlead.weights.onnode.layout import MAX_CHUNKS, chunk_bytes_for, cut
 from fairlead.weights.shape import hops, width_for
 
 if TYPE_CHECKING:
+    from fairlead.weights.manifest import Manifest
     from fairlead.weights.onnode.layout import Pieces
 
 
@@ -30,6 +32,8 @@ class Plan:
     """How many of the first are published as soon as each is whole."""
     trusted: frozenset[str] = frozenset()
     """Files that count as present where they have the right size."""
+    manifest: Manifest | None = None
+    """What the publisher says of their bytes."""
 
     @cached_property
     def total_bytes(self) -> int:
@@ -39,30 +43,41 @@ class Plan:
     @cached_property
     def chunk_bytes(self) -> int:
         """Of a chunk, at most."""
-        return chunk_bytes_for(self.total_bytes)
+        return self.manifest.piece_bytes if self.manifest is not None else chunk_bytes_for(self.total_bytes)
 
     @cached_property
     def chunks(self) -> list[Pieces]:
         """As every node cuts them."""
-        return cut([o.size for o in self.objects], self.chunk_bytes)
+        return cut([o.size for o in self.objects], self.chunk_bytes, lengths_of(self.manifest, self.objects))
 
     @cached_property
     def key(self) -> str:
         """What is spread, in 16 digits: other objects, versions or chunks have another."""
         what = [[o.path, o.size, o.tag] for o in self.objects]
-        return hashlib.sha256(json.dumps([self.chunk_bytes, what]).encode()).hexdigest()[:16]
+        said = [] if self.manifest is None else [self.manifest.key]
+        return hashlib.sha256(json.dumps([self.chunk_bytes, what, *said]).encode()).hexdigest()[:16]
 
-    def packed(self) -> bytes:
-        """The files as they are sent to nodes."""
+    def packed(self, algorithm: str = "") -> bytes:
+        """The files as they are sent to nodes, with the manifest's digests where they are of that algorithm."""
         files: list[dict[str, Any]] = []
         for o in self.objects:
-            file = {"path": o.path, "size": o.size, "tag": o.tag}
+            file: dict[str, Any] = {"path": o.path, "size": o.size, "tag": o.tag}
+            pieces = self.manifest.of(o) if self.manifest is not None else None
+            if pieces is not None and pieces.lengths:
+                file["lengths"] = pieces.lengths
+            if pieces is not None and self.manifest is not None and self.manifest.algorithm == algorithm:
+                file["digests"] = pieces.digests
             files.append({**file, "trust": 1} if o.path in self.trusted else file)
         return zlib.compress(json.dumps(files).encode(), 1)
 
 
 def plan_of(
-    objects: Sequence[Object], *, source: str, first: Sequence[str] = (), trusted: frozenset[str] = frozenset()
+    objects: Sequence[Object],
+    *,
+    source: str,
+    first: Sequence[str] = (),
+    trusted: frozenset[str] = frozenset(),
+    manifest: Manifest | None = None,
 ) -> Plan:
     """A plan for what was listed and is wanted. Raises FairleadError where that cannot be."""
     files = without_folders(objects)
@@ -73,7 +88,7 @@ def plan_of(
         more = f", and {len(bad) - 3} more" if len(bad) > 3 else ""
         raise UsageError("weights/name", f"names that cannot become files: {some}{more}", hint="--exclude PATTERN")
     ordered, early = in_order(files, first)
-    plan = Plan(tuple(ordered), early, trusted)
+    plan = Plan(tuple(ordered), early, trusted, manifest)
     if len(files) > MAX_OBJECTS or len(plan.chunks) > MAX_CHUNKS:
         text = f"{len(files)} files of {plan.total_bytes} bytes in all are more than one spread takes"
         raise UsageError("weights/too-many", text, hint="a part at a time, with --include")

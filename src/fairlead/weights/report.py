@@ -12,6 +12,7 @@ from fairlead.base.units import counted, duration, size
 from fairlead.records.finding import Evidence, Finding, Subject, node, worst_first
 from fairlead.records.report import Report
 from fairlead.records.verdict import Verdict
+from fairlead.weights.manifest import outdated
 from fairlead.weights.plan import presence
 from fairlead.weights.spread import NodeState, Outcome
 
@@ -65,6 +66,8 @@ def totals(out: Outcome) -> dict[str, Any]:
         "doubles": sum(n.counts.get("doubles", 0) for n in out.nodes),
         "complete": fold(n.name for n in out.complete),
         "slow": fold(n.name for n in out.nodes if n.slow),
+        "adopted_bytes": sum(n.counts.get("adopted_bytes", 0) for n in out.nodes),
+        "peer_bytes": sum(n.counts.get("peer_bytes", 0) for n in out.nodes),
         "missing": dict(sorted(out.missing.items())[:1000]),
         "compared": out.num_compared,
         "wrong": dict(sorted(out.wrong.items())[:1000]),
@@ -102,6 +105,16 @@ def _findings(out: Outcome) -> list[Finding]:
                 message=f"{counted(len(out.missing), 'file')} could not be had: {names}",
                 evidence=(Evidence("the origin", out.refused),),
                 remedy="run again when the origin is well: what came is kept",
+            )
+        )
+    if out.plan.manifest is not None and (old := outdated(out.plan.manifest, out.plan.objects)):
+        found.append(
+            Finding(
+                code="weights/old-manifest",
+                verdict=Verdict.WARN,
+                subject=Subject(kind="job"),
+                message=f"{counted(len(old), 'file')} changed after the manifest was written: {', '.join(old[:3])}",
+                remedy="fairlead weights manifest FOLDER where the model is published, and upload it again",
             )
         )
     if out.wrong:

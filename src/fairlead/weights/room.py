@@ -10,6 +10,7 @@ ROOM = Room(
         Verb("weights spread", "fairlead.cli.weights:spread"),
         Verb("weights verify", "fairlead.cli.weights:verify"),
         Verb("weights ls", "fairlead.cli.weights:ls"),
+        Verb("weights manifest", "fairlead.cli.weights:manifest"),
         Verb("weights script", "fairlead.cli.weights:script"),
     ),
     tables=(Table("weights", "fairlead.weights.table:Weights"),),

@@ -23,6 +23,7 @@ from typing import Any
 
 import msgspec
 
+from fairlead.base.trust import read_file
 from fairlead.errors import Exit, FairleadError, MissingTool, UsageError
 from fairlead.records.border import shown
 from fairlead.weights.objects import MAX_OBJECTS, Object
@@ -275,6 +276,22 @@ def _next(link: str) -> str | None:
         if 'rel="next"' in rest:
             return target.strip().strip("<>")
     return None
+
+
+def read_whole(source: Source, path: str, most_bytes: int) -> bytes:
+    """A small object, read here. Raises FairleadError."""
+    url = source.urls([path])[path]
+    if url.startswith("file:"):
+        try:
+            return read_file(urllib.parse.unquote(urllib.parse.urlsplit(url).path), most_bytes)
+        except OSError as error:
+            raise FairleadError("weights/no-origin", f"{path}: {error}", hint=f"ls -l {source.name}") from None
+    data: bytes = _asked(url, source.headers).read(most_bytes + 1)
+    if len(data) > most_bytes:
+        raise FairleadError(
+            "weights/no-origin", f"{path} is larger than {most_bytes} bytes", hint=f"--leave-out {path}"
+        )
+    return data
 
 
 def _asked(url: str, headers: Mapping[str, str], method: str = "GET") -> Any:

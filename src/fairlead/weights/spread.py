@@ -39,8 +39,13 @@ PROGRAM = (
     "fairlead.weights.onnode.stored",
     "fairlead.weights.onnode.tensors",
     "fairlead.weights.onnode.edges",
+    "fairlead.weights.onnode.buffers",
+    "fairlead.weights.onnode.place",
+    "fairlead.weights.onnode.journal",
     "fairlead.weights.onnode.disk",
+    "fairlead.weights.onnode.adopt",
     "fairlead.weights.onnode.wire",
+    "fairlead.weights.onnode.taking",
     "fairlead.weights.onnode.origin",
     "fairlead.weights.onnode.node",
 )
@@ -243,8 +248,9 @@ class Spread:
         here: dict[str, bool] = {}
         self._until(lambda n: n.name in here, lambda n, told: here.update({n.name: told.blake3}), "here")
         self.out.without_blake3 = [name for name, has in here.items() if not has]
-        self.out.algorithm = "sha256" if self.out.without_blake3 else "blake3"
-        packed = self.plan.packed()
+        said = self.plan.manifest.algorithm if self.plan.manifest is not None else "blake3"
+        self.out.algorithm = "sha256" if self.out.without_blake3 else said
+        packed = self.plan.packed(self.out.algorithm)
         frames = [packed[at : at + MAX_FRAME_BYTES] for at in range(0, len(packed), MAX_FRAME_BYTES)]
         key = secrets.token_hex(32)
         fetching = self.options.fetching or len(self.nodes)
@@ -290,6 +296,7 @@ class Spread:
         deadline = time.monotonic() + START_S
         while any(n.failed is None and not has(n) for n in self.nodes):
             for node, told in self._read(1.0):
+                deadline = time.monotonic() + START_S  # who puts chunks together from what is there says that it lives
                 if told.do == do:
                     take(node, told)
                 elif told.do == "failed":

@@ -19,10 +19,7 @@ from fairlead.records.verdict import Verdict
 PARTS = (
     "fairlead.cluster.channel",
     "fairlead.base.trust",
-    "fairlead.weights.onnode.layout",
-    "fairlead.weights.onnode.stored",
-    "fairlead.weights.onnode.tensors",
-    "fairlead.weights.onnode.disk",
+    "fairlead.weights.onnode.place",
     "fairlead.weights.onnode.checking",
 )
 

@@ -11,7 +11,7 @@ import pytest
 from fairlead.weights.comparing import Comparison
 from fairlead.weights.forecast import forecast
 from fairlead.weights.objects import Object
-from fairlead.weights.onnode.disk import Buffers
+from fairlead.weights.onnode.buffers import Buffers
 from fairlead.weights.onnode.stored import digest_of_file, said_digest
 from fairlead.weights.plan import plan_of
 from fairlead.weights.scheduler import MAX_BAD, Scheduler, Take

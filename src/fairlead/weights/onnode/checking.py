@@ -10,16 +10,7 @@ import os
 
 from fairlead.base.trust import beneath
 from fairlead.cluster.channel import Channel
-from fairlead.weights.onnode.disk import (
-    DIGEST_BYTES,
-    RECORD,
-    Unusable,
-    hasher,
-    open_dest,
-    open_own,
-    read_record,
-    write_all,
-)
+from fairlead.weights.onnode.place import DIGEST_BYTES, Unusable, hasher, open_dest, open_own, read_record, write_record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,36 +47,37 @@ def checked(channel: Channel, dest: str) -> dict[str, Any]:
     damaged, total = [], 0
     for path, file in sorted(record["files"].items()):
         channel.beat(path[:100])
-        found = file_digests(top, path, file["size"], size, digest_of)
+        found = file_digests(top, path, lengths_of(file, size), digest_of)
         if found is None or found.hex() != file["digests"]:
             damaged.append(path)
         total += file["size"]
     if damaged:
         for path in damaged:
             del record["files"][path]
-        fd = os.open(RECORD + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644, dir_fd=own)
-        write_all(fd, memoryview(json.dumps(record).encode()), None)
-        os.fsync(fd)
-        os.close(fd)
-        os.rename(RECORD + ".new", RECORD, src_dir_fd=own, dst_dir_fd=own)
+        write_record(own, record)
     num = len(record["files"]) + len(damaged)
     return {"record": True, "files": num, "bytes": total, "num_damaged": len(damaged), "damaged": damaged[:SHOWN],
             "root": record["root"]}  # fmt: skip
 
 
-def file_digests(top: int, path: str, length: int, chunk_bytes: int, digest_of: Any) -> bytes | None:
+def lengths_of(file: dict[str, Any], chunk_bytes: int) -> list[int]:
+    """How long the chunks of a file of the record are."""
+    size = file["size"]
+    return file.get("lengths") or [min(chunk_bytes, size - at) for at in range(0, size, chunk_bytes)]
+
+
+def file_digests(top: int, path: str, lengths: list[int], digest_of: Any) -> bytes | None:
     """The digests of a file's chunks; None where it is no longer there, or of another length."""
     try:
         with beneath(top, path) as (folder, name):
             fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     except (OSError, ValueError):
         return None
-    out, buffer = [], memoryview(bytearray(chunk_bytes))
+    out, buffer = [], memoryview(bytearray(max(lengths, default=0)))
     with open(fd, "rb", buffering=0) as file:
-        if os.fstat(fd).st_size != length:
+        if os.fstat(fd).st_size != sum(lengths):
             return None
-        for at in range(0, length, chunk_bytes):
-            want = min(chunk_bytes, length - at)
+        for want in lengths:
             got = 0
             while got < want:
                 num = file.readinto(buffer[got:want])

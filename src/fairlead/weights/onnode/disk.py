@@ -11,123 +11,45 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import hashlib
-import itertools
-import json
-import mmap
 import os
 import shutil
-import struct
 import threading
-import zlib
 from collections import OrderedDict
 
-from fairlead.base.trust import beneath, read_file
+from fairlead.base.trust import beneath
+from fairlead.weights.onnode.journal import DROPPED, Journal
 from fairlead.weights.onnode.layout import bytes_of
+from fairlead.weights.onnode.place import (
+    DIGEST_BYTES,
+    OWN_FOLDER,
+    RECORD_SCHEMA,
+    Unusable,
+    disk_trouble,
+    hasher,
+    open_dest,
+    open_own,
+    read_record,
+    stage_file,
+    sync_all,
+    write_all,
+    write_record,
+)
 from fairlead.weights.onnode.stored import digest_of_file
 from fairlead.weights.onnode.tensors import odd
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Collection, Iterable
     from typing import Any
 
     from fairlead.weights.onnode.layout import Pieces
 
-OWN_FOLDER = ".fairlead"
-RECORD, RECORD_SCHEMA = "record.json", "fairlead.weights-record/1"
-MAX_RECORD_BYTES = 1 << 28
-ENTRY = struct.Struct(">I32sI")
-"""Of the journal: chunk, digest, CRC-32 of both: an entry that a crash cut is left out."""
-DIGEST_BYTES = 32
 MAX_OPEN = 128
 ALIGNED = 4096
 MAX_UNSYNCED = 1 << 30
 """Bytes that may wait in the page cache to be on the disk for good: a disk that is slower than the network must not put
 off the moment at which anything counts, nor fill the node's memory.
 """
-
-
-class Unusable(Exception):
-    """This node cannot go on: a code, one sentence, and what to do."""
-
-    def __init__(self, code: str, text: str, hint: str = "") -> None:
-        super().__init__(text)
-        self.code, self.text, self.hint = code, text, hint
-
-
-def hasher(algorithm: str) -> Callable[[Any], bytes]:
-    """The function that makes a digest of 32 bytes. Raises ImportError where it is not there."""
-    if algorithm == "blake3":
-        from blake3 import blake3
-
-        return lambda data: blake3(data).digest()  # type: ignore[no-any-return,unused-ignore]
-    return lambda data: hashlib.sha256(data).digest()
-
-
-def has_blake3() -> bool:
-    """Whether this Python has the package."""
-    try:
-        hasher("blake3")(b"")
-    except ImportError:
-        return False
-    return True
-
-
-class Buffers:
-    """A fixed number of chunks in memory: those under way, and of the others the latest, to be passed on without a
-    read.
-    """
-
-    def __init__(self, count: int, size: int) -> None:
-        self.size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
-        self.free = [mmap.mmap(-1, self.size) for _ in range(count)]
-        self.kept: OrderedDict[int, tuple[mmap.mmap, int]] = OrderedDict()
-        self.pins: dict[int, int] = {}
-        self.moved = threading.Condition()
-
-    def take(self, count: int = 1) -> list[mmap.mmap]:
-        """So many empty ones, all or none: two that hold some and wait for more would wait for each other. Of what is
-        kept the oldest go. Waits while too many are under way.
-        """
-        with self.moved:
-            while True:
-                lacks = max(0, count - len(self.free))
-                oldest = list(itertools.islice((c for c in self.kept if not self.pins.get(c)), lacks))
-                if len(oldest) == lacks:
-                    self.free += [self.kept.pop(c)[0] for c in oldest]
-                    return [self.free.pop() for _ in range(count)]
-                self.moved.wait()
-
-    def keep(self, chunk: int, buffer: mmap.mmap, length: int) -> None:
-        """It holds this chunk now, and stays at least until it is let go."""
-        with self.moved:
-            self.kept[chunk] = (buffer, length)
-            self.pins[chunk] = self.pins.get(chunk, 0) + 1
-
-    def pin(self, chunk: int) -> memoryview | None:
-        """The bytes of a chunk that is kept; to be let go."""
-        with self.moved:
-            found = self.kept.get(chunk)
-            if found is None:
-                return None
-            self.kept.move_to_end(chunk)
-            self.pins[chunk] = self.pins.get(chunk, 0) + 1
-            return memoryview(found[0])[: found[1]]
-
-    def let_go(self, chunk: int) -> None:
-        """Nobody of ours looks at it any more."""
-        with self.moved:
-            self.pins[chunk] -= 1
-            if not self.pins[chunk]:
-                del self.pins[chunk]
-                self.moved.notify_all()
-
-    def give(self, buffer: mmap.mmap) -> None:
-        """It is empty again."""
-        with self.moved:
-            self.free.append(buffer)
-            self.moved.notify_all()
 
 
 class Disk:
@@ -155,6 +77,8 @@ class Disk:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         self.stage = os.open(self.stage_name, flags, dir_fd=self.own)
         self.digests: list[bytes] = [b""] * len(chunks)
+        self.said_digests = [bytes.fromhex(file.get("digests", "")) for file in files]
+        """Of each file's chunks, one after the other, where a manifest says them."""
         self.parts: dict[int, list[bytes]] = {}
         """Of packed chunks, the digest of each file."""
         self.published, self.trusted = bytearray(len(files)), bytearray(len(files))
@@ -162,17 +86,22 @@ class Disk:
         self.left = [0] * len(files)
         """Of each file, how many of its chunks are not on the disk."""
         self.of_file: list[list[int]] = [[] for _ in files]
+        self.place_in_file = [0] * len(chunks)
+        """Of a chunk of one file, the how manieth it is."""
         for number, chunk in enumerate(chunks):
             for file, _, _ in chunk:
+                self.place_in_file[number] = len(self.of_file[file])
                 self.of_file[file].append(number)
                 self.left[file] += 1
+        self.wanted = [self._wanted(number) for number in range(len(chunks))]
+        """The digests that a publisher's manifest says chunks have; empty where nobody says."""
         self.guard = threading.Lock()
         self.open_files: OrderedDict[tuple[int, bool], int] = OrderedDict()
         self.is_direct = True
         self.unsynced: list[int] = []
         self.unsynced_bytes = 0
         self.synced = threading.Condition()
-        self.journal = os.open("journal", os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600, dir_fd=self.stage)
+        self.journal = Journal(self.stage)
 
     # ---- what is there already ---------------------------------------------------------------------------------------
 
@@ -188,10 +117,10 @@ class Disk:
         known = record.get("files", {}) if same else {}
         kept: dict[int, list[bytes]] = {}
         for number, file in enumerate(self.files):
-            found, was = self._stat(file["path"]), known.get(file["path"])
+            found, was = self.stat(file["path"]), known.get(file["path"])
             if found is None or found.st_size != file["size"]:
                 continue
-            if was and was["mtime_ns"] == found.st_mtime_ns and file["tag"] and was["tag"] == file["tag"]:
+            if was and was["mtime_ns"] == found.st_mtime_ns and is_same(file, was):
                 digests = bytes.fromhex(was["digests"])
                 kept[number] = [digests[i : i + DIGEST_BYTES] for i in range(0, len(digests), DIGEST_BYTES)]
                 self.published[number] = 1
@@ -199,14 +128,13 @@ class Disk:
             if not all(file in kept for file, _, _ in chunk):
                 continue
             if len(chunk) == 1:
-                only, at, _ = chunk[0]
-                self._known(number, kept[only][at // self.chunk_bytes], None)
+                self._known(number, kept[chunk[0][0]][self.place_in_file[number]], None)
             else:
                 parts = [kept[one][0] for one, _, _ in chunk]
                 self._known(number, self.digest_of(b"".join(parts)), parts)
             has[number] = 1
         for number, file in enumerate(self.files):
-            found = self._stat(file["path"]) if file.get("trust") else None
+            found = self.stat(file["path"]) if file.get("trust") else None
             if found is not None and found.st_size == file["size"]:
                 self.trusted[number] = self.published[number] = 1
             elif not all(has[c] for c in self.of_file[number]):  # of a pack with one new file, all are fetched
@@ -224,16 +152,8 @@ class Disk:
 
     def _journaled(self) -> Iterable[tuple[int, bytes, list[bytes] | None]]:
         """The chunks of the journal that are whole in their files."""
-        data = os.pread(self.journal, ENTRY.size * (4 * len(self.chunks) + 1024), 0)
-        latest: dict[int, bytes] = {}
-        for at in range(0, len(data) - ENTRY.size + 1, ENTRY.size):
-            number, digest, crc = ENTRY.unpack_from(data, at)
-            if zlib.crc32(data[at : at + ENTRY.size - 4]) == crc and number < len(self.chunks):
-                latest[number] = digest
-        for number, digest in latest.items():
+        for number, digest in self.journal.latest(len(self.chunks)).items():
             chunk = self.chunks[number]
-            if not any(digest):  # it was dropped
-                continue
             try:
                 if any(self.published[file] for file, _, _ in chunk):  # it has its name already
                     found = [
@@ -256,7 +176,7 @@ class Disk:
                     continue
             yield number, digest, parts
 
-    def _stat(self, path: str) -> os.stat_result | None:
+    def stat(self, path: str) -> os.stat_result | None:
         """What lies under a final name, if it is a regular file."""
         import stat
 
@@ -266,6 +186,19 @@ class Disk:
         except (OSError, ValueError):
             return None
         return found if stat.S_ISREG(found.st_mode) else None
+
+    def wanted_parts(self, number: int) -> list[bytes]:
+        """The digests that a manifest says the files of a chunk have in it; empty ones where it says nothing."""
+        at = self.place_in_file[number] * DIGEST_BYTES if len(self.chunks[number]) == 1 else 0
+        return [self.said_digests[file][at : at + DIGEST_BYTES] for file, _, _ in self.chunks[number]]
+
+    def _wanted(self, number: int) -> bytes:
+        parts = self.wanted_parts(number)
+        return (parts[0] if len(parts) == 1 else self.digest_of(b"".join(parts))) if all(parts) else b""
+
+    def is_right(self, number: int, digest: bytes) -> bool:
+        """Whether a chunk is what the manifest says, where there is one."""
+        return not self.wanted[number] or digest == self.wanted[number]
 
     # ---- chunks ------------------------------------------------------------------------------------------------------
 
@@ -350,15 +283,7 @@ class Disk:
 
     def drop(self, chunks: Iterable[int]) -> None:
         """Say in the journal that these are not here after all."""
-        self._entries((number, bytes(DIGEST_BYTES)) for number in sorted(chunks))
-
-    def _entries(self, entries: Iterable[tuple[int, bytes]]) -> None:
-        lines = []
-        for number, digest in entries:
-            head = ENTRY.pack(number, digest, 0)[:-4]
-            lines.append(head + zlib.crc32(head).to_bytes(4, "big"))
-        write_all(self.journal, memoryview(b"".join(lines)), None)
-        os.fdatasync(self.journal)
+        self.journal.add((number, DROPPED) for number in sorted(chunks))
 
     def sync(self) -> list[int]:
         """Have what was written on the disk, and say so in the journal; returns those chunks."""
@@ -367,7 +292,7 @@ class Disk:
         if numbers:
             try:
                 sync_all(self.stage)
-                self._entries((number, self.digests[number]) for number in numbers)
+                self.journal.add((number, self.digests[number]) for number in numbers)
             except OSError as error:
                 raise disk_trouble(error, self.dest) from None
             for number in numbers:
@@ -456,9 +381,10 @@ class Disk:
             sync_all(self.top)
             files = {}
             for number, file in enumerate(self.files):
-                found = self._stat(file["path"])
+                found = self.stat(file["path"])
                 if found is not None and (digests := self.file_digests(number)) is not None:
                     what = {"size": file["size"], "mtime_ns": found.st_mtime_ns, "tag": file["tag"]}
+                    what.update({"lengths": file["lengths"]} if "lengths" in file else {})
                     files[file["path"]] = {**what, "digests": digests.hex()}
             record = {
                 "schema": RECORD_SCHEMA,
@@ -467,14 +393,7 @@ class Disk:
                 "root": self.root(),
                 "files": files,
             }
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-            fd = os.open(RECORD + ".new", flags, 0o644, dir_fd=self.own)
-            try:
-                write_all(fd, memoryview(json.dumps(record).encode()), None)
-                os.fsync(fd)
-            finally:
-                os.close(fd)
-            os.rename(RECORD + ".new", RECORD, src_dir_fd=self.own, dst_dir_fd=self.own)
+            write_record(self.own, record)
             shutil.rmtree(self._path(self.stage_name), ignore_errors=True)
             os.fsync(self.own)
             os.fsync(self.top)
@@ -502,7 +421,7 @@ class Disk:
     def leave(self) -> None:
         """Nothing was to be done: what was made for looking is removed, if nothing else is in it."""
         with contextlib.suppress(OSError):
-            if not os.fstat(self.journal).st_size:
+            if self.journal.is_empty:
                 shutil.rmtree(self._path(self.stage_name), ignore_errors=True)
             if os.listdir(self.own) == ["lock"]:
                 os.unlink("lock", dir_fd=self.own)
@@ -529,77 +448,10 @@ class Disk:
         return f"/proc/self/fd/{self.own}/{name}"
 
 
-def open_dest(dest: str) -> int:
-    """DEST itself, made if need be; it may be a link, as its owner says where it is. Raises Unusable."""
-    try:
-        os.makedirs(dest, exist_ok=True)
-        return os.open(dest, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except (FileExistsError, NotADirectoryError):
-        raise Unusable("weights/not-a-folder", f"{dest} is not a folder", f"ls -ld {dest}") from None
-    except OSError as error:
-        raise disk_trouble(error, dest) from None
-
-
-def open_own(top: int, dest: str, *, make: bool = True) -> int:
-    """Our own folder in DEST: a folder of this user, and no link. Raises Unusable, or FileNotFoundError."""
-    try:
-        if make:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(OWN_FOLDER, 0o700, dir_fd=top)
-        own = os.open(OWN_FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=top)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise disk_trouble(error, f"{dest}/{OWN_FOLDER}") from None
-    found = os.fstat(own)
-    if found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o022:
-        os.close(own)
-        text = f"{dest}/{OWN_FOLDER} is not a folder that only this user can write to"
-        raise Unusable("weights/not-ours", text, f"ls -ld {dest}/{OWN_FOLDER}")
-    return own
-
-
-def read_record(own: int) -> dict[str, Any]:
-    """What an earlier run published; empty where there is nothing that reads."""
-    try:
-        record = json.loads(read_file(RECORD, MAX_RECORD_BYTES, dir_fd=own, follow=False))
-    except (OSError, ValueError):
-        return {}
-    return record if isinstance(record, dict) and record.get("schema") == RECORD_SCHEMA else {}
-
-
-def stage_file(number: int) -> str:
-    """The name of a file under way: nothing that came from outside."""
-    return f"{number:07d}"
-
-
-def write_all(fd: int, data: memoryview, at: int | None) -> None:
-    """All of it, at an offset; None: at the end."""
-    while data:
-        num = os.write(fd, data) if at is None else os.pwrite(fd, data, at)
-        data = data[num:]
-        at = None if at is None else at + num
-
-
-def sync_all(fd: int) -> None:
-    """Everything of this file system is on the disk: one call for many small files."""
-    import ctypes
-
-    try:
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.syncfs(fd):
-            code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code))
-    except AttributeError:
-        os.sync()
-
-
-def disk_trouble(error: OSError, place: str) -> Unusable:
-    """What a disk refuses, in words."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return Unusable("weights/disk-full", f"{place} has no room left", f"df -h {place}")
-    if error.errno == errno.EROFS:
-        return Unusable("weights/read-only", f"{place} is on a read-only file system", f"findmnt -T {place}")
-    if error.errno in (errno.EACCES, errno.EPERM):
-        return Unusable("weights/not-permitted", f"no right to write to {place}", f"ls -ld {place}")
-    return Unusable("weights/disk-error", f"{place}: {error.strerror or error}", "dmesg | tail")
+def is_same(file: dict[str, Any], was: dict[str, Any]) -> bool:
+    """Whether what is wanted is what was published: by the digests that a manifest says, without one by its tag."""
+    if file.get("lengths") != was.get("lengths"):
+        return False
+    if "digests" in file:
+        return bool(file["digests"] == was["digests"])
+    return bool(file["tag"]) and file["tag"] == was["tag"]

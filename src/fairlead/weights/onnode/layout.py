@@ -7,9 +7,11 @@ messages. Runs are neighbouring chunks of one file: what one request asks the or
 
 from __future__ import annotations
 
+import itertools
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     Piece = tuple[int, int, int]
     Pieces = list[Piece]
@@ -42,11 +44,14 @@ def chunk_bytes_for(total: int) -> int:
     return size
 
 
-def cut(sizes: Sequence[int], chunk_bytes: int) -> list[Pieces]:
-    """The chunks, each a list of (file, offset, bytes). Files of no bytes are in none.
+def cut(sizes: Sequence[int], chunk_bytes: int, lengths: Mapping[int, Sequence[int]] | None = None) -> list[Pieces]:
+    """The chunks, each a list of (file, offset, bytes). Files of no bytes are in none. `lengths` says of files of a
+    chunk or more how long their chunks are, where these are not all alike.
 
     >>> cut([5, 1, 0, 2, 9], 4)
     [[(0, 0, 4)], [(0, 4, 1)], [(1, 0, 1), (3, 0, 2)], [(4, 0, 4)], [(4, 4, 4)], [(4, 8, 1)]]
+    >>> cut([5, 1], 4, {0: [2, 3]})
+    [[(0, 0, 2)], [(0, 2, 3)], [(1, 0, 1)]]
     """
     chunks: list[Pieces] = []
     pack: Pieces = []
@@ -60,7 +65,11 @@ def cut(sizes: Sequence[int], chunk_bytes: int) -> list[Pieces]:
             pack.append((number, 0, size))
             packed += size
             continue
-        chunks += [[(number, at, min(chunk_bytes, size - at))] for at in range(0, size, chunk_bytes)]
+        if lengths and number in lengths:
+            starts = itertools.accumulate(lengths[number], initial=0)
+            chunks += [[(number, at, length)] for at, length in zip(starts, lengths[number])]
+        else:
+            chunks += [[(number, at, min(chunk_bytes, size - at))] for at in range(0, size, chunk_bytes)]
     return chunks
 
 

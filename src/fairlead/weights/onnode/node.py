@@ -17,7 +17,6 @@ import itertools
 import json
 import os
 import resource
-import secrets
 import socket
 import threading
 import time
@@ -25,11 +24,15 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor
 
 from fairlead.cluster.channel import Channel
-from fairlead.weights.onnode.disk import MAX_UNSYNCED, Buffers, Disk, Unusable, has_blake3
+from fairlead.weights.onnode.adopt import adopt
+from fairlead.weights.onnode.buffers import Buffers
+from fairlead.weights.onnode.disk import MAX_UNSYNCED, Disk
 from fairlead.weights.onnode.edges import KINDS, Edge, may_fetch
 from fairlead.weights.onnode.layout import bytes_of, cut, runs, to_bits, to_flags
 from fairlead.weights.onnode.origin import Gate, Origin, Refused
-from fairlead.weights.onnode.wire import CHUNK, HAVE, LACK, QUIET_S, STILL, Broken, Link, greet, greeted
+from fairlead.weights.onnode.place import Unusable, has_blake3
+from fairlead.weights.onnode.taking import Taking
+from fairlead.weights.onnode.wire import CHUNK, HAVE, LACK, QUIET_S, STILL, Broken, Link, greeted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,8 +45,6 @@ MAX_ODD = 100
 """Files told of that no loader would take."""
 COMPARING = 8
 """Files that a node reads at a time to compare them with the store's digests."""
-AGAIN_S = 0.3
-"""Between two tries to reach a node."""
 
 
 class Node:
@@ -53,13 +54,15 @@ class Node:
         self.channel, self.me, self.key = channel, setup["me"], bytes.fromhex(setup["key"])
         self.peers: list[tuple[str, int]] = []
         self.streams, self.is_dry = setup["streams"], setup["dry"]
-        chunks = cut([file["size"] for file in files], setup["chunk_bytes"])
+        lengths = {n: file["lengths"] for n, file in enumerate(files) if "lengths" in file}
+        chunks = cut([file["size"] for file in files], setup["chunk_bytes"], lengths)
         self.disk = Disk(setup["dest"], files, chunks, setup["chunk_bytes"], setup["stage"], setup["algorithm"])
         self.early, self.chunks, self.files = setup["early"], chunks, files
         count = max(LEAST_BUFFERS, MEMORY_BYTES // setup["chunk_bytes"])
         self.buffers = Buffers(min(count, len(chunks) + LEAST_BUFFERS), setup["chunk_bytes"])
         self.lock = threading.Condition()
         has = self.disk.present()
+        adopted = adopt(self.disk, has, is_dry=self.is_dry, alive=lambda: self.tell("here"))
         self.shared = has
         """Chunks that can be passed on."""
         self.has = bytearray(a | b for a, b in zip(has, self.disk.skips))
@@ -86,6 +89,7 @@ class Node:
             "peer_bytes": 0,
             "sent_bytes": 0,
             "doubles": 0,
+            "adopted_bytes": adopted,
         }
         self.server = socket.socket(socket.AF_INET6 if ":" in setup["address"] else socket.AF_INET)
         self.server.bind((setup["address"], 0))
@@ -190,8 +194,8 @@ class Node:
 
         def full(index: int) -> None:
             nonlocal passed
-            passed += 1
             self.fetched(numbers[index], taken[index], bytes_of(self.chunks[numbers[index]]))
+            passed += 1
 
         try:
             if len(self.chunks[numbers[0]]) > 1:
@@ -218,8 +222,10 @@ class Node:
                 self.said[file] = origin.digest
 
     def fetched(self, number: int, buffer: Any, length: int) -> None:
-        """It came from the origin."""
+        """It came from the origin. Raises Refused where a manifest says that it is something else."""
         digest, parts = self.disk.digest_chunk(number, memoryview(buffer)[:length])
+        if not self.disk.is_right(number, digest):
+            raise Refused("its bytes are not what the manifest beside it says", final=True, changed=True)
         with self.lock:
             self.counts["origin_bytes"] += length
         self.got(number, buffer, length, digest, parts, 0, self.me)
@@ -484,123 +490,6 @@ class Node:
         if self.is_dry:
             self.disk.leave()
         os._exit(0)
-
-
-class Taking:
-    """One node that this one takes from, over several connections."""
-
-    def __init__(self, node: Node, source: dict[str, Any], width: int) -> None:
-        self.node, self.source, self.width = node, source, width
-        self.peer, self.kind = source["node"], source["kind"]
-        self.sub, self.links, self.stopped = "", {}, False  # type: ignore[var-annotated]
-        self.lock = threading.Lock()
-
-    def differs(self, source: dict[str, Any]) -> bool:
-        """Whether it is asked for otherwise now."""
-        return bool(source != self.source)
-
-    def begin(self) -> None:
-        """Start its threads: the first connection says what this node has, the others join it."""
-        self.node.start(self.hold)
-
-    def stop(self) -> None:
-        """No longer."""
-        self.stopped = True
-        for link in list(self.links.values()):
-            link.close()
-
-    def hold(self) -> None:
-        """Connect, take, and connect again when that breaks, as long as it is wanted."""
-        while not self.stopped and not self.node.over:
-            self.sub = secrets.token_hex(8)
-            with self.node.lock:
-                has = to_bits(self.node.has)
-            hello = {
-                "me": self.node.me,
-                "sub": self.sub,
-                "kind": self.kind,
-                "width": self.width,
-                "has": has,
-                "joins": 0,
-            }
-            try:
-                link = greet(self.source["address"], self.source["port"], self.node.key, hello)
-            except (Broken, OSError) as why:
-                self.node.tell("lost", peer=self.peer, why=str(why))
-                time.sleep(AGAIN_S)
-                continue
-            with self.node.lock:
-                came = [
-                    n for n, flag in enumerate(to_flags(has, len(self.node.chunks))) if self.node.has[n] and not flag
-                ]
-            self.links[0] = link
-            self.have(came)
-            others = [self.node.start(self.more, i, hello) for i in range(1, self.node.streams)]
-            ended = self.read(link)
-            for left in list(self.links.values()):
-                left.close()
-            for other in others:
-                other.join()
-            self.links.clear()
-            if not self.stopped and not self.node.over:
-                self.node.tell("lost", peer=self.peer, why=ended)
-                time.sleep(AGAIN_S)
-
-    def more(self, number: int, hello: dict[str, Any]) -> None:
-        """One more connection beside the first."""
-        with contextlib.suppress(Broken, OSError):
-            link = greet(self.source["address"], self.source["port"], self.node.key, {**hello, "has": "", "joins": 1})
-            self.links[number] = link
-            if 0 in self.links:
-                self.read(link)
-            link.close()
-
-    def read(self, link: Link) -> str:
-        """Take chunks until it ends; returns why."""
-        node = self.node
-        try:
-            while not self.stopped and not node.over:
-                kind, number, hops, first, length, digest = link.receive()
-                if kind != CHUNK:
-                    link.notice(length, digest)
-                    with self.lock:
-                        link.send(STILL)
-                    continue
-                if number >= len(node.chunks) or length != bytes_of(node.chunks[number]):
-                    return "it sent a chunk that there is not"
-                (buffer,) = node.buffers.take()
-                try:
-                    view = memoryview(buffer)[:length]
-                    link.read(view)
-                    found, parts = node.disk.digest_chunk(number, view)
-                    view.release()
-                    if found != digest:
-                        node.tell("bad", peer=self.peer, chunk=number)
-                        with self.lock:
-                            link.send(LACK, number.to_bytes(4, "big"))
-                        node.buffers.give(buffer)
-                        continue
-                except BaseException:
-                    node.buffers.give(buffer)
-                    raise
-                with node.lock:
-                    node.counts["peer_bytes"] += length
-                node.got(number, buffer, length, digest, parts, hops, first)
-        except (Broken, OSError) as why:
-            return str(why)
-        return ""
-
-    def have(self, numbers: list[int]) -> None:
-        """Tell that these came otherwise: they need not be sent."""
-        link = self.links.get(0)
-        if link is None or not numbers:
-            return
-        try:
-            with self.lock:
-                for at in range(0, len(numbers), 4096):
-                    link.send(HAVE, b"".join(n.to_bytes(4, "big") for n in numbers[at : at + 4096]))
-        except OSError:
-            link.close()
 
 
 def main() -> None:

@@ -53,35 +53,47 @@ def odd_tensors(size: int, read: Read) -> str:
     >>> odd_tensors(3, lambda at, num: b"abc"[at : at + num])
     'it is shorter than the length of a header'
     """
+    return _looked_at(size, read)[0]
+
+
+def ends_of_tensors(size: int, read: Read) -> list[int]:
+    """Where the header of a safetensors file and each of its tensors end, in their order, the file's own end last. Only
+    that where it is no such file.
+    """
+    return _looked_at(size, read)[1] or [size]
+
+
+def _looked_at(size: int, read: Read) -> tuple[str, list[int]]:
+    """(why a loader would refuse it, or where its parts end)."""
     if size < 8:
-        return "it is shorter than the length of a header"
+        return "it is shorter than the length of a header", []
     first = read(0, min(size, 32))
     if first.startswith(LFS):
-        return "it is a pointer of Git LFS: the file itself was never uploaded"
+        return "it is a pointer of Git LFS: the file itself was never uploaded", []
     length = int.from_bytes(first[:8], "little")
     if length > MAX_HEADER_BYTES or length + 8 > size:
-        return "its header is longer than the file"
+        return "its header is longer than the file", []
     if length > MAX_READ_BYTES:
-        return ""
+        return "", []
     try:
         header = json.loads(read(8, length).decode(), object_pairs_hook=_once)
     except (ValueError, RecursionError):
-        return "its header is no JSON, or names a tensor twice"
+        return "its header is no JSON, or names a tensor twice", []
     if not isinstance(header, dict):
-        return "its header is no JSON object"
+        return "its header is no JSON object", []
     header.pop("__metadata__", None)
     try:
         spans = sorted(_span(name, tensor) for name, tensor in header.items())
     except (KeyError, TypeError, ValueError) as why:
-        return f"a tensor has no type, shape and offsets that fit: {str(why)[:80]}"
+        return f"a tensor has no type, shape and offsets that fit: {str(why)[:80]}", []
     at = 0
     for begin, end, name in spans:
         if begin != at:
-            return f"its tensors overlap or leave a hole before {name[:80]}"
+            return f"its tensors overlap or leave a hole before {name[:80]}", []
         at = end
     if 8 + length + at != size:
-        return f"its tensors end at {8 + length + at}, the file at {size}"
-    return ""
+        return f"its tensors end at {8 + length + at}, the file at {size}", []
+    return "", [8 + length, *(8 + length + end for begin, end, _ in spans if end > begin)]
 
 
 def _span(name: str, tensor: Any) -> tuple[int, int, str]:

@@ -1,0 +1,137 @@
+"""A node that another one takes from: its connections, and what comes by them. Python 3.9."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+import time
+
+from fairlead.weights.onnode.layout import bytes_of, to_bits, to_flags
+from fairlead.weights.onnode.wire import CHUNK, HAVE, LACK, STILL, Broken, Link, greet
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from fairlead.weights.onnode.node import Node
+
+AGAIN_S = 0.3
+"""Between two tries to reach a node."""
+
+
+class Taking:
+    """One node that this one takes from, over several connections."""
+
+    def __init__(self, node: Node, source: dict[str, Any], width: int) -> None:
+        self.node, self.source, self.width = node, source, width
+        self.peer, self.kind = source["node"], source["kind"]
+        self.sub, self.links, self.stopped = "", {}, False  # type: ignore[var-annotated]
+        self.lock = threading.Lock()
+
+    def differs(self, source: dict[str, Any]) -> bool:
+        """Whether it is asked for otherwise now."""
+        return bool(source != self.source)
+
+    def begin(self) -> None:
+        """Start its threads: the first connection says what this node has, the others join it."""
+        self.node.start(self.hold)
+
+    def stop(self) -> None:
+        """No longer."""
+        self.stopped = True
+        for link in list(self.links.values()):
+            link.close()
+
+    def hold(self) -> None:
+        """Connect, take, and connect again when that breaks, as long as it is wanted."""
+        while not self.stopped and not self.node.over:
+            self.sub = secrets.token_hex(8)
+            with self.node.lock:
+                has = to_bits(self.node.has)
+            hello = {
+                "me": self.node.me,
+                "sub": self.sub,
+                "kind": self.kind,
+                "width": self.width,
+                "has": has,
+                "joins": 0,
+            }
+            try:
+                link = greet(self.source["address"], self.source["port"], self.node.key, hello)
+            except (Broken, OSError) as why:
+                self.node.tell("lost", peer=self.peer, why=str(why))
+                time.sleep(AGAIN_S)
+                continue
+            with self.node.lock:
+                came = [
+                    n for n, flag in enumerate(to_flags(has, len(self.node.chunks))) if self.node.has[n] and not flag
+                ]
+            self.links[0] = link
+            self.have(came)
+            others = [self.node.start(self.more, i, hello) for i in range(1, self.node.streams)]
+            ended = self.read(link)
+            for left in list(self.links.values()):
+                left.close()
+            for other in others:
+                other.join()
+            self.links.clear()
+            if not self.stopped and not self.node.over:
+                self.node.tell("lost", peer=self.peer, why=ended)
+                time.sleep(AGAIN_S)
+
+    def more(self, number: int, hello: dict[str, Any]) -> None:
+        """One more connection beside the first."""
+        with contextlib.suppress(Broken, OSError):
+            link = greet(self.source["address"], self.source["port"], self.node.key, {**hello, "has": "", "joins": 1})
+            self.links[number] = link
+            if 0 in self.links:
+                self.read(link)
+            link.close()
+
+    def read(self, link: Link) -> str:
+        """Take chunks until it ends; returns why."""
+        node = self.node
+        try:
+            while not self.stopped and not node.over:
+                kind, number, hops, first, length, digest = link.receive()
+                if kind != CHUNK:
+                    link.notice(length, digest)
+                    with self.lock:
+                        link.send(STILL)
+                    continue
+                if number >= len(node.chunks) or length != bytes_of(node.chunks[number]):
+                    return "it sent a chunk that there is not"
+                (buffer,) = node.buffers.take()
+                try:
+                    view = memoryview(buffer)[:length]
+                    link.read(view)
+                    found, parts = node.disk.digest_chunk(number, view)
+                    view.release()
+                    if found != digest or not node.disk.is_right(number, found):
+                        node.tell("bad", peer=self.peer, chunk=number)
+                        with self.lock:
+                            link.send(LACK, number.to_bytes(4, "big"))
+                        node.buffers.give(buffer)
+                        continue
+                except BaseException:
+                    node.buffers.give(buffer)
+                    raise
+                with node.lock:
+                    node.counts["peer_bytes"] += length
+                node.got(number, buffer, length, digest, parts, hops, first)
+        except (Broken, OSError) as why:
+            return str(why)
+        return ""
+
+    def have(self, numbers: list[int]) -> None:
+        """Tell that these came otherwise: they need not be sent."""
+        link = self.links.get(0)
+        if link is None or not numbers:
+            return
+        try:
+            with self.lock:
+                for at in range(0, len(numbers), 4096):
+                    link.send(HAVE, b"".join(n.to_bytes(4, "big") for n in numbers[at : at + 4096]))
+        except OSError:
+            link.close()
