@@ -109,6 +109,19 @@ def test_one_task_a_node_is_a_launchers():
     assert list(judge_job(JOB | {"SLURM_NTASKS": "2"}, SPEC)) == []
 
 
+def test_of_a_heterogeneous_job_the_other_components_are_not_known():
+    """`sbatch -N2 : -N2`: variables as slurm.schedmd.com/heterogeneous_jobs.html has them."""
+    het = JOB | {
+        "SLURM_HET_SIZE": "2",
+        "SLURM_JOB_NODELIST_HET_GROUP_0": "n[1-2]",
+        "SLURM_JOB_NODELIST_HET_GROUP_1": "n[3-4]",
+    }
+    (found,) = judge_job(het, SPEC)
+    assert (found.code, found.verdict, found.subject.nodes) == ("preflight/het-job", Verdict.UNKNOWN, ("n3", "n4"))
+    assert "-w 'n[1-2],n[3-4]'" in found.remedy
+    assert list(judge_job(JOB | {"SLURM_HET_SIZE": "1", "SLURM_JOB_NODELIST_HET_GROUP_0": "n[1-2]"}, SPEC)) == []
+
+
 def test_a_job_of_two_of_the_eight_gpus_needs_two_tasks_a_node():
     assert list(judge_job(JOB | {"SLURM_GPUS_ON_NODE": "2", "SLURM_NTASKS": "4"}, SPEC)) == []
 

@@ -7,6 +7,7 @@ of more than 1,024 bytes. What it hears comes on standard input, a JSON object a
 from __future__ import annotations
 
 import json
+import math
 import os
 import select
 import threading
@@ -61,6 +62,23 @@ class Lines:
         return found
 
 
+def as_json(said: dict[str, Any]) -> str:
+    """One line. JSON has no word for NaN and infinity, which a broken GPU computes: they become null."""
+    try:
+        return json.dumps(said, separators=(",", ":"), allow_nan=False)
+    except ValueError:
+        return json.dumps(finite(said), separators=(",", ":"))
+
+
+def finite(value: Any) -> Any:
+    """The same with None where a number is none."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: finite(own) for key, own in value.items()}
+    return [finite(own) for own in value] if isinstance(value, (list, tuple)) else value
+
+
 class Me:
     """This rank, by what started it and what it was told."""
 
@@ -79,7 +97,7 @@ class Me:
 
     def say(self, what: str, **fields: Any) -> None:
         """One line, written whole."""
-        line = json.dumps({"say": what, "rank": self.rank, "node": self.node, **fields}, separators=(",", ":"))
+        line = as_json({"say": what, "rank": self.rank, "node": self.node, **fields})
         with self.lock:
             if len(line) <= MAX_LINE:
                 os.write(1, line.encode() + b"\n")

@@ -20,7 +20,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from fairlead.base.units import counted, duration, size
 from fairlead.launch.patience import Patience
 from fairlead.preflight.ranks.facts import RankEnd, RankFacts
-from fairlead.preflight.ranks.judge_devices import judge_cards, judge_no_gpu
+from fairlead.preflight.ranks.judge_devices import judge_cards
+from fairlead.preflight.ranks.judge_no_gpu import judge_no_gpu
 from fairlead.preflight.ranks.judge_perftest import judge_perftest
 from fairlead.preflight.ranks.judge_rails import judge_rails
 from fairlead.preflight.ranks.judge_reduce import (

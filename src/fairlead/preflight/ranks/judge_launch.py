@@ -142,7 +142,7 @@ def _gpus(starts: Mapping[int, Start], torch: Mapping[int, Torch]) -> Iterator[F
         name = (device.id if device else "") or s.gpu.id
         if name:
             users[s.node, name].append(rank)
-        elif s.gpus and not (said and said.num_devices == 0):  # one without any is said by judge_devices
+        elif s.gpus and not (said and said.num_devices == 0):  # one without any is said by judge_no_gpu
             visible = s.env.get("CUDA_VISIBLE_DEVICES")
             yield Finding(
                 code="preflight/gpu-missing",

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from fairlead.base.units import counted, duration, size
 from fairlead.preflight.ranks.facts import RankFacts
 from fairlead.preflight.ranks.judge_devices import cards_summary, kind_of
-from fairlead.preflight.ranks.judge_transport import networks
+from fairlead.preflight.ranks.judge_transport import is_within_nvlink, networks
 from fairlead.preflight.ranks.limits import reduce_limit
 from fairlead.preflight.ranks.said import Heard, Reduced, heard
 from fairlead.preflight.ranks.wanted import Wanted
@@ -35,7 +35,8 @@ def judge_values(said: Heard) -> Iterator[Finding]:
             message=f"an all-reduce of {size(reduced.bytes)} came back wrong in {reduced.wrong} elements{who}",
             evidence=(
                 Evidence(
-                    f"element {reduced.first} on rank {reduced.rank}", f"{reduced.got}, and exact is {reduced.want}"
+                    f"element {reduced.first} on rank {reduced.rank}",
+                    f"{'no number' if reduced.got is None else reduced.got}, and exact is {reduced.want}",
                 ),
             ),
             remedy="do not use these nodes: data is corrupted on the way; test pairs of them with nccl-tests -c 1",
@@ -107,7 +108,7 @@ def judge_bandwidth(said: Heard, wanted: Wanted) -> Iterator[Finding]:
     on_gpus = any(t.num_devices or t.nccl for t in said.torch.values())
     if not found or not on_gpus or (not is_one and wanted.rdma == "none") or not _are_all_gpus(facts, wanted):
         return
-    over_nvlink = any(words.only_nvlink for words in networks(said).values())
+    over_nvlink = is_within_nvlink(networks(said).values())
     warmups = {r.bytes: (r.warmups, len(r.s)) for r in said.reduced}
     missed: list[tuple[float, Finding]] = []
     for num_bytes, (_, busbw) in found.items():
@@ -147,6 +148,18 @@ def judge_success(said: Heard, wanted: Wanted) -> Iterator[Finding]:
     found = _bandwidth(said.reduced, facts.wanted)
     if not found or any(True for _ in judge_values(said)):
         return
+    if mute := _mute(said):
+        yield Finding(
+            code="preflight/collective",
+            verdict=Verdict.UNKNOWN,
+            subject=Subject(kind="job", nodes=tuple(sorted({said.node_of(r) for r in mute}))),
+            message=f"{counted(len(mute), 'rank')} of {facts.wanted} did not tell what came of every collective, so "
+            "whether all values were exact is not known",
+            evidence=(Evidence("ranks.json has no line", ", ".join(map(str, mute[:16]))),),
+            remedy="preflight again; if it stays, look at the output of these ranks: `words` in ranks.json",
+            data={"ranks": mute},
+        )
+        return
     num_bytes, (took_s, busbw) = list(found.items())[-1]
     left_out = sorted({b for line in said.left_out for b in line.bytes})
     beyond = f"; {', '.join(map(size, left_out))} left out: longer than `reduce_s`, or no memory" if left_out else ""
@@ -168,6 +181,16 @@ def judge_success(said: Heard, wanted: Wanted) -> Iterator[Finding]:
               "sizes": {str(b): {"time_s": t, "busbw_bytes_per_s": r} for b, (t, r) in found.items()},
               "devices": cards_summary(said)},
     )  # fmt: skip
+
+
+def _mute(said: Heard) -> list[int]:
+    """Ranks that lack a line which others have: of the DDP step, or of some size of the all-reduce."""
+    told: defaultdict[int, set[int]] = defaultdict(set)
+    for reduced in said.reduced:
+        told[reduced.rank].add(reduced.bytes)
+    everything = set().union(*told.values())
+    stepped = {step.rank for step in said.ddp}
+    return [r for r in range(said.facts.wanted) if told[r] != everything or (stepped and r not in stepped)]
 
 
 def rank_subject(said: Heard, rank: int) -> Subject:

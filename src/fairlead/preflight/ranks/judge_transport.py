@@ -32,6 +32,14 @@ def networks(heard: Heard) -> dict[int, Network]:
     return out
 
 
+def is_within_nvlink(said: Iterable[Network]) -> bool:
+    """Whether a job of several nodes talks over NVLink alone: its ranks are in one rack. At the edge of a rack some
+    ranks have channels over the network, and the rest of it knows of NVLink only.
+    """
+    words = list(said)
+    return any(each.only_nvlink for each in words) and not any(each.used for each in words)
+
+
 def judge_transport(heard: Heard, wanted: Wanted) -> list[Finding]:
     """Every finding; where RDMA is not declared or no rank uses GPUs there is nothing to hold it against."""
     said = networks(heard)

@@ -126,7 +126,8 @@ class Reduced(Line):
     """Turns before those, not timed."""
     wrong: Count = 0
     first: int = -1
-    got: float = 0.0
+    got: float | None = 0.0
+    """None: NaN or infinity."""
     want: float = 0.0
 
 
@@ -174,6 +175,8 @@ class Card(Line):
     node_reduce_bytes: Count = 0
     node_ranks: Count = 0
     """One all-reduce among the ranks of the node."""
+    missed: Texts = {}
+    """What could not be measured, `matrix`, `copy` or `host`, and what torch said then."""
     took_s: float = 0.0
 
 

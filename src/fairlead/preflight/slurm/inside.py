@@ -58,6 +58,7 @@ def judge_job(environ: Mapping[str, str], spec: Spec) -> Iterator[Finding]:
 
     One task a node is well, too: it is a launcher's, such as torchrun, which starts the ranks.
     """
+    yield from _other_components(environ)
     nodes = NodeSet(environ.get("SLURM_JOB_NODELIST", ""))
     tasks = environ.get("SLURM_NTASKS") or environ.get("SLURM_NPROCS", "")
     held = environ.get("SLURM_GPUS_ON_NODE", "")
@@ -76,4 +77,26 @@ def judge_job(environ: Mapping[str, str], spec: Spec) -> Iterator[Finding]:
             evidence=(Evidence("SLURM_NTASKS", tasks), Evidence("SLURM_JOB_NODELIST", str(nodes))),
             remedy=f"#SBATCH --nodes={len(nodes)} --ntasks-per-node={gpus}",
             data={"tasks": int(tasks), "wanted": want},
+        )
+
+
+def _other_components(environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Nodes of a heterogeneous job beyond the component one is in: its steps reach none of them.
+
+    Slurm names them by SLURM_JOB_NODELIST_HET_GROUP_n (slurm.schedmd.com/heterogeneous_jobs.html).
+    """
+    num = environ.get("SLURM_HET_SIZE", "")
+    here = NodeSet(environ.get("SLURM_JOB_NODELIST", ""))
+    groups = [environ.get(f"SLURM_JOB_NODELIST_HET_GROUP_{i}", "") for i in range(int(num) if num.isdecimal() else 0)]
+    others = NodeSet(name for group in groups for name in NodeSet(group)) - here
+    if others:
+        yield Finding(
+            code="preflight/het-job",
+            verdict=Verdict.UNKNOWN,
+            subject=Subject(kind="job", nodes=tuple(others)),
+            message=f"the job has {num} components, and only the nodes of this one ({here}) are tested: of {others} "
+            "nothing is known",
+            evidence=tuple(Evidence(f"SLURM_JOB_NODELIST_HET_GROUP_{i}", group) for i, group in enumerate(groups))[:5],
+            remedy=f"before the job: fairlead preflight -w '{here},{others}'; or a job of its own for each component",
+            data={"components": int(num), "nodes": str(others)},
         )

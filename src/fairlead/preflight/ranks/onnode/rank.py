@@ -10,6 +10,7 @@ NCCL (or RCCL) where ranks use GPUs, gloo where they use CPUs; the same code.
 
 from __future__ import annotations
 
+import math
 import time
 
 from fairlead.launch.onnode.me import Me
@@ -287,9 +288,10 @@ def node_group(dist: Any, nodes: list[list[int]], mine: int) -> Any:
 
 
 def mistakes(data: Any, want: Any) -> dict[str, Any]:
-    """How many elements differ from the exact sum, and the first of them; empty where none does."""
+    """How many elements differ from the exact sum, and the first of them (`got` None: no number); empty for none."""
     wrong = (data != want).nonzero()
     if not len(wrong):
         return {}
     at = int(wrong[0])
-    return {"wrong": len(wrong), "first": at, "got": float(data[at]), "want": float(want[at])}
+    got = float(data[at])
+    return {"wrong": len(wrong), "first": at, "got": got if math.isfinite(got) else None, "want": float(want[at])}
