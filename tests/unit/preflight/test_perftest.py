@@ -114,6 +114,13 @@ def test_why_it_was_left_out_is_said():
     assert found.verdict is Verdict.SKIP
 
 
+def test_that_it_was_asked_for_and_could_not_be_is_said():
+    """Nodes that call their ports otherwise have none in common."""
+    (found,) = judged(ranks(), perftest=True)
+    assert (found.verdict, found.message) == (
+        Verdict.SKIP, "rails not measured by RDMA: no RDMA device that counts is on all nodes")  # fmt: skip
+
+
 def test_devices_that_count_everywhere_in_the_order_of_their_numbers():
     hcas = {"n0": frozenset({"mlx5_10", "mlx5_2", "mlx5_3"}), "n1": frozenset({"mlx5_10", "mlx5_2"})}
     assert common_hcas(Wanted(hcas=hcas), ["n0", "n1"]) == ("mlx5_2", "mlx5_10")

@@ -22,7 +22,8 @@ def judge_perftest(heard: Heard, wanted: Wanted) -> list[Finding]:
     if heard.perf_skipped:
         return [_summary(f"rails not measured by RDMA: {heard.perf_skipped}", Verdict.SKIP)]
     if not heard.perf:
-        return []
+        why = "no RDMA device that counts is on all nodes" if len(heard.facts.nodes) > 1 else "one node"
+        return [_summary(f"rails not measured by RDMA: {why}", Verdict.SKIP)] if wanted.perftest else []
     number = {name: i for i, name in enumerate(heard.facts.nodes)}
     rates, times, failed = dict[Triple, float](), dict[Triple, float](), dict[Triple, Perf]()
     for said in heard.perf:

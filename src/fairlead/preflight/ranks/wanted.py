@@ -39,6 +39,8 @@ class Wanted:
     """Node -> names of the RDMA devices that count there; a node that nobody knows this of is missing."""
     num_hcas: int | None = None
     """RDMA ports of a node, by the VM size or the pool."""
+    perftest: bool = False
+    """Rails were to be measured by RDMA as well."""
     port_gbps: float = 0.0
     size: VmSize | None = None
     """The VM size, with the site's own numbers laid over it; None where pools of several sizes take part."""
@@ -71,6 +73,7 @@ def wanted_of(spec: Spec, nodes: Iterable[str], facts: Sequence[NodeFacts]) -> W
         gpus={n: num or 0 for n, num in gpus.items()},
         hcas={n: found for n in names if (found := counted_hcas(records.get(n), expected.get(n)))},
         num_hcas=first.hca_ports if first and len({c.hca_ports for c in contracts}) == 1 else None,
+        perftest=spec.table(Preflight).perftest,
         # where the file declares no RDMA, ranks talk over another network than these ports
         port_gbps=min((r for c in contracts for r in c.hca_rates_gbps if spec.fabric.rdma != "none"), default=0.0),
         size=first if first and len({c.name for c in contracts}) == 1 else None,
