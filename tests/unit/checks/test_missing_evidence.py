@@ -8,12 +8,18 @@ so.
 from __future__ import annotations
 
 import copy
+import dataclasses
+import os
+import random
 import re
+import tempfile
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from fairlead.checks import Expect, judge_node
 from fairlead.checks.audits import EVERY
@@ -23,8 +29,16 @@ from fairlead.records.facts import Facts, NodeFacts
 from fairlead.records.finding import Finding
 from fairlead.records.verdict import Verdict
 from support import guests, trees
-from support.judging import SMALL, expect, facts_of, of, small, verdict
+from support.judging import SHM, SMALL, expect, facts_of, of, small, verdict
+from support.spoiling import Spoiling
 from support.trees import Machine
+
+
+@pytest.fixture
+def in_memory() -> Iterator[Path]:
+    """A folder in memory where there is such a place: every file of a tree is written and taken away there."""
+    with tempfile.TemporaryDirectory(dir=SHM if os.access(SHM, os.W_OK) else None, prefix="fairlead-tree-") as folder:
+        yield Path(folder) / "tree"
 
 
 def by_nm() -> Machine:
@@ -40,18 +54,31 @@ def by_nm() -> Machine:
     return m
 
 
+def roce() -> Machine:
+    """Ports of RDMA over Ethernet, on a node that is told its place."""
+    m = small()
+    for number in (0, 1):
+        rate, address = "100 Gb/sec (4X EDR)", f"000{number + 3}:00:00.0"
+        trees.hca(m, f"mlx5_{number + 2}", address=address, numa=number, rate=rate, link="Ethernet")
+    m.put("/etc/fairlead/place.json", '{"address": "10.1.0.7"}')
+    return m
+
+
+ROCE = dataclasses.replace(
+    SMALL, link="ethernet", rdma="roce", values={**SMALL.values, "hca_ports": 2, "hca_rates_gbps": (100.0,)}
+)
 CASES: list[tuple[Callable[[], Machine], Expect]] = [
     (small, SMALL),
     (guests.h100, SMALL),
     (by_nm, SMALL),
+    (roce, ROCE),
     (trees.nd_gb300_v6, expect("Standard_ND128isr_GB300_v6")),
     (lambda: trees.nd_mi300x_v5(gpus=2, hcas=1), expect("Standard_ND96isr_MI300X_v5", gpus=2, hca_ports=1)),
 ]
 
 
-def rests_on(machine: Machine, expected: Expect) -> dict[str, set[str]]:
+def rests_on(record: NodeFacts, expected: Expect) -> dict[str, set[str]]:
     """File or command of the tree -> the checks that read it on their way to a pass or a skip."""
-    record = facts_of(machine)
     node = Node(Facts(record), expected)
     found: dict[str, set[str]] = defaultdict(set)
     for check in EVERY:
@@ -69,14 +96,19 @@ def without(machine: Machine, source: str) -> Machine:
         for path in [p for p in less.files if p.startswith("/proc/") and p.endswith("/stat")]:
             del less.files[path]
         return less
-    if source.startswith("http://"):
-        source = trees.EVENTS if "scheduledevents" in source else trees.IMDS
-    path = resolved(less, source.rstrip("/")) if source.startswith("/") else trees.cmd_path(source.split(" "))
+    path = place_of(less, source)
     if path in less.absent:
         less.absent.discard(path)
     else:
         less.remove(path)
     return less
+
+
+def place_of(machine: Machine, source: str) -> str:
+    """Where a tree holds what a fact says it came from."""
+    if source.startswith("http://"):
+        return trees.EVENTS if "scheduledevents" in source else trees.IMDS
+    return resolved(machine, source.rstrip("/")) if source.startswith("/") else trees.cmd_path(source.split(" "))
 
 
 def resolved(machine: Machine, path: str) -> str:
@@ -90,14 +122,22 @@ def resolved(machine: Machine, path: str) -> str:
     return here
 
 
-@pytest.mark.parametrize(("build", "expected"), CASES, ids=["H100", "audited", "NetworkManager", "GB300", "MI300X"])
-def test_taking_a_file_away_makes_its_checks_unknown(build: Callable[[], Machine], expected: Expect) -> None:
+NAMES = ["H100", "audited", "NetworkManager", "RoCE", "GB300", "MI300X"]
+
+
+@pytest.mark.parametrize(("build", "expected"), CASES, ids=NAMES)
+def test_taking_a_file_away_makes_its_checks_unknown(
+    build: Callable[[], Machine], expected: Expect, in_memory: Path
+) -> None:
     machine = build()
+    tree = Spoiling(machine, in_memory)
     wrong = []
-    files = rests_on(machine, expected)
+    files = rests_on(tree.whole, expected)
     assert len(files) > 50
     for source, codes in sorted(files.items()):
-        record = facts_of(without(machine, source))
+        path = place_of(machine, source)
+        alone = path in tree.files()
+        record = (tree.spoilt(path, None) or tree.whole) if alone else facts_of(without(machine, source))
         findings = judge_node(Node(Facts(record), expected), [check for check in EVERY if check.code in codes])
         for code in codes:
             found = verdict(findings, code)
@@ -131,3 +171,65 @@ def test_an_empty_capture_knows_nothing() -> None:
         "host/scheduled-event",
         "ib/gid",
     }
+
+
+def test_every_check_passes_on_one_of_these_machines() -> None:
+    """Otherwise taking its files away would show nothing of it."""
+    passed = {
+        f.code
+        for build, expected in CASES
+        for f in judge_node(Node(Facts(facts_of(build())), expected), EVERY)
+        if f.verdict is Verdict.PASS
+    }
+    assert {check.code for check in EVERY} - passed == set()
+
+
+RANDOM = random.Random(11)
+SPOILT: dict[str, Callable[[bytes], bytes]] = {
+    "cut in half": lambda data: data[: len(data) // 2],
+    "empty": lambda _: b"",
+    "junk": lambda _: RANDOM.randbytes(300),
+}
+WRITTEN_BY_PEOPLE = ("/etc/", "/run/systemd/network/")
+"""Configuration may be empty and may end anywhere: what stands in it is all that it says."""
+NOT_SEEN = {
+    "/cmd/nvidia-smi_-q_-x.took": "a number of ours",
+    "/proc/self/environ": "a program may have no variables",
+    "/sys/class/dmi/id/sys_vendor": "a name of any length",
+    f"/sys/class/net/{guests.VF}/flags": "0x1 is as good a number as 0x1843",
+    "/var/lib/hyperv/.kvp_pool_3": "empty until the host has written",
+}
+"""Files whose first half, or nothing of them, has a meaning of its own; junk in them is seen."""
+
+
+@pytest.mark.parametrize("how", SPOILT)
+def test_a_file_that_is_half_there_or_junk_is_no_evidence(how: str, in_memory: Path) -> None:
+    """Every file that some reader opens, spoilt one at a time: a check says what it said before, or unknown. It never
+    fails for it, and never passes, or lets be, by less than before.
+    """
+    tree = Spoiling(guests.h100(), in_memory)
+    before = said_of(tree.whole)
+    wrong, seen = [], 0
+    for path in tree.files():
+        data = tree.machine.files.get(path)
+        if data is None or (how != "junk" and (path.startswith(WRITTEN_BY_PEOPLE) or path in NOT_SEEN)):
+            continue
+        record = tree.spoilt(path, SPOILT[how](data))
+        if record is None:
+            continue
+        seen += 1
+        for code, findings in said_of(record).items():
+            verdicts = {f.verdict for f in findings}
+            is_open = Verdict.UNKNOWN in verdicts and not verdicts & {Verdict.FAIL, Verdict.WARN}
+            if findings != before[code] and not is_open and not any("assumes" in f.data for f in findings):
+                wrong.append(f"{code}, {path} {how}: {[f.message for f in findings]}")
+    assert seen > 200
+    assert not wrong, "\n".join(wrong)
+
+
+def said_of(record: NodeFacts) -> dict[str, list[Finding]]:
+    """Every check's findings, without what was read on the way to them."""
+    found: dict[str, list[Finding]] = defaultdict(list)
+    for finding in judge_node(Node(Facts(record), SMALL), EVERY):
+        found[finding.code].append(replace(finding, evidence=(), remedy=""))
+    return found

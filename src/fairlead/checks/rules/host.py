@@ -14,15 +14,9 @@ GIB = 1 << 30
 SHM = "/dev/shm"  # noqa: S108 - a place to look at
 
 
-MACHINES = ("x86_64", "aarch64", "arm64", "i686", "armv7l", "ppc64le", "s390x", "riscv64", "loongarch64")
-"""What `uname -m` prints (linux: UTS_MACHINE of arch/*); anything else was not read whole."""
-
-
 def arch(n: Node, part: str) -> Outcome:
     """The instruction set is the VM size's."""
     expected, found = n.expect.get("cpu_arch"), n.get("host.os.arch")
-    if found not in MACHINES:
-        raise Unread("host.os.arch", f"`{str(found)[:40]}` is no machine of Linux")
     data = {"value": found, "expected": expected}
     return ok(found, **data) if found == expected else bad(f"{found}, expected {expected}", **data)
 

@@ -91,7 +91,10 @@ def char_devices(n: Node, part: str) -> Outcome:
         return skip("no RDMA device counts")
     by_device = {n.get("ib.files.uverbs", name): name for name in n.get("ib.files.uverbs")}
     files = n.get("ib.files.dev")
+    strange = [f"`{str(d)[:40]}`" for d in by_device if d not in n.get(IB)]
     missing = sorted(d for d in wanted if by_device.get(d) not in files)
+    if missing and strange:
+        raise Unread("ib.files.uverbs", f"{strange[0]}, which a uverbs file names, is no RDMA device here")
     if missing:
         return bad(f"no uverbs file for {', '.join(missing)}: programs cannot open it", missing=missing)
     return ok(f"{len(wanted)} uverbs files")

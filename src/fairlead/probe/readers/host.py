@@ -17,6 +17,14 @@ SHOWN = re.compile(
 REACHED_BY = "SSH_CONNECTION"
 """Addresses and ports of both ends, where ssh came here (man 1 ssh)."""
 
+RANGES = r"\d+(-\d+)?(,\d+(-\d+)?)*"
+"""A list of processors, as the kernel writes it: `0-47,96-143`."""
+
+UUID = "[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+
+MACHINES = ("x86_64", "aarch64", "arm64", "i686", "armv7l", "ppc64le", "s390x", "riscv64", "loongarch64")
+"""What `uname -m` prints (linux: UTS_MACHINE of arch/*); anything else was not read whole."""
+
 FIRST_PID_NAMESPACE = "pid:[4026531836]"
 """linux include/linux/proc_ns.h: PROC_PID_INIT_INO is 0xEFFFFFFC."""
 
@@ -50,7 +58,7 @@ def _identity(tree: Tree) -> dict[str, Any]:
     }
     for key, path in files.items():
         tree.source(("identity", key), path)
-    found = {key: tree.attr(path) for key, path in files.items()}
+    found = {key: tree.attr(path, UUID if key == "vm_id" else "") for key, path in files.items()}
     found["kvp"] = read_or_hole(_kvp, tree)
     tree.source(("identity", "kvp"), "/var/lib/hyperv/.kvp_pool_3")
     return found
@@ -70,6 +78,8 @@ def _kvp(tree: Tree) -> dict[str, str]:
 
 def _names_of_machines(data: bytes) -> bytes:
     """The whole records of a pool that name this machine or the one under it."""
+    if len(data) % 2560:
+        raise Hole("is no file of whole records", "/var/lib/hyperv/.kvp_pool_3")
     records = [data[start : start + 2560] for start in range(0, len(data) - 2559, 2560)]
     return b"".join(r for r in records if r.startswith((b"PhysicalHostName", b"VirtualMachine", b"HostName")))
 
@@ -86,10 +96,17 @@ def _os(tree: Tree) -> dict[str, Any]:
         "id": release.get("ID", "").strip('"') or missing,
         "version_id": release.get("VERSION_ID", "").strip('"') or missing,
         "kernel": tree.attr("/proc/sys/kernel/osrelease"),
-        "arch": read_or_hole(lambda: tree.run(["uname", "-m"], 2.0).strip()),
+        "arch": read_or_hole(_machine, tree),
         "uptime_s": read_or_hole(_seconds, tree, "/proc/uptime"),
         "cmdline": tree.attr("/proc/cmdline"),
     }
+
+
+def _machine(tree: Tree) -> str:
+    name = tree.run(["uname", "-m"], 2.0).strip()
+    if name not in MACHINES:
+        raise Hole("`%s` is no machine of Linux" % name[:40], "uname -m")
+    return name
 
 
 def _seconds(tree: Tree, path: str) -> float:
@@ -107,7 +124,7 @@ def _cpu(tree: Tree) -> dict[str, Any]:
     tree.source(("cpu", "numa"), nodes + "/")
     return {
         "model": read_or_hole(_cpu_model, tree),
-        "online": tree.attr("/sys/devices/system/cpu/online"),
+        "online": tree.attr("/sys/devices/system/cpu/online", RANGES),
         "allowed": read_or_hole(_allowed, tree),
         "numa": read_or_hole(
             lambda: {
@@ -207,6 +224,8 @@ def environment(tree: Tree) -> dict[str, str]:
 
 
 def _used_variables(data: bytes) -> bytes:
+    if data and b"=" not in data:
+        raise Hole("is no list of variables", "/proc/self/environ")
     kept = []
     for part in data.split(b"\0"):
         name, mark, value = part.partition(b"=")

@@ -16,6 +16,8 @@ SYS_VERBS = "/sys/class/infiniband_verbs"
 TABLE = 16
 """Entries read of the P_Key and GID tables; a device may have hundreds, and the ones in use come first."""
 
+UNUSED_GID = ":".join(["0000"] * 8)
+
 COUNTERS = {
     # name: the value at which the port's own register stands still (IBTA PortCounters, widths in bits: 8, 16, 4, 32);
     # None where the kernel reports the 64-bit extended counter
@@ -78,8 +80,8 @@ def _port(tree: Tree, base: str) -> dict[str, Any]:
         key: tree.attr(base + "/" + key)
         for key in ("state", "phys_state", "rate", "link_layer", "lid", "sm_lid", "cap_mask")
     }
-    found["pkeys"] = _numbered(tree, base + "/pkeys", "0x0000")
-    found["gids"] = _numbered(tree, base + "/gids", "0000:0000:0000:0000:0000:0000:0000:0000")
+    found["pkeys"] = _numbered(tree, base + "/pkeys", "0x[0-9a-f]{4}", unused="0x0000")
+    found["gids"] = _numbered(tree, base + "/gids", "([0-9a-f]{4}:){7}[0-9a-f]{4}", unused=UNUSED_GID)
     # asking for the type of an unused entry is an error, so only those in use are asked
     gids = found["gids"]
     found["gid_attrs"] = {
@@ -91,13 +93,13 @@ def _port(tree: Tree, base: str) -> dict[str, Any]:
     return found
 
 
-def _numbered(tree: Tree, base: str, unused: str) -> dict[str, Any]:
+def _numbered(tree: Tree, base: str, form: str, *, unused: str) -> dict[str, Any]:
     """The entries in use of a table of files numbered from 0. One that is not there is a hole, not an unused entry."""
     try:
         last = max([int(n) for n in tree.names(base) if n.isdigit()], default=-1)
     except Hole as missing:
         return hole(missing.why, missing.source)
-    values = {str(n): tree.attr(base + "/" + str(n)) for n in range(min(last + 1, TABLE))}
+    values = {str(n): tree.attr(base + "/" + str(n), form) for n in range(min(last + 1, TABLE))}
     return {name: value for name, value in values.items() if value != unused}
 
 

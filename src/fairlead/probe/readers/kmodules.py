@@ -33,6 +33,8 @@ def _named(tree: Tree, path: str) -> Any:
         text = tree.read_bytes(path, MAX_DEP, used=_used_modules).decode("utf-8", "replace")
     except Hole as missing:
         return hole(missing.why, missing.source)
+    if path.endswith(".dep") and (not text.endswith("\n") or ".ko" not in text):
+        return hole("is not whole", path)
     found = {match.replace("-", "_") for match in re.findall(r"([\w-]+)\.ko", text)}
     return [name for name in WANTED if name.replace("-", "_") in found]
 
@@ -40,4 +42,6 @@ def _named(tree: Tree, path: str) -> Any:
 def _used_modules(data: bytes) -> bytes:
     lines = [line.split(b":")[0] + b":" * (b":" in line) for line in data.split(b"\n")]
     names = tuple(name.encode() for name in WANTED)
-    return b"\n".join(line for line in lines if any(name in line for name in names))
+    end = lines.pop() if lines else b""
+    kept = [line for line in lines if any(name in line for name in names)] or lines[:1]
+    return b"".join(line + b"\n" for line in kept) + end

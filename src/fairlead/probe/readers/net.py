@@ -15,6 +15,13 @@ SYS_NET = "/sys/class/net"
 PLACE = "/etc/fairlead/place.json"
 RTF_REJECT = 0x200
 MAX_LINKS = 256
+FORMS = {
+    "address": "([0-9a-f]{2}(:[0-9a-f]{2}){5,31})?",
+    "operstate": "unknown|notpresent|down|lowerlayerdown|testing|dormant|up",
+    "flags": "0x[0-9a-f]+",
+    "type": "-?[0-9]+",
+}
+"""Of a network link: what the kernel writes into these files (linux: Documentation/ABI/testing/sysfs-class-net)."""
 
 
 def read_net(tree: Tree) -> dict[str, Any]:
@@ -38,7 +45,7 @@ def read_net(tree: Tree) -> dict[str, Any]:
 
 def _link(tree: Tree, name: str, addresses: dict[str, Any]) -> dict[str, Any]:
     base = SYS_NET + "/" + name
-    found: dict[str, Any] = {key: tree.attr(base + "/" + key) for key in ("address", "operstate", "flags", "type")}
+    found: dict[str, Any] = {key: tree.attr(base + "/" + key, form) for key, form in FORMS.items()}
     found["mtu"] = tree.number(base + "/mtu")
     found["carrier_changes"] = tree.number(base + "/carrier_changes")
     # the kernel refuses to name the speed of a link that is down or has none
@@ -75,9 +82,8 @@ def _addresses(tree: Tree) -> dict[str, Any]:
 
 def _default(tree: Tree) -> str:
     """The interface of the IPv4 default route; empty where there is none. Columns: Iface Destination ... Mask."""
-    for line in tree.read("/proc/net/route").split("\n")[1:]:
-        words = line.split()
-        if len(words) >= 8 and words[1] == "00000000" and words[7] == "00000000":
+    for words in tree.table("/proc/net/route", 8)[1:]:
+        if words[1] == "00000000" and words[7] == "00000000":
             return words[0]
     return ""
 

@@ -17,10 +17,10 @@ def read_pci(tree: Tree) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in tree.optional_names(SYS_PCI):
         base = SYS_PCI + "/" + name
-        kind = tree.attr(base + "/class")
+        kind = tree.attr(base + "/class", "0x[0-9a-f]{6}")
         if isinstance(kind, str) and not kind.startswith(CLASSES):
             continue
-        device = {key: tree.attr(base + "/" + key) for key in ("vendor", "device")}
+        device = {key: tree.attr(base + "/" + key, "0x[0-9a-f]{4}") for key in ("vendor", "device")}
         device["class"] = kind
         device["numa_node"] = tree.number(base + "/numa_node")
         device["driver"] = read_or_hole(tree.optional_link, base + "/driver")

@@ -9,7 +9,7 @@ import hashlib
 import re
 from typing import Any
 
-from fairlead.probe.readers.tree import Absent, Hole, Tree, read_or_hole, safe_name
+from fairlead.probe.readers.tree import Absent, Hole, Tree, hole, read_or_hole, safe_name
 
 SLURM_PLACES = ("/etc/slurm", "/run/slurm/conf", "/var/spool/slurmd/conf-cache")
 """Where slurmd has its configuration; the last two where slurmctld sends it (man 5 slurm.conf, configless)."""
@@ -43,6 +43,9 @@ def read_slurm(tree: Tree) -> dict[str, Any]:
         return {**found, "conf": conf or {}, "nodes": [], "gres": [], "topology": []}
     where, text = conf["where"], conf["text"]
     settings = _slurm_settings(text)
+    if "clustername" not in settings:  # slurmd does not start without it
+        missing = hole("names no cluster", where + "/slurm.conf")
+        return {**found, "conf": missing, "nodes": missing, "gres": [], "topology": []}
     found["conf"] = settings
     found["digest"] = hashlib.sha256("\n".join(_slurm_lines(text)).encode()).hexdigest()[:16]
     tree.source(("conf",), where + "/slurm.conf")

@@ -20,10 +20,9 @@ FORMAT = "%S:%b:%a:%c:%d:%n"
 def _mount_table(tree: Tree) -> list[tuple[str, str, str, list[str]]]:
     """(device, mount point, type, options) of /proc/self/mounts; a later mount hides an earlier one there."""
     found = {}
-    for line in tree.read("/proc/self/mounts", 4 << 20).split("\n"):
-        words = [re.sub(r"\\([0-7]{3})", lambda m: chr(int(m.group(1), 8)), w) for w in line.split(" ")]
-        if len(words) >= 4:
-            found[words[1]] = (words[0], words[1], words[2], words[3].split(","))
+    for row in tree.table("/proc/self/mounts", 4, 4 << 20):
+        words = [re.sub(r"\\([0-7]{3})", lambda m: chr(int(m.group(1), 8)), w) for w in row]
+        found[words[1]] = (words[0], words[1], words[2], words[3].split(","))
     return list(found.values())
 
 

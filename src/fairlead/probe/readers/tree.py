@@ -24,6 +24,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import select
 import signal
 import stat
@@ -128,13 +129,23 @@ class Tree:
                     raise Hole("holds bytes that are not text", path)
         return text
 
-    def attr(self, path: str) -> Any:
-        """A one-value file as the kernel keeps them in /sys: its text, or a hole."""
+    def attr(self, path: str, form: str = "") -> Any:
+        """A one-value file as the kernel keeps them in /sys: its text, or a hole; also where it has not this form."""
         try:
             text = self.read(path, 4096).strip()
         except Hole as missing:
             return hole(missing.why, path)
+        if form and not re.fullmatch(form, text):
+            return hole("holds `%s`, which the kernel does not write there" % text[:40] if text else "is empty", path)
         return text or hole("is empty", path)
+
+    def table(self, path: str, columns: int, limit: int = MAX_FILE) -> list[list[str]]:
+        """A table of the kernel: its lines as words, so many or more each. Raises Absent, or Hole where it is cut."""
+        text = self.read(path, limit)
+        rows = [line.split() for line in text.split("\n") if line]
+        if not rows or not text.endswith("\n") or any(len(row) < columns for row in rows):
+            raise Hole("is not whole", path)
+        return rows
 
     def number(self, path: str, base: int = 10) -> Any:
         """A one-number file: the number, or a hole."""
