@@ -105,8 +105,9 @@ def spread_over(  # noqa: PLR0917
     cluster: Cluster, spec: Spec, nodes: NodeSet, plan_: Plan, source: Source, dest: str, list_s: float, how: How
 ) -> SpreadReport:
     """One spread, or a dry run of one."""
+    from fairlead.weights.outcome import Options
     from fairlead.weights.report import report_of
-    from fairlead.weights.spread import Options, Spread
+    from fairlead.weights.spread import Spread
     from fairlead.weights.table import Weights
 
     if not dest.startswith("/"):

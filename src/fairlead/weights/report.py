@@ -13,8 +13,8 @@ from fairlead.records.finding import Evidence, Finding, Subject, node, worst_fir
 from fairlead.records.report import Report
 from fairlead.records.verdict import Verdict
 from fairlead.weights.manifest import outdated
+from fairlead.weights.outcome import NodeState, Outcome
 from fairlead.weights.plan import presence
-from fairlead.weights.spread import NodeState, Outcome
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,24 +12,21 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
-
-import msgspec
-from msgspec import Meta
 
 from fairlead.base.nodeset import NodeSet, fold
 from fairlead.cluster import Cluster, Program
 from fairlead.cluster.channel import MAX_FRAME_BYTES
 from fairlead.errors import FairleadError
-from fairlead.records.border import Border, Breach, Count, Index, Port, Text, Word, shown
+from fairlead.records.border import Breach, shown
 from fairlead.records.log import tell
 from fairlead.weights.comparing import Comparison
-from fairlead.weights.forecast import Forecast
-from fairlead.weights.onnode.layout import MAX_CHUNKS, REQUEST_BYTES, bytes_of, to_flags
+from fairlead.weights.onnode.layout import REQUEST_BYTES, to_flags
+from fairlead.weights.orders import words_of
+from fairlead.weights.outcome import NodeState, Options, Outcome, stalled
 from fairlead.weights.plan import Plan
-from fairlead.weights.scheduler import Lease, Look, Order, Return, Scheduler, Survey, Take
+from fairlead.weights.scheduler import Lease, Look, Order, Scheduler
 from fairlead.weights.sources import Source
+from fairlead.weights.told import TOLD, Told
 
 log = logging.getLogger("fairlead.weights")
 PROGRAM = (
@@ -43,8 +40,10 @@ PROGRAM = (
     "fairlead.weights.onnode.place",
     "fairlead.weights.onnode.journal",
     "fairlead.weights.onnode.disk",
+    "fairlead.weights.onnode.present",
     "fairlead.weights.onnode.adopt",
     "fairlead.weights.onnode.wire",
+    "fairlead.weights.onnode.giving",
     "fairlead.weights.onnode.taking",
     "fairlead.weights.onnode.origin",
     "fairlead.weights.onnode.node",
@@ -54,146 +53,6 @@ START_S = 60.0
 """How long nodes may take to start and to say what they have, beyond the time of the first."""
 MAX_FRESH = 8
 """How often the addresses of a file are made anew: a right that is missing stays missing."""
-Chunks = Annotated[list[Annotated[int, Meta(ge=0, lt=MAX_CHUNKS)]], Meta(max_length=MAX_CHUNKS)]
-Bits = Annotated[str, Meta(max_length=MAX_CHUNKS // 4 + 1)]
-Number = Annotated[int, Meta(ge=0, le=(1 << 20))]
-
-
-class Told(msgspec.Struct, kw_only=True):
-    """What a node says; see onnode/node.py."""
-
-    do: Literal["here", "hello", "fetched", "refused", "returned", "survey", "look", "lost", "bad", "ready", "whole",
-                "compared", "dropped", "done", "failed"]  # fmt: skip
-    blake3: bool = False
-    has: Bits | Count = ""
-    skips: Bits = ""
-    port: Port = 1
-    need_bytes: Count = 0
-    free_bytes: Count = 0
-    chunks: Chunks = []
-    why: Text = ""
-    final: bool = False
-    stale: bool = False
-    changed: bool = False
-    came: Count = 0
-    backlog: dict[Index, Count] = {}
-    sent: dict[Index, Count] = {}
-    busy: Count = 0
-    counts: dict[Word, Count] = {}
-    rss_bytes: Count = 0
-    cpu_s: float = 0.0
-    digests: dict[Index, Word] = {}
-    found: Word = ""
-    peer: Index = 0
-    chunk: Count = 0
-    file: Count = 0
-    root: Word = ""
-    odd: Annotated[list[tuple[Count, Text]], Meta(max_length=100)] = []
-    code: Word = ""
-    text: Text = ""
-    hint: Text = ""
-
-
-_told = Border(Told, "a report of a spread")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """How to spread."""
-
-    dest: str
-    connections: int = 8
-    streams: int = 2
-    fetching: int = 0
-    max_bandwidth: float = 0.0
-    """Bytes a second from the origin, of all nodes together; 0: as many as there are."""
-    give_up_s: float = 120.0
-    silent_s: float = 15.0
-    slow_share: float = 0.5
-    dry_run: bool = False
-    verify: bool = False
-    """Read every file once more before it is published, and compare it with what the store says of it."""
-    shard_bytes: int = 0
-    """What one node is given to fetch at a time; 0: as much as its requests take."""
-
-
-@dataclass
-class NodeState:
-    """What is known of a node."""
-
-    name: str
-    number: int
-    address: str
-    port: int = 0
-    has: bytearray = field(default_factory=bytearray)
-    skips: bytearray = field(default_factory=bytearray)
-    need_bytes: int = 0
-    free_bytes: int = 0
-    count: int = 0
-    """Chunks that are on its disk."""
-    came: int = 0
-    """Chunks that have come, also those that the disk has not taken yet."""
-    moved_s: float = field(default_factory=time.monotonic)
-    """When either of these last changed."""
-    root: str = ""
-    done_s: float = 0.0
-    counts: Mapping[str, int] = field(default_factory=dict)
-    rss_bytes: int = 0
-    cpu_s: float = 0.0
-    heard_s: float = 0.0
-    whole: bool = False
-    """It has everything on its disk, and waits until it may publish."""
-    busy: int = 0
-    failed: tuple[str, str, str] | None = None
-    """(code, text, hint)"""
-    slow: bool = False
-
-
-@dataclass
-class Outcome:
-    """What came of a spread."""
-
-    plan: Plan
-    source: str
-    dest: str
-    nodes: list[NodeState]
-    algorithm: str = ""
-    took_s: dict[str, float] = field(default_factory=dict)
-    missing: dict[str, str] = field(default_factory=dict)
-    """File -> why it could not be had."""
-    changed: bool = False
-    refused: str = ""
-    bad: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """(from, to) -> chunks that did not verify."""
-    without_blake3: list[str] = field(default_factory=list)
-    odd: dict[str, str] = field(default_factory=dict)
-    """File -> why no loader would take it, though it is what the origin has."""
-    wrong: dict[str, str] = field(default_factory=dict)
-    """File -> how it differs from what its store says of it."""
-    num_compared: int = 0
-    """Files that were compared with what the store says."""
-    forecast: Forecast | None = None
-    """Of a dry run."""
-    is_dry: bool = False
-
-    @property
-    def complete(self) -> list[NodeState]:
-        """Nodes that have published everything."""
-        return [n for n in self.nodes if n.root]
-
-    @property
-    def left_bytes(self) -> tuple[int, int]:
-        """(bytes that the node with the least lacks, bytes that no node has) before anything moves."""
-        sizes = [bytes_of(chunk) for chunk in self.plan.chunks]
-        here = [n for n in self.nodes if n.failed is None]
-        lacks = [sum(s for s, a, b in zip(sizes, n.has, n.skips, strict=True) if not a | b) for n in here]
-        nowhere = (s for i, s in enumerate(sizes) if not any(n.has[i] or n.skips[i] for n in here))
-        return max(lacks, default=0), sum(nowhere) if here else 0
-
-    @property
-    def origin_bytes(self) -> int:
-        """What left the origin, as nodes counted it."""
-        return sum(n.counts.get("origin_bytes", 0) for n in self.nodes)
 
 
 class Spread:
@@ -319,7 +178,7 @@ class Spread:
                 tell(log, "words of a node", node=line.node, text=shown(line.text))
                 continue
             try:
-                told = _told(line.text)
+                told = TOLD(line.text)
                 if any(c >= len(self.plan.chunks) for c in told.chunks):
                     raise Breach("chunks that there are not", line.text)  # noqa: TRY301
                 node.heard_s = time.monotonic()
@@ -483,19 +342,13 @@ class Spread:
         """Everything is on some node, and only this one gets no further: its disk or its way does not move."""
         assert self.scheduler is not None
         waits = [n for n in self.members if n.failed is None and not n.root]
-        if (
-            self.comparison is not None
-            or self.scheduler.to_fetch
-            or any(p.leased for p in self.scheduler.peers if p.alive)
-        ):
+        leased = any(p.leased for p in self.scheduler.peers if p.alive)
+        if self.comparison is not None or self.scheduler.to_fetch or leased:
             for node in waits:
                 node.moved_s = now
-        stuck = [n for n in waits if now - n.moved_s > self.options.give_up_s]
-        if stuck and len(stuck) == len(waits):
-            # who has got more than its disk has taken holds up those behind it
-            node = max(stuck, key=lambda n: (n.came - n.count, -n.count))
-            why = "its disk takes nothing more" if node.came > node.count else "nothing more reaches it"
-            self._lose(node, "weights/stalled", f"{why}, for {self.options.give_up_s:g} s", "")
+        found = stalled(waits, now, self.options.give_up_s)
+        if found is not None:
+            self._lose(found[0], "weights/stalled", found[1], "")
             for other in waits:
                 other.moved_s = now
 
@@ -523,34 +376,8 @@ class Spread:
     def _order(self, orders: Sequence[Order]) -> None:
         """Carry the scheduler's orders to the nodes."""
         for order in orders:
-            node = self.members[order.node]
-            match order:
-                case Lease():
-                    files = {file for c in order.chunks for file, _, _ in self.plan.chunks[c]}
-                    # a node's first requests are to be many and small, so that something can be passed on soon
-                    each = max(1, len(order.chunks) // self.options.connections)
-                    request = min(REQUEST_BYTES, each * self.plan.chunk_bytes)
-                    urls = self.source.urls(self.plan.objects[f].path for f in files)
-                    what: dict[str, Any] = {
-                        "do": "lease",
-                        "chunks": order.chunks,
-                        "urls": {f: urls[self.plan.objects[f].path] for f in files},
-                        "request_bytes": request,
-                    }
-                case Take():
-                    others = [(self.members[n], kind) for n, kind in order.sources]
-                    what = {
-                        "do": "take",
-                        "width": order.width,
-                        "sources": [
-                            {"node": n.number, "address": n.address, "port": n.port, "kind": kind} for n, kind in others
-                        ],
-                    }
-                case Return():
-                    what = {"do": "return"}
-                case Survey():
-                    what = {"do": "survey"}
-            self.group.send(json.dumps(what, separators=(",", ":")), to=node.name)
+            what = words_of(order, self.members, self.plan, self.source, self.options.connections)
+            self.group.send(json.dumps(what, separators=(",", ":")), to=self.members[order.node].name)
 
     def _silent(self, now: float) -> None:
         """Who says nothing while others do is lost."""

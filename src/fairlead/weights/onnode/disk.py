@@ -28,7 +28,6 @@ from fairlead.weights.onnode.place import (
     hasher,
     open_dest,
     open_own,
-    read_record,
     stage_file,
     sync_all,
     write_all,
@@ -103,79 +102,6 @@ class Disk:
         self.synced = threading.Condition()
         self.journal = Journal(self.stage)
 
-    # ---- what is there already ---------------------------------------------------------------------------------------
-
-    def present(self) -> bytearray:
-        """Flags of the chunks that are here: published by an earlier run and not touched since, or in the journal.
-
-        A file with `trust` is also left alone where it has the right size, whoever wrote it: its chunks are in `skips`.
-        They are never passed on, as nobody knows what is in them.
-        """
-        has = bytearray(len(self.chunks))
-        record = read_record(self.own)
-        same = record.get("algorithm") == self.algorithm and record.get("chunk_bytes") == self.chunk_bytes
-        known = record.get("files", {}) if same else {}
-        kept: dict[int, list[bytes]] = {}
-        for number, file in enumerate(self.files):
-            found, was = self.stat(file["path"]), known.get(file["path"])
-            if found is None or found.st_size != file["size"]:
-                continue
-            if was and was["mtime_ns"] == found.st_mtime_ns and is_same(file, was):
-                digests = bytes.fromhex(was["digests"])
-                kept[number] = [digests[i : i + DIGEST_BYTES] for i in range(0, len(digests), DIGEST_BYTES)]
-                self.published[number] = 1
-        for number, chunk in enumerate(self.chunks):
-            if not all(file in kept for file, _, _ in chunk):
-                continue
-            if len(chunk) == 1:
-                self._known(number, kept[chunk[0][0]][self.place_in_file[number]], None)
-            else:
-                parts = [kept[one][0] for one, _, _ in chunk]
-                self._known(number, self.digest_of(b"".join(parts)), parts)
-            has[number] = 1
-        for number, file in enumerate(self.files):
-            found = self.stat(file["path"]) if file.get("trust") else None
-            if found is not None and found.st_size == file["size"]:
-                self.trusted[number] = self.published[number] = 1
-            elif not all(has[c] for c in self.of_file[number]):  # of a pack with one new file, all are fetched
-                self.published[number] = 0
-        for number, chunk in enumerate(self.chunks):
-            self.skips[number] = not has[number] and all(self.trusted[file] for file, _, _ in chunk)
-        for number, digest, parts_of in self._journaled():
-            if not has[number] and not self.skips[number]:
-                has[number] = 1
-                self._known(number, digest, parts_of)
-        for number, flag in enumerate(has):
-            if flag or self.skips[number]:
-                self._written(number)
-        return has
-
-    def _journaled(self) -> Iterable[tuple[int, bytes, list[bytes] | None]]:
-        """The chunks of the journal that are whole in their files."""
-        for number, digest in self.journal.latest(len(self.chunks)).items():
-            chunk = self.chunks[number]
-            try:
-                if any(self.published[file] for file, _, _ in chunk):  # it has its name already
-                    found = [
-                        os.stat(self.files[f]["path"], dir_fd=self.top, follow_symlinks=False) for f, _, _ in chunk
-                    ]
-                else:
-                    found = [
-                        os.stat(stage_file(file), dir_fd=self.stage, follow_symlinks=False) for file, _, _ in chunk
-                    ]
-            except OSError:
-                continue
-            if any(stat.st_size < at_ + length for stat, (_, at_, length) in zip(found, chunk)):
-                continue
-            parts = None
-            if len(chunk) > 1:  # the journal has the digest of all; what each file's is, is in the files
-                data_of = bytearray(bytes_of(chunk))
-                self.read(number, memoryview(data_of))
-                digest_now, parts = self.digest_chunk(number, memoryview(data_of))
-                if digest_now != digest:
-                    continue
-            yield number, digest, parts
-
     def stat(self, path: str) -> os.stat_result | None:
         """What lies under a final name, if it is a regular file."""
         import stat
@@ -239,7 +165,7 @@ class Disk:
                     start += length
         except OSError as error:
             raise disk_trouble(error, self.dest) from None
-        self._known(number, digest, parts)
+        self.known(number, digest, parts)
         with self.guard:
             self.unsynced.append(number)
 
@@ -296,18 +222,20 @@ class Disk:
             except OSError as error:
                 raise disk_trouble(error, self.dest) from None
             for number in numbers:
-                self._written(number)
+                self.written(number)
             with self.synced:
                 self.unsynced_bytes -= sum(bytes_of(self.chunks[n]) for n in numbers)
                 self.synced.notify_all()
         return numbers
 
-    def _known(self, number: int, digest: bytes, parts: list[bytes] | None) -> None:
+    def known(self, number: int, digest: bytes, parts: list[bytes] | None) -> None:
+        """This is the digest of a chunk, and of its files where it is packed."""
         self.digests[number] = digest
         if parts is not None:
             self.parts[number] = parts
 
-    def _written(self, number: int) -> None:
+    def written(self, number: int) -> None:
+        """A chunk is on the disk for good."""
         for file, _, _ in self.chunks[number]:
             self.left[file] -= 1
 
@@ -446,12 +374,3 @@ class Disk:
 
     def _path(self, name: str) -> str:
         return f"/proc/self/fd/{self.own}/{name}"
-
-
-def is_same(file: dict[str, Any], was: dict[str, Any]) -> bool:
-    """Whether what is wanted is what was published: by the digests that a manifest says, without one by its tag."""
-    if file.get("lengths") != was.get("lengths"):
-        return False
-    if "digests" in file:
-        return bool(file["digests"] == was["digests"])
-    return bool(file["tag"]) and file["tag"] == was["tag"]

@@ -27,12 +27,13 @@ from fairlead.cluster.channel import Channel
 from fairlead.weights.onnode.adopt import adopt
 from fairlead.weights.onnode.buffers import Buffers
 from fairlead.weights.onnode.disk import MAX_UNSYNCED, Disk
-from fairlead.weights.onnode.edges import KINDS, Edge, may_fetch
-from fairlead.weights.onnode.layout import bytes_of, cut, runs, to_bits, to_flags
+from fairlead.weights.onnode.edges import Edge, may_fetch
+from fairlead.weights.onnode.giving import Giving
+from fairlead.weights.onnode.layout import bytes_of, cut, runs, to_bits
 from fairlead.weights.onnode.origin import Gate, Origin, Refused
 from fairlead.weights.onnode.place import Unusable, has_blake3
+from fairlead.weights.onnode.present import present
 from fairlead.weights.onnode.taking import Taking
-from fairlead.weights.onnode.wire import CHUNK, HAVE, LACK, QUIET_S, STILL, Broken, Link, greeted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class Node:
         count = max(LEAST_BUFFERS, MEMORY_BYTES // setup["chunk_bytes"])
         self.buffers = Buffers(min(count, len(chunks) + LEAST_BUFFERS), setup["chunk_bytes"])
         self.lock = threading.Condition()
-        has = self.disk.present()
+        has = present(self.disk)
         adopted = adopt(self.disk, has, is_dry=self.is_dry, alive=lambda: self.tell("here"))
         self.shared = has
         """Chunks that can be passed on."""
@@ -230,129 +231,6 @@ class Node:
             self.counts["origin_bytes"] += length
         self.got(number, buffer, length, digest, parts, 0, self.me)
 
-    # ---- to others ---------------------------------------------------------------------------------------------------
-
-    def serve(self) -> None:
-        """Whoever connects and knows the key is sent what it lacks."""
-        while not self.over:
-            sock, _ = self.server.accept()
-            threading.Thread(target=self.give, args=(sock,), daemon=True).start()
-
-    def give(self, sock: socket.socket) -> None:
-        """One connection, to its end."""
-        try:
-            link, hello = greeted(sock, self.key)
-        except (Broken, OSError, ValueError):
-            sock.close()
-            return
-        peer, sub = -1, ""
-        try:
-            peer, sub = int(hello["me"]), str(hello["sub"])
-            self.admit(peer, sub, hello)
-            threading.Thread(target=self.listen, args=(link, peer, sub), daemon=True).start()
-            self.send(link, peer, sub)
-        except (Broken, OSError, KeyError, ValueError, TypeError):
-            pass
-        except BaseException as error:
-            if not self.over:
-                self.fail(error)
-        finally:
-            link.close()
-            with self.lock:  # who comes again says anew what it has; for who does not, nothing waits
-                if self.subs.get(peer) == sub:
-                    del self.subs[peer], self.edges[peer]
-                self.lock.notify_all()
-
-    def admit(self, peer: int, sub: str, hello: dict[str, Any]) -> None:
-        """A node takes from this one, by one connection or several. Raises ValueError for what cannot be."""
-        with self.lock:
-            if self.subs.get(peer) == sub:
-                return
-            if hello["joins"]:
-                raise ValueError  # what it belonged to has ended
-            if hello["kind"] not in KINDS:
-                raise ValueError
-            edge = Edge(hello["kind"], self.me, peer, int(hello["width"]), to_flags(hello["has"], len(self.chunks)))
-            for number, flag in enumerate(self.shared):
-                if flag:
-                    hops, first = self.hops.get(number, (1, -1))
-                    edge.offer(number, hops, first)
-            self.edges[peer], self.subs[peer] = edge, sub
-            self.sent.setdefault(peer, 0)
-            self.lock.notify_all()
-
-    def send(self, link: Link, peer: int, sub: str) -> None:
-        """Chunk after chunk, those of the ring before those of whoever hangs at it."""
-        while True:
-            with self.lock:
-                number, until = -1, time.monotonic() + QUIET_S / 4
-                while not self.over and self.subs.get(peer) == sub and time.monotonic() < until:
-                    edge = self.edges[peer]
-                    ring_waits = not edge.is_main and any(e.is_main and e.backlog > 2 for e in self.edges.values())
-                    number = -1 if ring_waits else edge.next()
-                    if number >= 0:
-                        break
-                    self.lock.wait(0.05 if ring_waits else until - time.monotonic())
-                if self.over or self.subs.get(peer) != sub:
-                    return
-                hops, first = self.hops.get(number, (1, -1))
-                if number >= 0:
-                    self.sent[peer] += 1
-            if number < 0:
-                link.send(STILL)
-                continue
-            view = self.buffers.pin(number)
-            try:
-                data = view if view is not None else self.from_disk(number)
-                link.send(CHUNK, data, chunk=number, hops=hops + 1, first=first, digest=self.disk.digests[number])
-            finally:
-                if view is not None:
-                    view.release()
-                    self.buffers.let_go(number)
-            with self.lock:
-                self.counts["sent_bytes"] += bytes_of(self.chunks[number])
-                self.lock.notify_all()  # there may be room to fetch more
-
-    def from_disk(self, number: int) -> memoryview:
-        """A chunk that is no longer in memory. Raises Unusable where the disk gives back other bytes than were
-        written.
-        """
-        data = memoryview(bytearray(bytes_of(self.chunks[number])))
-        self.disk.read(number, data)
-        if self.disk.digest_chunk(number, data)[0] != self.disk.digests[number]:
-            path = self.files[self.chunks[number][0][0]]["path"]
-            raise Unusable(
-                "weights/rotten", f"the disk gives back other bytes of {path} than were written", "dmesg | tail"
-            )
-        return data
-
-    def listen(self, link: Link, peer: int, sub: str) -> None:
-        """What a node that takes says: what it got otherwise, and what did not come whole."""
-        try:
-            while not self.over and self.subs.get(peer) == sub:
-                if not link.has_news(
-                    1.0
-                ):  # it has nothing to say while chunks come; whether it lives, sending finds out
-                    continue
-                kind, _, _, _, length, digest = link.receive()
-                data = link.notice(length, digest)
-                numbers = [int.from_bytes(data[i : i + 4], "big") for i in range(0, len(data), 4)]
-                if kind == STILL:
-                    continue
-                if any(n >= len(self.chunks) for n in numbers):
-                    raise Broken("a chunk that there is not")  # noqa: TRY301
-                with self.lock:
-                    if self.subs.get(peer) != sub:
-                        return
-                    if kind == HAVE:
-                        self.edges[peer].peer_has(numbers)
-                    elif kind == LACK:
-                        for n in numbers:
-                            self.edges[peer].peer_lacks(n, *self.hops.get(n, (1, -1)))
-                    self.lock.notify_all()
-        except (Broken, OSError):
-            link.close()
-
     # ---- the main thread ---------------------------------------------------------------------------------------------
 
     def keep(self) -> None:
@@ -479,7 +357,7 @@ class Node:
         """Until the control side says it is over, or is gone."""
         for _ in range(self.gate.most):
             self.start(self.fetch_runs)
-        self.start(self.serve)
+        self.start(Giving(self).serve)
         self.start(self.keep)
         self.start(self.look_on)
         while True:

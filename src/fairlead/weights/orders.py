@@ -1,0 +1,38 @@
+"""An order of the scheduler as a node is told it: with addresses at the origin, and of other nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fairlead.weights.onnode.layout import REQUEST_BYTES
+from fairlead.weights.outcome import NodeState
+from fairlead.weights.plan import Plan
+from fairlead.weights.scheduler import Lease, Order, Return, Survey, Take
+from fairlead.weights.sources import Source
+
+
+def words_of(
+    order: Order, members: Sequence[NodeState], plan: Plan, source: Source, connections: int
+) -> dict[str, Any]:
+    """The message. `members` are the scheduler's nodes. Raises FairleadError where no address can be had."""
+    match order:
+        case Lease():
+            files = {file for c in order.chunks for file, _, _ in plan.chunks[c]}
+            urls = source.urls(plan.objects[f].path for f in files)
+            # a node's first requests are to be many and small, so that something can be passed on soon
+            each = max(1, len(order.chunks) // connections)
+            return {
+                "do": "lease",
+                "chunks": order.chunks,
+                "urls": {f: urls[plan.objects[f].path] for f in files},
+                "request_bytes": min(REQUEST_BYTES, each * plan.chunk_bytes),
+            }
+        case Take():
+            others = [(members[n], kind) for n, kind in order.sources]
+            sources = [{"node": n.number, "address": n.address, "port": n.port, "kind": kind} for n, kind in others]
+            return {"do": "take", "width": order.width, "sources": sources}
+        case Return():
+            return {"do": "return"}
+        case Survey():
+            return {"do": "survey"}
