@@ -87,18 +87,19 @@ def nodes_by_rank(facts: RankFacts) -> list[str]:
     A scheduler may number its nodes in another order than ours (slurm.conf, TopologyParam=SwitchAsNodeRank). So what
     ranks said of themselves counts, and a silent node's ranks are on one of those that nobody claims.
     """
-    each = max(1, facts.per_node)
+    each, known = max(1, facts.per_node), frozenset(facts.nodes)
     claimed: dict[int, str] = {}
     claims: dict[str, set[int]] = {}
     for line in facts.lines:
         rank, name = line.get("rank"), line.get("node")
-        if line.get("say") == "start" and isinstance(rank, int) and name in facts.nodes:
-            claimed.setdefault(rank // each, str(name))
-            claims.setdefault(str(name), set()).add(rank // each)
+        if line.get("say") == "start" and isinstance(rank, int) and isinstance(name, str) and name in known:
+            claimed.setdefault(rank // each, name)
+            claims.setdefault(name, set()).add(rank // each)
     # where two say that they are the same node, one lies, and nobody knows which
     claimed = {group: name for group, name in claimed.items() if len(claims[name]) == 1}
-    free = set(facts.nodes) - set(claimed.values())
+    free = known - set(claimed.values())
     ours = [claimed.get(i) or (name if name in free else "") for i, name in enumerate(facts.nodes)]
-    left = iter([name for name in facts.nodes if name in free - set(ours)])
+    unplaced = free - set(ours)
+    left = iter([name for name in facts.nodes if name in unplaced])
     ours = [name or next(left, facts.nodes[i]) for i, name in enumerate(ours)]
     return [ours[min(rank // each, len(ours) - 1)] for rank in range(facts.wanted)] if ours else []

@@ -351,14 +351,16 @@ def _short(text: str) -> str:
 
 def _interfaces(starts: Mapping[int, Start]) -> Iterator[Finding]:
     """The interface gloo and NCCL are told to use must exist, be up and reach others."""
-    for name in sorted({s.node for s in starts.values()}):
-        s = next(s for s in starts.values() if s.node == name)
+    first: dict[str, Start] = {}
+    for start in starts.values():
+        first.setdefault(start.node, start)
+    for name, s in sorted(first.items()):
         interface, facts, by = s.interface, s.interface_facts, s.interface_by
         if not by:
             continue  # nobody chose: the library will, and the collective shows whether it chose well
         if not facts:
             message = f"{by} names `{interface}`, and there is no such interface"
-        elif _NO_FABRIC.fullmatch(interface) and len({x.node for x in starts.values()}) > 1 and by.endswith("IFNAME"):
+        elif _NO_FABRIC.fullmatch(interface) and len(first) > 1 and by.endswith("IFNAME"):
             message = f"{by} names `{interface}`, which reaches no other node"
         elif facts.get("state") == "down":
             message = f"the interface `{interface}` is down"
