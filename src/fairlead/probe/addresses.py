@@ -27,6 +27,9 @@ Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 BROADCAST = ipaddress.ip_address("255.255.255.255")
 MIN_PREFIX = {4: 16, 6: 32}
 """Of a network that proves anything: a node with a route to half the world owns nothing there."""
+MAX_PREFIX = {4: 32, 6: 64}
+"""Interface identifiers have 64 bits (RFC 4291, 2.5.1): a node that was given one address of a network, /128, as DHCPv6
+does in Azure and AWS, is in that network."""
 MAX_NAME = 64
 """Characters of what a rail or device is called; the kernel's own names are shorter (IFNAMSIZ, IB_DEVICE_NAME_MAX)."""
 
@@ -97,7 +100,7 @@ def _place(facts: Facts, reached: str) -> Place:
         ports = tuple(_filled_in(port, devices) for port in said.ports)
         return msgspec.structs.replace(said, node=facts.node, ports=ports)
     routes = {4: _get(facts, "net.default_interface"), 6: _get(facts, "net.default_interface6")}
-    management = {a for a in (reached, _get(facts, "net.reached_at")) if a}
+    management = {plain(a) for a in (reached, _get(facts, "net.reached_at")) if a}
     chosen, why = choose(links, routes, management)
     own = next((link for link in links if link.name == chosen), None)
     back = [a for link in links for a in link.all_addresses if a in management]
@@ -172,6 +175,18 @@ def _interface(facts: Facts, name: str) -> Interface:
         is_enslaved=bool(text("master")),
         has_carrier=text("operstate") == "up",
     )
+
+
+def plain(address: str) -> str:
+    """An address as the kernel writes it; anything else as it is: slurm.conf and ssh may write IPv6 in another way.
+
+    >>> plain("2001:DB8:0::7"), plain("n7.cluster")
+    ('2001:db8::7', 'n7.cluster')
+    """
+    try:
+        return str(ipaddress.ip_address(address))
+    except ValueError:
+        return address
 
 
 def _best(found: Sequence[str]) -> str:
@@ -320,7 +335,7 @@ def _networks(facts: Facts) -> Iterator[Network]:
             except ValueError:
                 continue
             if network.prefixlen >= MIN_PREFIX[network.version]:
-                yield network
+                yield network.supernet(new_prefix=min(network.prefixlen, MAX_PREFIX[network.version]))
 
 
 # ---- facts, where a hole is nothing ----------------------------------------------------------------------------------

@@ -41,6 +41,18 @@ def test_the_address_of_programs_and_every_rail_that_connects_somebody():
     assert found.addresses == {"n0": ("10.0.0.0", "172.16.0.1"), "n1": ("10.0.0.1", "172.16.0.2")}
 
 
+def test_a_node_of_the_other_family_is_not_tested_over_a_way_that_cannot_be():
+    """Half through a move to IPv6: who has no address of the others' family is said to have none they could reach."""
+    places = [Place(node=f"n{i}", address=a) for i, a in enumerate(("10.0.0.1", "2001:db8::2", "10.0.0.3"))]
+    assert paths_of(AddressBook(places=tuple(places))).addresses == {
+        "n0": ("10.0.0.1",),
+        "n1": ("",),
+        "n2": ("10.0.0.3",),
+    }
+    six = [Place(node=f"n{i}", address=f"2001:db8::{i}") for i in range(1, 4)]
+    assert set(paths_of(AddressBook(places=tuple(six))).addresses.values()) == {(p.address,) for p in six}
+
+
 def test_a_rail_without_addresses_is_left_out_with_its_reason():
     found = paths_of(book(*({f"mlx5_ib{i}": "" for i in (0, 2, 10)} for _ in range(3))))
     assert list(found.untested.items()) == [(f"mlx5_ib{i}", "no node has an IP address there") for i in (0, 2, 10)]

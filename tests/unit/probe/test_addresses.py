@@ -221,6 +221,21 @@ def test_global_addresses_in_a_network_that_others_have_too_are_the_sites_own():
     assert [p.address for p in book.places] == ["20.1.2.1", "20.1.2.2", ""]
 
 
+def test_nodes_that_were_given_one_ipv6_address_each_are_in_one_network():
+    """DHCPv6 gives a /128 of the subnet's /64, in Azure and AWS."""
+    book = book_of(
+        [claims("n1", "2603:1030::5/128"), claims("n2", "2603:1030::6/128"), claims("n3", "2603:1031::7/128")]
+    )
+    assert [p.address for p in book.places] == ["2603:1030::5", "2603:1030::6", ""]
+
+
+def test_slurm_may_write_ipv6_in_another_way():
+    own = claims("n1", "fd00::1/64")
+    own.facts["net"]["links"]["eth0"] |= {"driver": "", "pci": "", "operstate": "down"}
+    (place,) = book_of([own], {"n1": "FD00:0:0::1"}).places
+    assert (place.management, place.why) == ("fd00::1", "address that ssh or Slurm uses")
+
+
 def test_a_file_on_the_node_proves_no_address_either():
     place = {"schema": "fairlead.place/1", "address": "9.9.9.9", "ports": [{"rail": "r1", "address": "1.1.1.1"}]}
     lying = NodeFacts(node="n2", facts={"net": {"links": {}, "place": place}})

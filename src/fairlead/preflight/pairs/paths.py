@@ -58,13 +58,28 @@ def paths_of(book: AddressBook) -> Paths:
     rates = [port.rate_bps for place in book.places for port in place.ports if port.rate_bps]
     return Paths(
         labels=(why.most_common(1)[0][0] if why else "no address", *shared),
-        addresses=addresses,
+        addresses=_of_one_family(addresses),
         groups=_groups(book, switches),
         switches=switches,
         untested=_untested(book, shared),
         rate_bps=min(rates) if rates else None,
         **_steering(book, shared),
     )
+
+
+def _of_one_family(addresses: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """On each path only the addresses of the family that most nodes have there: IPv4 and IPv6 do not reach each other.
+
+    >>> _of_one_family({"a": ("10.0.0.1",), "b": ("10.0.0.2",), "c": ("2001:db8::3",)})["c"]
+    ('',)
+    """
+    columns = list(zip(*addresses.values(), strict=True))
+    num6 = [sum(":" in a for a in column) for column in columns]
+    most6 = [six > sum(bool(a) for a in column) - six for six, column in zip(num6, columns, strict=True)]
+    return {
+        node: tuple(a if (":" in a) == is6 else "" for a, is6 in zip(own, most6, strict=True))
+        for node, own in addresses.items()
+    }
 
 
 def _steering(book: AddressBook, shared: list[str]) -> dict[str, Any]:
