@@ -14,25 +14,12 @@ from pathlib import Path
 import pytest
 
 from support.injector import FAIRLEAD
+from support.tensors import write_model
 
 _MISSING = "missing: pip install 'fairlead[train]'"
-np = pytest.importorskip("numpy", reason=_MISSING)
-save = pytest.importorskip("safetensors.numpy", reason=_MISSING).save_file
+pytest.importorskip("safetensors.numpy", reason=_MISSING)
 pytestmark = pytest.mark.real
 COUNT, CHANGED = 120, 6
-
-
-def write_model(folder: Path, changed=(), **said: str) -> None:
-    """Two shards of a hundred tensors; the tensors of `changed` have other bytes."""
-    rng = np.random.default_rng(5)
-    tensors = {f"layers.{i}.weight": rng.integers(0, 255, 160_000 + 97 * i, dtype="uint8") for i in range(COUNT)}
-    for i in changed:
-        tensors[f"layers.{i}.weight"] = tensors[f"layers.{i}.weight"][::-1].copy()
-    names = list(tensors)
-    folder.mkdir(exist_ok=True)
-    for shard, part in enumerate((names[: COUNT // 2], names[COUNT // 2 :])):
-        save({n: tensors[n] for n in part}, folder / f"model-{shard}.safetensors", metadata=said or None)
-    (folder / "config.json").write_text(json.dumps(said))
 
 
 @pytest.fixture
@@ -54,13 +41,13 @@ def same(a: Path, b: Path) -> bool:
 
 def test_of_a_new_version_only_what_changed_is_fetched(run, tmp_path):
     source, dest = tmp_path / "source", tmp_path / "dest"
-    write_model(source, step="9")
+    write_model(source, COUNT, step="9")
     assert run("manifest", str(source))[0] == 0
     status, first = run("pull", str(source), str(dest))
     assert (status, first["origin_share"]) == (0, 1.0)
     assert same(source, dest)
     changed = random.Random(2).sample(range(COUNT), CHANGED)
-    write_model(source, changed, step="10", note="the header is longer now, and all tensors lie elsewhere")
+    write_model(source, COUNT, changed, step="10", note="the header is longer now, and all tensors lie elsewhere")
     assert run("manifest", str(source))[0] == 0
     here = tmp_path / "here.toml"
     here.write_text(
@@ -81,9 +68,10 @@ def test_of_a_new_version_only_what_changed_is_fetched(run, tmp_path):
     assert run("verify", str(dest), "-f", str(here))[0] == 0
 
 
+@pytest.mark.slow
 def test_what_is_published_again_unchanged_or_under_another_name_costs_nothing(run, tmp_path):
     source, dest = tmp_path / "source", tmp_path / "dest"
-    write_model(source)
+    write_model(source, COUNT)
     run("manifest", str(source))
     assert run("pull", str(source), str(dest))[0] == 0
     for path in source.iterdir():
@@ -99,7 +87,7 @@ def test_what_is_published_again_unchanged_or_under_another_name_costs_nothing(r
 
 def test_files_that_somebody_else_put_there_are_looked_at_and_a_touched_one_is_not_believed(run, tmp_path):
     source, dest = tmp_path / "source", tmp_path / "dest"
-    write_model(source)
+    write_model(source, COUNT)
     run("manifest", str(source))
     subprocess.run(["cp", "-r", str(source), str(dest)], check=True)  # we have no record of it
     damaged = bytearray((dest / "model-0.safetensors").read_bytes())
@@ -113,7 +101,7 @@ def test_files_that_somebody_else_put_there_are_looked_at_and_a_touched_one_is_n
 
 def test_bytes_that_are_not_the_manifests_are_not_published(run, tmp_path):
     source, dest = tmp_path / "source", tmp_path / "dest"
-    write_model(source)
+    write_model(source, COUNT)
     run("manifest", str(source))
     data = bytearray((source / "model-0.safetensors").read_bytes())
     data[-1] ^= 1

@@ -1,9 +1,15 @@
-"""A spread over four lab hosts on shaped links: bytes at the origin counted, a node and the control side killed."""
+"""A spread over four lab hosts on shaped links: bytes at the origin counted, a node and the control side killed, a new
+version of a model with a manifest.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import random
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +17,10 @@ from pathlib import Path
 import pytest
 
 from fairlead.cluster.enter import running
-from support.injector import World
+from support.injector import FAIRLEAD, World
 from support.origins import Origin, serving
 from support.spreads import Run, digest_of, digest_on, killed, programs_on, when_given
+from support.tensors import write_model
 from support.trials import world
 
 pytestmark = [
@@ -99,3 +106,40 @@ def test_the_control_side_is_killed_and_a_second_run_goes_on(lab, origin, model)
     assert status == 0, result["findings"]
     assert {digest_on(lab, host, "/tmp/three") for host in lab.nodes} == {digest_of(model)}
     assert origin.given <= 1.35 * SIZE
+
+
+def test_of_a_new_version_each_host_gets_what_changed_and_a_late_one_all_from_the_others(lab):
+    pytest.importorskip("safetensors.numpy", reason="missing: pip install 'fairlead[train]'")
+    count, dest = 200, "/tmp/four"
+    changed = random.Random(3).sample(range(count), count // 20)
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as place:  # a host has a /tmp of its own
+        source = Path(place) / "model"
+
+        def spread(*words: str) -> dict:
+            argv = [*FAIRLEAD, "weights", *words, "--json"]
+            done = subprocess.run(argv, capture_output=True, text=True, timeout=120, cwd=place)
+            result = json.loads(done.stdout)
+            assert done.returncode == 0, (result, done.stderr)
+            return result
+
+        def digests(host: str) -> list[str]:
+            return lab.sh(host, f"cd {dest}; sha256sum *.safetensors").splitlines()
+
+        words = ("spread", str(source), dest, "-f", str(lab.file))
+        write_model(source, count, step="9")
+        spread("manifest", str(source))
+        assert spread(*words)["origin_share"] == 1.0
+        write_model(source, count, changed, step="10", note="a longer header")
+        spread("manifest", str(source))
+        result = spread(*words)
+        assert result["origin_share"] <= 0.06, "a twentieth of the tensors"
+        assert result["peer_bytes"] <= 3 * 0.06 * result["bytes"]
+        files = [p.name for p in sorted(source.glob("*.safetensors"))]
+        wanted = [f"{hashlib.sha256((source / n).read_bytes()).hexdigest()}  {n}" for n in files]
+        assert all(digests(host) == wanted for host in lab.nodes)
+        again = spread(*words)
+        assert (again["origin_bytes"], again["peer_bytes"], again["root"]) == (0, 0, result["root"])
+        lab.sh("n2", f"rm -rf {dest}")
+        late = spread(*words)
+        assert (late["origin_bytes"], late["peer_bytes"]) == (0, late["bytes"])
+        assert digests("n2") == wanted
