@@ -106,14 +106,16 @@ def filled_s3(port: int, folder: Path, bucket: str, prefix: str) -> None:
 
 
 def filled_azure(port: int, folder: Path, container: str, prefix: str) -> None:
-    """Put a folder's files into a new container, with a marker for each folder as ADLS keeps them."""
+    """Put a folder's files into a container, a new one if need be, with a marker for each folder as ADLS keeps them."""
     blob = pytest.importorskip("azure.storage.blob", reason="azure-storage-blob is missing")
     text = f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={KEY};BlobEndpoint=http://127.0.0.1:{port}/{ACCOUNT};"
     with blob.BlobServiceClient.from_connection_string(text) as service:
-        into = service.create_container(container)
+        into = service.get_container_client(container)
+        if not into.exists():
+            into.create_container()
         for path in files_below(folder):
             with path.open("rb") as file:
-                into.upload_blob(f"{prefix}/{path.relative_to(folder).as_posix()}", file)
+                into.upload_blob(f"{prefix}/{path.relative_to(folder).as_posix()}", file, overwrite=True)
         for path in folder.rglob("*"):
             if path.is_dir():
                 into.upload_blob(

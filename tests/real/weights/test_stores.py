@@ -7,7 +7,7 @@ import os
 import random
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +23,8 @@ MIB = 1 << 20
 
 class Store(NamedTuple):
     source: str
+    fill: Callable[[Path, str], object]
+    """Put a folder below a prefix."""
     origin: Origin
     env: dict[str, str]
     folder: Path
@@ -45,7 +47,8 @@ def store(request, folder) -> Iterator[Store]:
     )
     with start() as port, serving(upstream=port) as origin:
         fill(port, folder, "models", "team/one")
-        yield Store(f"{scheme}://models/team/one", origin, env_of(origin.url), folder)
+        upload = lambda made, prefix: fill(port, made, "models", prefix)  # noqa: E731
+        yield Store(f"{scheme}://models/team/one", upload, origin, env_of(origin.url), folder)
 
 
 @pytest.fixture(autouse=True)
@@ -115,6 +118,25 @@ def test_a_bit_that_flips_between_store_and_node_is_found_by_the_stores_own_dige
     assert (status, result["wrong"]) == (0, {}), result
     assert result["origin_bytes"] < MIB, "what was wrong is fetched again, in its pack, and the rest is not"
     assert same(store.folder, dest, *(["-x", "a b"] if plain(store) else []))
+
+
+@pytest.mark.slow
+def test_of_a_version_with_a_manifest_the_store_gives_only_what_changed(store, tmp_path):
+    made, dest, source = tmp_path / "made", tmp_path / "dest", store.source.replace("one", "two")
+    made.mkdir()
+    data = bytearray((store.folder / "model.safetensors").read_bytes())
+    for version in range(2):
+        data[9 * MIB] ^= version  # a byte; every ETag is another, as everything is uploaded again
+        (made / "model.bin").write_bytes(data)
+        assert run(store, tmp_path, "manifest", str(made))[0] == 0
+        store.fill(made, "team/two")
+        store.origin.given = 0
+        status, result = run(store, tmp_path, "pull", source, str(dest))
+        assert status == 0, result["findings"]
+        assert same(made, dest)
+    manifest = (made / "fairlead.manifest.json").stat().st_size
+    assert result["origin_bytes"] == result["chunk_bytes"] + manifest
+    assert store.origin.given <= result["origin_bytes"] + manifest, "it is read once more where the command runs"
 
 
 def test_ls_needs_no_node(store, tmp_path):

@@ -12,6 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from fairlead.base.trust import beneath
+from fairlead.weights.onnode.buffers import Buffers
 from fairlead.weights.onnode.layout import bytes_of
 from fairlead.weights.onnode.place import DIGEST_BYTES, read_record
 
@@ -50,25 +51,27 @@ def adopt(disk: Disk, has: bytearray, *, is_dry: bool, alive: Callable[[], None]
                 found.append((path, at, length))
             yield found
 
-    def put(number: int) -> bool:
-        data = memoryview(bytearray(bytes_of(disk.chunks[number])))
-        at = 0
-        for (_, _, length), found in zip(disk.chunks[number], candidates(number)):
-            if not any(_read(disk, place, data[at : at + length]) for place in found):
-                return False
-            at += length
-        digest, parts = disk.digest_chunk(number, data)
-        if digest != disk.wanted[number]:
-            return False
-        disk.write(number, data, digest, parts)
-        return True
+    def put(number: int) -> None:
+        (buffer,) = buffers.take()  # aligned, as direct writes want it
+        try:
+            data = memoryview(buffer)[: bytes_of(disk.chunks[number])]
+            at = 0
+            for (_, _, length), found in zip(disk.chunks[number], candidates(number)):
+                if not any(_read(disk, place, data[at : at + length]) for place in found):
+                    return
+                at += length
+            digest, parts = disk.digest_chunk(number, data)
+            if digest == disk.wanted[number]:
+                disk.write(number, data, digest, parts)
+        finally:
+            buffers.give(buffer)
 
     numbers = [n for n in numbers if all(candidates(n))]
     if is_dry:
         for number in numbers:
             has[number] = 1
         return sum(bytes_of(disk.chunks[n]) for n in numbers)
-    told, adopted = time.monotonic(), 0
+    told, adopted, buffers = time.monotonic(), 0, Buffers(READING, disk.chunk_bytes)
     batch = max(1, BATCH_BYTES // disk.chunk_bytes)
     with ThreadPoolExecutor(READING) as pool:
         for start in range(0, len(numbers), batch):
