@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 
 from fairlead.probe.readers.accelnet import SS
+from fairlead.probe.readers.dcgm import DIAG
 from fairlead.probe.readers.netlog import NETLOG_JOURNAL
 from support import trees
 from support.treeparts import Machine, cmd_path, netdev, pci
@@ -185,7 +186,17 @@ def h100(hostname: str = "n0") -> Machine:
     """A node of 16 of ND H100 v5 under Slurm, with two GPUs and two HCAs for speed, on Ubuntu."""
     m = accelerated(trees.nd_h100_v5(hostname, gpus=2, hcas=2))
     slurm(m, gpus=2, host=hostname)
+    diagnosed(m, 2)
     return m
+
+
+def diagnosed(m: Machine, gpus: int) -> None:
+    """`dcgmi diag -r 1 -j` of DCGM 4, where all is well."""
+    results = [{"entity_group": "GPU", "entity_group_id": 1, "entity_id": i, "status": "Pass"} for i in range(gpus)]
+    tests = [{"name": "software", "results": results, "test_summary": {"status": "Pass"}}]
+    answer = {"DCGM Diagnostic": {"test_categories": [{"category": "Deployment", "tests": tests}]}}
+    m.cmd(DIAG, json.dumps(answer, indent=1) + "\n")
+    m.put(cmd_path(DIAG) + ".took", "2.100\n")
 
 
 def mana(m: Machine) -> None:

@@ -282,6 +282,13 @@ CATALOG: tuple[Check, ...] = (
         when="NVIDIA GPUs",
     ),
     Check(
+        "gpu/diagnostic",
+        gpu.diagnostic,
+        ("dcgm",),
+        "on {node}: dcgmi diag -r 1; what DCGM calls ISOLATE or RESET: drain it, reset the GPU, then dcgmi diag -r 3",
+        when="DCGM asked for",
+    ),
+    Check(
         "gpu/persistence",
         gpu.persistence,
         _SMI,

@@ -93,6 +93,11 @@ def _imds(n: Node) -> str:
     return "the metadata service was not asked" if found is None else ""
 
 
+def _dcgm(n: Node) -> str:
+    found = n.facts.record.facts.get("dcgm", {"not_asked": "nobody asked DCGM"})
+    return str(found["not_asked"]) if isinstance(found, dict) and "not_asked" in found else _nvidia(n)
+
+
 def _netvsc(n: Node) -> str:
     return "" if n.once("is accelerated", accel.is_accelerated) else "the machine has no synthetic NIC (hv_netvsc)"
 
@@ -121,6 +126,7 @@ CONDITIONS: Mapping[str, Callable[[Node], str]] = {
     "RDMA over Ethernet": _ethernet,
     "IP over InfiniBand": _ipoib,
     "metadata asked for": _imds,
+    "DCGM asked for": _dcgm,
     "synthetic NICs": _netvsc,
     "messages of NICs": _nic_messages,
     "RDMA or its log": _rdma_or_log,

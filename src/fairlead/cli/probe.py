@@ -32,6 +32,7 @@ def probe(
     size: str = "",
     capture: Path | None = None,
     imds: Annotated[bool, Parameter(negative=())] = False,
+    dcgm: Annotated[bool, Parameter(negative=())] = False,
     all_: Annotated[bool, Parameter(name=("--all", "-a"), negative=())] = False,
     spec: SpecFile = None,
     common: Common = Common(),
@@ -52,6 +53,8 @@ def probe(
         Also keep what was read, as it was, in a folder per node below this one. `--root` reads it again.
     imds
         Ask Azure's metadata service also where nothing shows that the node is a VM of Azure's.
+    dcgm
+        Ask DCGM, too: `dcgmi diag -r 1`, its quick checks. They take seconds, and nv-hostengine must run.
     all_
         Show what passed and what was skipped, too.
     spec
@@ -59,7 +62,8 @@ def probe(
     """
     if size and root is None:
         raise UsageError("cli/usage", "--size goes with --root", hint="fairlead probe --help")
-    live = {"--nodes": nodes is not None, "--exclude": bool(exclude), "--capture": capture is not None, "--imds": imds}
+    live = {"--nodes": nodes is not None, "--exclude": bool(exclude), "--capture": capture is not None}
+    live |= {"--imds": imds, "--dcgm": dcgm}
     for flag in (f for f, given in live.items() if given and root is not None):
         raise UsageError("cli/usage", f"--root and {flag} exclude each other", hint="fairlead probe --help")
     from fairlead.checks import condensed, judge
@@ -69,7 +73,7 @@ def probe(
     if root is not None:
         facts, silent, spec_, folder = from_trees(root, size, spec, common)
     else:
-        facts, silent, spec_, folder = from_nodes(nodes, exclude, capture, spec, common, imds=imds)
+        facts, silent, spec_, folder = from_nodes(nodes, exclude, capture, spec, common, imds=imds, dcgm=dcgm)
     if folder:
         folder.write_facts(facts)
     findings = silent + (judge(facts, spec_) if facts else [])
@@ -103,6 +107,7 @@ def from_nodes(
     common: Common,
     *,
     imds: bool,
+    dcgm: bool = False,
     folder: RunFolder | None = None,
 ) -> _Read:
     """Facts of live nodes, findings about silent ones, the cluster file, and the run folder: a new one or the given."""
@@ -119,7 +124,7 @@ def from_nodes(
     folder.write("spec.toml", loaded.text)
     # the probe must end by itself before the node's time is over, or what it has read is lost
     limit_s = min(LIMIT_S, max(2.0, spec.access.timeout_s - GRACE_S))
-    probe, words = program(), arguments(imds=imds, capture=capture is not None, limit_s=limit_s)
+    probe, words = program(), arguments(imds=imds, dcgm=dcgm, capture=capture is not None, limit_s=limit_s)
     commands: dict[str, Command] = {}
     for pool in spec.pools:
         sent = Command(argv=probe.words(pool.python, words), stdin=probe.stdin)

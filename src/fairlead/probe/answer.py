@@ -32,11 +32,17 @@ Kept = dict[str, str | list[str] | dict[str, str]]
 
 
 def arguments(
-    *, imds: bool = False, capture: bool = False, root: Path | None = None, limit_s: float = LIMIT_S
+    *,
+    imds: bool = False,
+    dcgm: bool = False,
+    capture: bool = False,
+    root: Path | None = None,
+    limit_s: float = LIMIT_S,
 ) -> tuple[str, ...]:
     """The words that tell the program what to do, for `Program.words`."""
     words = ["--limit", f"{limit_s:g}", *(["--root", str(root)] if root else [])]
-    return (*words, *(["--imds"] if imds else []), *(["--capture"] if capture else []))
+    flags = {"--imds": imds, "--dcgm": dcgm, "--capture": capture}
+    return (*words, *(flag for flag, given in flags.items() if given))
 
 
 def parse(text: str | bytes, node: str) -> NodeFacts:

@@ -8,6 +8,7 @@ from fairlead.checks.expect import Expect
 from fairlead.checks.messages import judge_xids
 from fairlead.checks.node import Node, Outcome, bad, number_of, ok, skip, unknown, warn
 from fairlead.records.facts import Facts, NodeFacts, Unread
+from fairlead.records.verdict import Verdict
 
 SMI = "nvidia.smi.gpus"
 VENDORS = {"nvidia": "0x10de", "amd": "0x1002"}
@@ -491,3 +492,30 @@ def spread(n: Node, addresses: list[str], expected: tuple[int, ...], what: str) 
         expected
     )
     return ok(text, **data) if is_right else bad(f"{text}; expected {', '.join(map(str, expected))}", **data)
+
+
+SEVERE = {2: "ISOLATE", 6: "RESET"}
+"""DCGM's severities after which a GPU takes no job (docs.nvidia.com/datacenter/dcgm, Diagnostic Errors)."""
+DONE = {"pass": Verdict.PASS, "skip": Verdict.SKIP, "skipped": Verdict.SKIP, "warn": Verdict.WARN, "fail": Verdict.FAIL}
+
+
+def diagnostic(n: Node, part: str) -> Outcome:
+    """DCGM's quick checks. Only what it calls ISOLATE or RESET fails a node: most others are settings of the node."""
+    found: dict[Verdict | None, list[str]] = {}
+    severe = []
+    for result in n.get("dcgm.results"):
+        verdict = DONE.get(result["status"].lower())
+        names = [SEVERE[code] for code in result["severities"] if code in SEVERE and verdict is not Verdict.PASS]
+        text = f"{result['test']} on {result['on']}: {result['text'] or result['status']}"
+        found.setdefault(verdict, []).append(text)
+        if names:
+            severe.append(f"{'/'.join(names)}: {text}")
+    troubled = [*found.get(Verdict.FAIL, ()), *found.get(Verdict.WARN, ())]
+    if severe:
+        return bad("; ".join(severe[:3]), results=severe[:32])
+    if None in found:
+        return unknown(f"no status of a test: {found[None][0]}")
+    if troubled:
+        return warn("; ".join(troubled[:3]), results=troubled[:32])
+    passed = len(found.get(Verdict.PASS, ()))
+    return ok(f"{passed} results of dcgmi diag pass") if passed else unknown("no test of dcgmi diag ran")

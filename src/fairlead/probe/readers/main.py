@@ -1,6 +1,6 @@
 """The probe program: which readers run, and the one document they make together.
 
-    python3 -I - [--root DIR] [--imds] [--capture] [--limit SECONDS] [--only READER] < program
+    python3 -I - [--root DIR] [--imds] [--dcgm] [--capture] [--limit SECONDS] [--only READER] < program
 
 prints one line of JSON and exits 0. What could not be read is a hole in the document, never an error.
 """
@@ -15,6 +15,7 @@ from typing import Any, Callable
 from fairlead.probe.readers.accelnet import read_accelnet, read_bound
 from fairlead.probe.readers.amd import read_amd
 from fairlead.probe.readers.crew import Job, Reader, gather
+from fairlead.probe.readers.dcgm import ask_dcgm, read_dcgm
 from fairlead.probe.readers.host import read_host
 from fairlead.probe.readers.imds import ask_imds, read_imds
 from fairlead.probe.readers.infiniband import hca_names, read_device_files, read_hca
@@ -40,6 +41,7 @@ READERS = (
     # slow commands first, so that file readers run while they wait
     Reader("nvidia.smi", read_smi, 15.0, at=("nvidia", "smi")),
     Reader("nvidia.nvlink", read_nvlink, 15.0, at=("nvidia", "nvlink")),
+    Reader("dcgm", read_dcgm, 18.0, at=("dcgm",)),
     Reader("amd", read_amd, 15.0, at=("amd",)),
     Reader("services", read_services, 8.0, at=("services",)),
     Reader("clock", read_clock, 5.0, at=("clock",)),
@@ -64,7 +66,10 @@ READERS = (
     Reader("slurm", read_slurm, 3.0, at=("slurm",)),
     Reader("imds", read_imds, 6.0, at=("imds",)),
 )
-ON_REQUEST = {"imds": Reader("imds", ask_imds, 6.0, at=("imds",))}
+ON_REQUEST = {
+    "imds": Reader("imds", ask_imds, 6.0, at=("imds",)),
+    "dcgm": Reader("dcgm", ask_dcgm, 18.0, at=("dcgm",)),
+}
 """Readers of the same name that do not wait to be shown a reason."""
 
 
