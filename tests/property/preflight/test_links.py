@@ -15,7 +15,8 @@ from fairlead.preflight.pairs.phase import PairFacts, Plan, pair_phase
 from fairlead.preflight.pairs.steered import Steering
 from fairlead.preflight.pairs.symptoms import Symptom, blames
 from fairlead.records.verdict import Verdict
-from support.fabric_draws import BLOCKED, LOSSY, MTU, SLOW, Fabric
+from support.depth import cases
+from support.fabric_draws import BLOCKED, LOSSY, MTU, SLOW, Effect, Fabric
 
 EFFECTS = {Symptom.BLOCKED: BLOCKED, Symptom.MTU: MTU, Symptom.LOSSY: LOSSY, Symptom.SLOW: SLOW}
 
@@ -123,3 +124,33 @@ def test_where_nobody_can_choose_it_lies_between_switches_and_never_with_a_port(
     names = {f"p{plane - 1}/t0-0 - p{plane - 1}/t0-1"} if t0 == 2 else {f"p{plane - 1}/t0-{low} uplinks"}
     assert {name for _, name in said} <= names, said
     assert said
+
+
+@pytest.mark.parametrize("way", ["both", "out", "in"])
+@pytest.mark.parametrize("shape", [(2, 2, 2, 2), (3, 1, 2, 2), (3, 4, 2, 2)])
+def test_a_port_that_loses_little_is_the_port_and_not_a_link_that_its_steered_test_went_over(shape, way):
+    wrong, num = [], cases(20)
+    for seed in range(num):
+        fabric, plan = built(*shape, seed)
+        rng = random.Random(seed)
+        node, plane = rng.randrange(fabric.num_nodes), rng.randint(1, fabric.num_planes)
+        fabric.hit(fabric.port(node, plane, way), Effect(loss=0.003))
+        fabric.hit(iter([(node, node, plane)]), Effect(loss=0.003))
+        if (said := accused(ask(fabric, plan))) != [("fail", f"n{node} plane {plane - 1}")]:
+            wrong.append((seed, node, said))
+    assert len(wrong) <= num / 50, wrong
+
+
+@pytest.mark.parametrize("shape", [(2, 2, 2, 2), (3, 1, 2, 2), (3, 4, 4, 2)])
+def test_a_link_that_loses_little_is_the_link_and_never_a_port(shape):
+    right, wrong, num = 0, [], cases(20)
+    for seed in range(num):
+        fabric, plan = built(*shape, seed)
+        rng = random.Random(seed)
+        low, up, plane = rng.randrange(shape[0]), rng.randrange(shape[2]), rng.randint(1, fabric.num_planes)
+        fabric.links[plane, low, up] = Effect(loss=0.003)
+        said = accused(ask(fabric, plan))
+        right += said == [("fail", f"p{plane - 1}/t0-{low}/t1-{up}")]
+        wrong += [name for _, name in said if "/t1-" not in name and "<->" not in name]
+    assert len(wrong) <= num / 50, wrong
+    assert right >= 0.9 * num, right

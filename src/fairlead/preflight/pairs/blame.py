@@ -5,8 +5,9 @@ what a symptom means, nodes' names. Nodes and paths are numbers; paths share not
 
 Which way a pair's packets take between switches is a matter of chance, unless they are steered: a steered path is one
 more path of a plane, over one known link (a T0 and a T1) and two known ports. A link is guilty if nearly all steered
-tests over it failed; pairs that may have met it by chance are then explained by it, and prove nothing. Where nobody can
-steer, what fails by chance is laid to what lies between two switches, or between one and the rest of the plane.
+tests over it failed, and the same two ports hear each other without it; pairs that may have met it by chance are then
+explained by it, and prove nothing. Where nobody can steer, what fails by chance is laid to what lies between two
+switches, or between one and the rest of the plane.
 
 A part is guilty if (nearly) every tested pair that needs it failed, pairs that another guilty part already explains
 left aside. Of the parts that qualify the one that explains most is taken, then the rest is looked at again. Large
@@ -26,6 +27,7 @@ from typing import NamedTuple
 
 from fairlead.preflight.pairs.spread import Spread
 from fairlead.preflight.pairs.spread import least as fewest
+from fairlead.preflight.pairs.steered import T0_ALONE, without_link
 
 NEARLY_ALL = 0.9
 """Share of its pairs that must have failed: among ten pairs or fewer every one, among a thousand a few may differ."""
@@ -311,10 +313,14 @@ class _Unexplained:
     def __init__(self, left: set[Triple], silent: set[int], tested: Tested) -> None:
         self.left, self.silent, self.tested = left, silent, tested
         self.cleared: set[Triple] = set()
-        self.suspects = frozenset(
-            _link_of(t, tested) for t in left if t.path in tested.ways and tested.ways[t.path][1] >= 0
+        self.over_links = frozenset(
+            t
+            for t in left
+            if tested.ways.get(t.path, (0, -1))[1] >= 0 and Triple(*without_link(t, tested.ways)) not in left
         )
-        """Links between switches, as (group, t1, path), over which a steered test failed."""
+        """Failed steered tests for which the ports at their ends are no reason."""
+        self.suspects = frozenset(_link_of(t, tested) for t in self.over_links)
+        """The links between switches that they went over, as (group, t1, path)."""
         self.counts: Counter[Part] = Counter()
         self.lost: Counter[Part] = Counter()
         """Packets that pairs of a port lost in the first pass."""
@@ -364,7 +370,7 @@ class _Unexplained:
         groups, ways = self.tested.groups, self.tested.ways
         if not groups or part.kind not in (Kind.NODE, Kind.SWITCH, Kind.PORT):
             return True
-        near = [t for t in needed if t.path not in ways and groups[t.src] == groups[t.dst]]
+        near = [t for t in needed if ways.get(t.path, (0, T0_ALONE))[1] == T0_ALONE and groups[t.src] == groups[t.dst]]
         return self._is_hit(part, near, NEARLY_ALL, needed)
 
     def _is_hit(self, part: Part, needed: Sequence[Triple], share: float, of: Sequence[Triple] = ()) -> bool:
@@ -419,7 +425,7 @@ class _Unexplained:
 
     def _parts_of(self, triple: Triple) -> list[Part]:
         if triple.path in self.tested.ways:
-            return _parts_of_steered(triple, self.tested)
+            return _parts_of_steered(triple, self.tested, is_over_link=triple in self.over_links)
         parts = _parts_of(triple, self.tested)
         if self.suspects or self.tested.by_chance:
             a, b = self.tested.groups[triple.src], self.tested.groups[triple.dst]
@@ -442,14 +448,14 @@ def _link_of(triple: Triple, tested: Tested) -> tuple[int, int, int]:
     return tested.groups[triple.src], t1, plane
 
 
-def _parts_of_steered(triple: Triple, tested: Tested) -> list[Part]:
+def _parts_of_steered(triple: Triple, tested: Tested, *, is_over_link: bool) -> list[Part]:
     src, dst, path = triple
     group, t1, plane = _link_of(triple, tested)
     parts = [Part(Kind.LINK, (min(src, dst), max(src, dst), path)), Part(Kind.SWITCH, (group, plane))]
     for kind, rest in ((Kind.NODE, ()), (Kind.PORT, (plane,))):
         parts += {Part(kind, (n, *rest)) for n in (src, dst)}
         parts += [Part(kind, (src, *rest), Way.OUT), Part(kind, (dst, *rest), Way.IN)]
-    if t1 >= 0:
+    if is_over_link:
         parts += [Part(Kind.TRUNK, (group, t1, plane)), Part(Kind.SPINE, (t1, plane))]
     return parts
 

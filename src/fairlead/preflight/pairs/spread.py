@@ -40,7 +40,7 @@ class Spread:
     """What is known of the loss of pairs."""
 
     lost: Mapping[Pair, int] = field(default_factory=dict)
-    """Packets that pairs lost in the first pass, in which all of them sent the same."""
+    """Packets that pairs lost in the first pass, none included; those alone that all sent the same."""
     again: Collection[Pair] = frozenset()
     """Pairs that were tested again, with so many packets that they do show it."""
 
@@ -51,7 +51,8 @@ class Spread:
 
         `of`: all pairs of the part, where `pairs` are some of them.
         """
-        again, whole = [p for p in pairs if p in self.again], of or pairs
-        num_lost = sum(self.lost.get(p, 0) for p in whole)
-        enough = min(nearly_all * len(pairs), least(len(pairs), len(whole), num_lost))
-        return sum(p in bad for p in again) >= nearly_all * len(again) and sum(p in bad for p in pairs) >= enough
+        again = [p for p in pairs if p in self.again]
+        alike, whole = [p for p in pairs if p in self.lost], [p for p in of or pairs if p in self.lost]
+        num_lost = sum(self.lost[p] for p in whole)
+        enough = min(nearly_all * len(alike), least(len(alike), len(whole), num_lost))
+        return sum(p in bad for p in again) >= nearly_all * len(again) and sum(p in bad for p in alike) >= enough

@@ -56,6 +56,14 @@ class Steering:
         return str(usid.loop_address(plane, t0, t1, port))
 
 
+def without_link(test: tuple[int, int, int], ways: Mapping[int, tuple[int, int]]) -> tuple[int, int, int]:
+    """The test (src, dst, path) of the same two ports by their T0 alone, for one that goes over a link besides."""
+    src, dst, path = test
+    plane, _ = ways[path]
+    alone = next((p for p, way in ways.items() if way == (plane, T0_ALONE)), plane)
+    return src, dst, alone if src == dst else plane
+
+
 def rounds(steering: Steering, members: Sequence[int], paths: Sequence[int]) -> list[list[Test]]:
     """Tests of every link between the T0s of the members and their T1s, on some paths at once."""
     if not steering.is_there or not paths:

@@ -19,7 +19,8 @@ from fairlead.preflight.pairs.counters import is_flap
 from fairlead.preflight.pairs.facts import Burst, PairFacts, Speed
 from fairlead.preflight.pairs.limits import Limits
 from fairlead.preflight.pairs.schedule import Test
-from fairlead.preflight.pairs.spread import Spread
+from fairlead.preflight.pairs.spread import Pair, Spread
+from fairlead.preflight.pairs.steered import T0_ALONE, without_link
 
 
 class Means(enum.StrEnum):
@@ -121,8 +122,11 @@ def blames(facts: PairFacts, limits: Limits) -> list[Blame]:
 
 
 def _spread(facts: PairFacts, again: Mapping[Triple, int]) -> Spread:
-    """How much each pair lost in the first pass."""
-    return Spread({Triple(t.src, t.dst, t.path): facts.num_lost(t) for t in facts.bursts}, again.keys())
+    """How much each pair lost in the first pass; a steered test sends more than a pair does."""
+    pairs: dict[Pair, int] = {
+        (t.src, t.dst, t.path): facts.num_lost(t) for t in facts.bursts if t.path not in facts.ways
+    }
+    return Spread(pairs, again.keys())
 
 
 def _meets_flap(triple: Triple, facts: PairFacts) -> bool:
@@ -235,29 +239,49 @@ def _beside(symptom: Symptom, culprit: Culprit, facts: PairFacts, done: Mapping[
     """Pairs beside lossy ones that must be tested, too: those that share a port with them.
 
     A port whose loss is small is met by some pairs in the first pass and not by others. So where one pair does lose
-    packets, two more partners of each of its ports are asked. And where a port seems to, a partner below the same
-    switch is: if that one hears all, the loss lies above the switch.
+    packets, two more partners of each of its ports are asked, and each link between switches that it may have met.
+    Where a port seems to, a partner below the same switch is: if that one hears all, the loss lies above the switch.
+    And where a link seems to, the ports at the ends of its test are asked without it.
     """
-    part = culprit.part
-    if symptom is not Symptom.LOSSY or any(t.path in facts.ways for t in culprit.pairs):
+    part, ways = culprit.part, facts.ways
+    if symptom is not Symptom.LOSSY:
         return []
-    if part.kind is Kind.LINK:
+    if part.kind in (Kind.TRUNK, Kind.SPINE):
+        over = [t for t in culprit.pairs if t.path in ways]
+        return [alone for t in over if (alone := Triple(*without_link(t, ways))) not in done]
+    if part.kind is Kind.LINK and part.key[-1] not in ways:
         if not any(done.get(t) for t in culprit.pairs):
             return []
         ports = [[Triple(t.src, n, t.path) for n in _partners(t.src, t.dst, facts)] for t in culprit.pairs]
         ports += [[Triple(n, t.dst, t.path) for n in _partners(t.dst, t.src, facts)] for t in culprit.pairs]
-    elif part.kind in (Kind.PORT, Kind.NODE) and facts.groups:
+        links = [
+            t for t in map(Triple._make, facts.steered) if any(_may_share_link(t, c, facts) for c in culprit.pairs)
+        ]
+        return [*chain.from_iterable(_fresh(p, MIN_PARTNERS, done) for p in ports), *_fresh(links, len(links), done)]
+    if part.kind in (Kind.PORT, Kind.NODE) and facts.groups:
         node, path = part.key[0], culprit.pairs[0].path
+        plane = ways[path][0] if path in ways else path
         near = [n for n in _partners(node, node, facts) if facts.groups[n] == facts.groups[node]]
-        ports = [[Triple(node, n, path) for n in near]] if part.way is not Way.IN else []
-        ports += [[Triple(n, node, path) for n in near]] if part.way is not Way.OUT else []
-    else:
-        return []
-    num, tests = MIN_PARTNERS if part.kind is Kind.LINK else 1, []
-    for each in ports:
-        fresh = [t for t in each if t not in done]
-        tests += fresh[: max(0, num - (len(each) - len(fresh)))]
-    return tests
+        ports = [[Triple(node, n, plane) for n in near]] if part.way is not Way.IN else []
+        ports += [[Triple(n, node, plane) for n in near]] if part.way is not Way.OUT else []
+        ports += [
+            [t for t in map(Triple._make, facts.steered) if t[:2] == (node, node) and ways[t.path] == (plane, T0_ALONE)]
+        ]
+        return list(chain.from_iterable(_fresh(p, 1, done) for p in ports))
+    return []
+
+
+def _fresh(tests: Sequence[Triple], num: int, done: Mapping[Triple, int]) -> list[Triple]:
+    """So many of some tests that `num` of them are done in all."""
+    fresh = [t for t in tests if t not in done]
+    return fresh[: max(0, num - (len(tests) - len(fresh)))]
+
+
+def _may_share_link(steered: Triple, pair: Triple, facts: PairFacts) -> bool:
+    """Whether a steered test goes over a link between switches that a pair's packets may have met."""
+    plane, t1 = facts.ways[steered.path]
+    ends = {facts.groups[pair.src], facts.groups[pair.dst]}
+    return plane == pair.path and t1 != T0_ALONE and len(ends) == 2 and facts.groups[steered.src] in ends
 
 
 def _partners(node: int, other: int, facts: PairFacts) -> list[int]:
