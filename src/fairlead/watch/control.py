@@ -69,6 +69,17 @@ class Talker(msgspec.Struct, frozen=True, kw_only=True):
     shared_bps: Annotated[float, Meta(ge=0)] = 0.0
 
 
+class Connection(msgspec.Struct, frozen=True, kw_only=True):
+    """A connection that rdma_cm made, as this end has it."""
+
+    dev: Name
+    src: Name
+    dst: Name
+    who: Name
+    job: Name = ""
+    """The Slurm job, empty where the owner is in none."""
+
+
 class Told(msgspec.Struct, frozen=True, kw_only=True):
     """A finding as the node tells it."""
 
@@ -104,6 +115,7 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     links: Annotated[dict[Name, LinkNow], Meta(max_length=1024)] = {}
     talkers: Annotated[list[Talker], Meta(max_length=64)] = []
     num_qps: Count | None = None
+    connections: Annotated[list[Connection], Meta(max_length=256)] = []
     findings: Annotated[list[Told], Meta(max_length=4096)] = []
     head: tuple[Annotated[int, Meta(ge=-1)], Hash] = (-1, "0" * 64)
     """Number and hash of the last audit record: note it, and nobody can shorten the chain unseen."""
@@ -218,7 +230,30 @@ def follow(
 
 def findings_of(looks: Mapping[str, Look]) -> list[Finding]:
     """What nodes tell, and a finding for each that tells nothing."""
-    return [finding for node, look in looks.items() for finding in _of_node(node, look)]
+    found = [finding for node, look in looks.items() for finding in _of_node(node, look)]
+    return [*found, *_strangers(looks)]
+
+
+def _strangers(looks: Mapping[str, Look]) -> Iterator[Finding]:
+    """Connections between a job and somebody who is not of it, where both ends were seen. An end on a node that is not
+    watched is nobody's here: storage, or a node of the same job that was not asked.
+    """
+    fresh = {node: look for node, look in sorted(looks.items()) if abs(look.age_s) <= STALE_PERIODS * look.period_s}
+    ends = {(c.src, c.dst): (node, c) for node, look in fresh.items() for c in look.connections}
+    for (src, dst), (node, ours) in ends.items():
+        there, theirs = ends.get((dst, src), ("", ours))
+        if ours.job == theirs.job or (node, src) > (there, dst):
+            continue
+        yield Finding(
+            code="watch/peer-of-another-job",
+            verdict=Verdict.WARN,
+            subject=Subject(kind="pair", nodes=(node, there), name=f"{src}-{dst}"),
+            message=f"{ours.who} on {node} is connected with {theirs.who} on {there}",
+            evidence=(Evidence(f"{node}: rdma resource show cm_id", f"{ours.dev} {src} {dst} {ours.who}"),
+                      Evidence(f"{there}: rdma resource show cm_id", f"{theirs.dev} {dst} {src} {theirs.who}")),
+            remedy=f"squeue -j {ours.job or theirs.job}; on {node}: rdma resource show cm_id",
+            data={"jobs": [ours.job, theirs.job]},
+        )  # fmt: skip
 
 
 def _of_node(node: str, look: Look) -> Iterator[Finding]:

@@ -67,6 +67,38 @@ def test_no_watch_an_old_look_and_a_clock_ahead_are_unknown_and_never_a_pass():
         assert verdict_of(found) == "unknown"
 
 
+HERE, THERE = "192.0.2.1:7471", "192.0.2.2:40000"
+
+
+def connected(src: str, dst: str, **owner) -> Look:
+    """A node with one connection, as the kernel lists both of its ends (tests/golden/rdma_netlink.json has such)."""
+    judge = Judge(settings())
+    cm_ids = [{"dev": "mlx5_2", "pid": 700, "src": src, "dst": dst}, {"dev": "mlx5_2", "pid": 700, "src": src}]
+    judge.step(sample(0, {}, cm_ids=cm_ids, owners={700: {"pid": 700, "comm": "python", "user": "ann", **owner}}))
+    return LOOK(json.dumps({**judge.now, "head": [3, "a" * 64], "age_s": 1.0}))
+
+
+@pytest.mark.parametrize(
+    ("theirs", "who"),
+    [({"job": "7"}, ""), ({"job": "8"}, "job 8"), ({}, "ann python"), ({"pod": "p" * 8}, "pod pppppppp")],
+)
+def test_both_ends_of_a_connection_are_of_one_job(theirs: dict, who: str):
+    looks = {"n1": connected(HERE, THERE, job="7"), "n2": connected(THERE, HERE, **theirs)}
+    strange = [f for f in findings_of(looks) if f.code == "watch/peer-of-another-job"]
+    assert [f.message for f in strange] == ([f"job 7 on n1 is connected with {who} on n2"] if who else [])
+    assert verdict_of(findings_of(looks)) == ("warn" if who else "pass")
+
+
+def test_an_end_that_nobody_saw_is_not_judged():
+    """A node that is not watched, an old look, storage of the kernel's: none of them accuses a job."""
+    ours, theirs = connected(HERE, THERE, job="7"), connected(THERE, HERE, job="8")
+    kernels = Judge(settings())
+    kernels.step(sample(0, {}, cm_ids=[{"dev": "mlx5_2", "kern": "nvme_rdma", "src": THERE, "dst": HERE}]))
+    storage = LOOK(json.dumps({**kernels.now, "head": [3, "a" * 64], "age_s": 1.0}))
+    for others in ({}, {"n2": msgspec.structs.replace(theirs, age_s=99.0)}, {"n2": storage}):
+        assert "watch/peer-of-another-job" not in {f.code for f in findings_of({"n1": ours, **others})}
+
+
 LIES = [
     {"ports": {"x" * 200: {}}},
     {"ports": {f"p{i}": {} for i in range(300)}},

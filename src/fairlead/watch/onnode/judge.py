@@ -13,7 +13,7 @@ from fairlead.checks.datapath import matching
 from fairlead.watch.onnode.owners import label
 from fairlead.watch.onnode.path import VfWindows
 from fairlead.watch.onnode.rates import delta, link_deltas, port_bytes, port_deltas, vf_share
-from fairlead.watch.onnode.reconcile import Ledger, holders, key_of, owner_of, talkers
+from fairlead.watch.onnode.reconcile import Ledger, connections, holders, key_of, owner_of, talkers
 from fairlead.watch.onnode.rules import (
     ACTIVE,
     Board,
@@ -35,6 +35,7 @@ LINK_RATES = (("rx_bps", "rx_bytes"), ("tx_bps", "tx_bytes"), ("rx_pps", "rx_pac
 MAX_QPS = 64
 """Queue pairs named in one record; the rest is counted."""
 MAX_SHOWN = 16
+MAX_CONNECTIONS = 256
 MAX_EVENTS = 64
 A_DAY_S = 86_400.0
 
@@ -368,6 +369,7 @@ class Judge:
             "links": shown_links,
             "talkers": talkers(moving)[:MAX_SHOWN],
             "num_qps": len(qps) if isinstance(qps, list) else None,
+            "connections": connections(sample.get("cm_ids"), part_of(sample, "owners"))[:MAX_CONNECTIONS],
             "windows": self.paths.windows[-MAX_SHOWN:],
             "findings": list(self.board.standing.values()),
         }

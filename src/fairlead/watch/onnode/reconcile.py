@@ -110,6 +110,20 @@ class Ledger:
         return {"state": state, "by": by, "strikes": self.strikes[port]}
 
 
+def connections(cm_ids: Any, owners: dict[int, dict[str, Any]]) -> list[dict[str, str]]:
+    """Connections that rdma_cm made: `dev`, `src`, `dst`, `who` has it, and the Slurm `job`, empty where it is in none.
+
+    What listens has no other end; what the kernel has is nobody's job.
+    """
+    found = []
+    for one in cm_ids if isinstance(cm_ids, list) else ():
+        owner = owner_of(key_of(one), owners)
+        if one.get("src") and one.get("dst") and not owner.get("kern") and not owner.get("gone"):
+            found.append({"dev": one["dev"], "src": one["src"], "dst": one["dst"], "who": label(owner),
+                          "job": str(owner.get("job", ""))})  # fmt: skip
+    return found
+
+
 def talkers(ports: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
     """Who moves most: `who`, `ports`, bytes a second that are theirs alone, and those they share with others.
 
