@@ -16,7 +16,7 @@ from fairlead.fabric.mrc.device import Device
 from fairlead.fabric.mrc.packets import Path
 from fairlead.fabric.mrc.profile import Profile
 from fairlead.fabric.transport import lanes
-from fairlead.fabric.transport.engine import Engine, Line
+from fairlead.fabric.transport.engine import READ_BURST, Engine, Line
 from fairlead.fabric.transport.exchange import Offer
 from fairlead.fabric.transport.meeting import line_of, meet
 from fairlead.fabric.transport.ports import Arrival
@@ -51,10 +51,12 @@ class Net:
         self.queue: list[tuple[int, int, NetPorts, Arrival]] = []
         self.count = itertools.count()
         self.at: dict[str, NetPorts] = {}
+        self.log: list[tuple[object, ...]] = []  # every datagram as it was sent
 
     def carry(self, to: str, arrival: Arrival) -> None:
         faults, chance = self.faults, self.random.random
         data = bytes(arrival.data)
+        self.log.append((self.now, arrival.host, to, arrival.path, data))
         if faults.dead_from_ns.get(arrival.path.plane, self.now + 1) <= self.now or chance() < faults.loss:
             return
         if chance() < faults.corrupt:
@@ -79,6 +81,7 @@ class NetPorts:
     def __init__(self, net: Net, addresses: Sequence[str], numbers: Sequence[Sequence[int]]) -> None:
         self.net, self.addresses, self.numbers = net, addresses, numbers
         self.come: list[list[Arrival]] = [[] for _ in addresses]
+        self.engine: Engine
         net.at |= dict.fromkeys(addresses, self)
 
     def send(self, rail, source, to, label, dscp, parts) -> bool:  # noqa: PLR0917 - as Ports has it
@@ -91,17 +94,42 @@ class NetPorts:
     def receive(self, rail: int) -> Arrival | None:
         return self.come[rail].pop(0) if self.come[rail] else None
 
+    # the same for letters
+
+    def post(self, sheets) -> list[int]:
+        held = []
+        for i in range(sheets.desk.num_out):
+            packet = self.engine.packet(i)
+            route = packet.route
+            if not self.send(route.rail, route.source, packet.to, route.label, packet.dscp, packet.parts):
+                held.append(i)
+        return held
+
+    def collect(self, sheets, rail: int) -> int:
+        num = 0
+        while num < READ_BURST and (arrival := self.receive(rail)) is not None:
+            sheets.put(num, arrival)
+            num += 1
+        return sheets.sort(num, rail, steered=True)
+
+    def fd(self, rail: int, source: int) -> int:
+        return -1
+
 
 class End:
     """One engine with one queue pair."""
 
-    def __init__(self, net: Net, name: int, planes: int, mtu: int, *, sealed: bool) -> None:
-        self.addresses = [f"2001:db8:{name}:{plane:x}::1" for plane in range(planes)]
+    def __init__(
+        self, net: Net, name: int, planes: int, mtu: int, *, sealed: bool, kind: type[Engine], burst: int
+    ) -> None:
+        self.addresses = [f"2001:db8:{name}:{plane + 1:x}::1" for plane in range(planes)]
         numbers = tuple(tuple(range(40_000 + 100 * plane, 40_008 + 100 * plane)) for plane in range(planes))
         self.ports = NetPorts(net, self.addresses, numbers)
         chance = random.Random(name)
         device = Device(Profile.software(RTT_NS), iter(lambda: chance.getrandbits(32), None))
-        self.engine = Engine(device, self.ports, planes)
+        self.engine = self.ports.engine = kind(device, self.ports, planes)
+        if burst:
+            self.engine.burst = burst
         self.sends, self.receives = CompletionQueue(4096), CompletionQueue(4096)
         self.done: list[Completion] = []
         self.got: list[Completion] = []
@@ -129,10 +157,19 @@ class Pair:
     """Two ends and their network."""
 
     def __init__(
-        self, faults: Faults, *, seed: int = 1, planes: int = 2, mtu: int = 512, sealed: bool = False, **changes: object
+        self,
+        faults: Faults,
+        *,
+        seed: int = 1,
+        planes: int = 2,
+        mtu: int = 512,
+        sealed: bool = False,
+        kind: type[Engine] = Engine,
+        burst: int = 0,
+        **changes: object,
     ) -> None:
         self.net = Net(faults, seed)
-        self.a, self.b = (End(self.net, name, planes, mtu, sealed=sealed) for name in (1, 2))
+        self.a, self.b = (End(self.net, name, planes, mtu, sealed=sealed, kind=kind, burst=burst) for name in (1, 2))
         self.a.join(self.b, self.net.now, **changes)
         self.b.join(self.a, self.net.now, **changes)
 

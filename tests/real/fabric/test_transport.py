@@ -25,6 +25,9 @@ import pytest
 from fairlead.errors import FabricError, LocalProtocolError
 from fairlead.fabric.mrc.completion import Status
 from fairlead.fabric.transport.context import Context, QueuePair, remote_of
+from fairlead.fabric.transport.engine import READ_BURST, Engine
+from fairlead.fabric.transport.fast.engine import FastEngine
+from fairlead.fabric.transport.fast.sheets import LetterSockets, Sheets
 from fairlead.fabric.transport.ports import Arrival, Sockets
 from fairlead.fabric.transport.queues import CompletionQueue
 
@@ -75,7 +78,9 @@ def ends() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"sealed": True}, {"addresses": ["127.0.0.1", "127.0.0.2"]}], ids=["v6", "sealed", "v4"]
+    "options",
+    [{}, {"compiled": False}, {"sealed": True}, {"addresses": ["127.0.0.1", "127.0.0.2"]}],
+    ids=["v6", "plain", "sealed", "v4"],
 )
 def test_two_megabytes_arrive_and_both_ends_are_told(ends: Any, options: dict[str, Any]) -> None:
     pair = ends(2 << 20, **options)
@@ -141,17 +146,23 @@ def test_a_write_outside_of_the_region_or_with_a_wrong_key_is_refused_by_the_pee
         pair.qb.post_write(b"z" * 10, pair.qa.remote, wr_id=1, offset=1 << 16)
 
 
-def test_datagrams_of_strangers_change_nothing_and_are_counted(ends: Any) -> None:
-    pair = ends(4096)
+@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "plain"])
+def test_datagrams_of_strangers_change_nothing_and_are_counted(ends: Any, compiled: bool) -> None:
+    pair = ends(4096, compiled=compiled)
     heard: list[tuple[bytes, tuple[str, int]]] = []
     sockets: Sockets = pair.a._sockets
-    send = sockets.send
+    send, engine = sockets.send, pair.a.engine
+
+    def tap_letters(sheets: Sheets) -> list[int]:
+        packets = [engine.packet(i) for i in range(sheets.desk.num_out)]
+        heard.extend((b"".join(packet.parts), packet.to) for packet in packets)
+        return LetterSockets.post(sockets, sheets)
 
     def tap(rail, source, to, label, dscp, parts) -> bool:  # noqa: PLR0917 - as Sockets has it
         heard.append((b"".join(parts), to))
         return send(rail, source, to, label, dscp, parts)
 
-    sockets.send = tap
+    sockets.send, sockets.post = tap, tap_letters
     pair.write(b"a" * 4000)
     pair.queues[0].wait(LIMIT_S)
     pair.buffer[:] = 0
@@ -167,13 +178,20 @@ def test_datagrams_of_strangers_change_nothing_and_are_counted(ends: Any) -> Non
     assert not pair.buffer.any()
 
 
-class Faulty(Sockets):
+class Faulty(LetterSockets):
     """The kernel's sockets, whose datagrams are lost, doubled, delayed and damaged as they are received."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.random = random.Random(11)
         self.late: list[Arrival] = []
+
+    def collect(self, sheets: Sheets, rail: int) -> int:
+        num = 0
+        while num < READ_BURST and (arrival := self.receive(rail)) is not None:
+            sheets.put(num, arrival)
+            num += 1
+        return sheets.sort(num, rail, steered=False)
 
     def receive(self, rail: int) -> Arrival | None:
         chance = self.random.random
@@ -192,8 +210,11 @@ class Faulty(Sockets):
         return arrival if what == "double" else self.receive(rail)
 
 
-def test_through_sockets_that_lose_double_delay_and_damage_every_byte_is_right(ends: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr("fairlead.fabric.transport.context.Sockets", Faulty)
+@pytest.mark.parametrize("engine", [FastEngine, Engine])
+def test_through_sockets_that_lose_double_delay_and_damage_every_byte_is_right(
+    ends: Any, monkeypatch: Any, engine: type[Engine]
+) -> None:
+    monkeypatch.setattr("fairlead.fabric.transport.context._engine_of", lambda **_: (engine, Faulty))
     pair = ends(1 << 20)
     data = np.random.default_rng(2).integers(0, 256, 1 << 20, dtype=np.uint8)
     pieces = [(i, data[i << 16 : i + 1 << 16]) for i in range(16)]

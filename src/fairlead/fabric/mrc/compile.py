@@ -28,7 +28,8 @@ from typing import Any
 
 import numba
 import numba.extending
-from llvmlite import binding
+from llvmlite import binding, ir
+from numba.core import cgutils
 
 from fairlead.base.trust import own_folder
 from fairlead.fabric.mrc import bits, congestion, evs, law, layout, paths, responder, sending, timers, window
@@ -93,6 +94,36 @@ def words(typing_context: Any, array: Any) -> Any:
     return numba.types.CPointer(numba.types.int64)(array), point
 
 
+def pointer_at(element: Any) -> Any:
+    """A function for compiled code: from an address, a pointer to elements of this type."""
+
+    def from_address(typing_context: Any, address: Any) -> Any:
+        def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
+
+        return numba.types.CPointer(element)(address), build
+
+    return numba.extending.intrinsic(from_address)
+
+
+words_at = pointer_at(numba.types.int64)
+"""In compiled code: the words at an address."""
+
+
+@numba.extending.intrinsic  # type: ignore[untyped-decorator]
+def call_address(typing_context: Any, address: Any, *args: Any) -> Any:
+    """In compiled code: call a C function by its address. Arguments and result are 64-bit integers."""
+
+    def build(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        word = ir.IntType(64)
+        packed = cgutils.unpack_tuple(builder, given[1], len(args))
+        values = [context.cast(builder, v, kind, numba.types.int64) for v, kind in zip(packed, args, strict=True)]
+        unit = builder.inttoptr(given[0], ir.FunctionType(word, [word] * len(args)).as_pointer())
+        return builder.call(unit, values)
+
+    return numba.types.int64(address, numba.types.StarArgTuple.from_types(args)), build
+
+
 @functools.cache
 def register() -> None:
     """Let compiled code call the functions of the law. The functions themselves stay plain."""
@@ -116,6 +147,23 @@ def kernel(function: Callable[..., Any], *, sources: Iterable[Path] = (), **opti
         return numba.njit(cache=True, error_model="numpy", **options)(function)  # type: ignore[no-any-return]
     finally:
         numba.config.CACHE_DIR = before
+
+
+@functools.cache
+def compiled(function: Callable[..., int], sources: tuple[Path, ...] = ()) -> Any:
+    """A kernel that takes 64-bit integers alone, compiled now or taken from the cache. It runs without Python's lock.
+
+    `sources` are the files that it is made of, besides the law and its own.
+    """
+    made: Any = kernel(function, sources=(Path(inspect.getfile(function)), *sources), nogil=True)
+    made.compile((numba.int64,) * len(inspect.signature(function).parameters))
+    return made
+
+
+def entry(made: Any) -> int:
+    """Where the code of such a kernel begins, for `call_address`."""
+    (result,) = made.overloads.values()
+    return int(result.library.get_pointer_to_function(result.fndesc.llvm_cfunc_wrapper_name))
 
 
 def _prepare(folder: Path) -> bool:

@@ -6,7 +6,7 @@ so that `modify(INIT, ev_profile_id=..., cc_profile_id=...)` means here what it 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 from fairlead.errors import LocalProtocolError
@@ -124,9 +124,13 @@ class Device:
         qp_num: int | None = None,
         profile: Profile | None = None,
         ev_values: Sequence[int] | None = None,
+        kind: Callable[..., QueuePair] = QueuePair,
     ) -> QueuePair:
-        """A queue pair in RESET; where a driver knows its paths, with a profile and entropy values that fit them."""
-        return QueuePair(
+        """A queue pair in RESET; where a driver knows its paths, with a profile and entropy values that fit them.
+
+        `kind` makes it: a driver may have a form of its own.
+        """
+        return kind(
             qp_num=self.new_qp_num() if qp_num is None else qp_num,
             profile=profile or self.profile,
             profile_of=self.profile_of,

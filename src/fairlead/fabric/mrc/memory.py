@@ -45,6 +45,13 @@ class ProtectionDomain:
         self._randoms = randoms
         self._serial = 0
         self._regions: dict[int, MemoryRegion] = {}
+        self.num_changes = 0
+        """Grows whenever a region comes or goes: for drivers that keep a table of their own."""
+
+    @property
+    def regions(self) -> tuple[MemoryRegion, ...]:
+        """Those registered now."""
+        return tuple(self._regions.values())
 
     def register(self, buffer: bytearray | memoryview, addr: int | None = None) -> MemoryRegion:
         """Open a writable buffer to the peers. Its virtual address is `addr`, by default one that no other region has.
@@ -68,6 +75,7 @@ class ProtectionDomain:
             rkey = self._new_key()
         region = MemoryRegion(view, (self._serial & _PAGE_MASK) << _PAGE_BITS if addr is None else addr, rkey)
         self._regions[rkey] = region
+        self.num_changes += 1
         return region
 
     def _new_key(self) -> int:
@@ -78,6 +86,7 @@ class ProtectionDomain:
         """Close a region: from now on its key is stale."""
         if self._regions.get(region.rkey) is region:
             del self._regions[region.rkey]
+            self.num_changes += 1
 
     def admit(self, rkey: int, va: int, dma_len: int, num_bytes: int) -> MemoryRegion | None:
         """The region that a packet of so many bytes may write, with the rest of its message; None: it may not.

@@ -413,12 +413,12 @@ class QueuePair:
         if did & at.DO_ACK:
             aeth = Aeth(0, self.m[self.rx + at.RX_DONE] - 1)
             self._answer(Ack(Bth(Opcode.ACK, self.dest_qp_num, bth.psn), aeth), path)
-        self._deliver()
+        self._deliver(self.m[self.rx + at.RX_NEXT])
         self._obey(did)
 
-    def _deliver(self) -> None:
-        """Complete received messages up to the window's lower edge; immediates come out in message order."""
-        while self._lasts and self._lasts[0][0] < self.m[self.rx + at.RX_NEXT]:
+    def _deliver(self, before: int) -> None:
+        """Complete received messages up to this PSN, the window's lower edge; immediates come out in message order."""
+        while self._lasts and self._lasts[0][0] < before:
             psn, num_bytes, imm = heapq.heappop(self._lasts)
             total = (psn - self._message_psn) * self.profile.mtu + num_bytes
             self._message_psn = psn + 1
@@ -483,9 +483,7 @@ class QueuePair:
 
     def _obey(self, did: int) -> None:
         """Complete what the law says is complete, and fail if it says so."""
-        num_pending = self.m[self.tx + at.TX_POSTED] - self.m[self.tx + at.TX_DONE]
-        while len(self._sends) > num_pending:
-            self._complete(self._sends.popleft(), Status.SUCCESS)
+        self._complete_sends(self.m[self.tx + at.TX_DONE])
         if did & at.DID_FAIL:
             reason = self.m[self.tx + at.E_ERROR] or self.m[self.rx + at.E_ERROR]
             kind, status, message = FAILURES[reason]
@@ -493,6 +491,11 @@ class QueuePair:
                 QpFailed(self.qp_num, kind("fabric/qp-failed", message, hint="see the QP counters and EV states"))
             )
             self._fail(status)
+
+    def _complete_sends(self, num_done: int) -> None:
+        """So many messages are complete since the beginning."""
+        while len(self._sends) > self.m[self.tx + at.TX_POSTED] - num_done:
+            self._complete(self._sends.popleft(), Status.SUCCESS)
 
     def _fail(self, status: Status) -> None:
         """Enter the error state; the oldest request fails with the reason, the others are flushed."""

@@ -20,12 +20,12 @@ import secrets
 import socket
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
 import msgspec
 
-from fairlead.errors import FabricError, LocalProtocolError, RemoteProtocolError
+from fairlead.errors import FabricError, LocalProtocolError, MissingTool, RemoteProtocolError
 from fairlead.fabric.mrc import layout as at
 from fairlead.fabric.mrc.device import Device
 from fairlead.fabric.mrc.memory import MemoryRegion
@@ -54,6 +54,27 @@ LIMIT_S = 10.0
 def remote_of(region: MemoryRegion) -> str:
     """A region as the other end needs it, to give as `private`."""
     return msgspec.json.encode(Remote(addr=region.addr, rkey=region.rkey, length=region.length)).decode()
+
+
+def _engine_of(*, compiled: bool | None) -> tuple[Callable[[Device, Any, int], Engine], type[Sockets]]:
+    """The engine and its sockets: compiled where that is possible, plain where not or where it is asked for."""
+    if compiled is not False:
+        try:
+            from fairlead.fabric.transport.fast import kernels
+            from fairlead.fabric.transport.fast.engine import FastEngine
+            from fairlead.fabric.transport.fast.sheets import LetterSockets
+
+            if kernels.c_functions() is not None:
+                return FastEngine, LetterSockets
+        except ImportError:
+            pass
+    if compiled:
+        raise MissingTool(
+            "fabric/no-compiler",
+            "the compiled transport needs numba, and zlib as a shared library, on a 64-bit little-endian machine",
+            hint="pip install 'fairlead[fabric]', or leave `compiled` to itself",
+        )
+    return Engine, Sockets
 
 
 def _randoms() -> Iterator[int]:
@@ -131,7 +152,7 @@ class QueuePair:
         """Packets by the address they were sent to, which on a steered fabric is the path."""
         with self._driver.lock:
             sent: Counter[str] = Counter()
-            for route, num in self._line.sent.items():
+            for route, num in self._driver.engine.sent(self._line).items():
                 sent[route.to] += num
             return dict(sent)
 
@@ -194,12 +215,15 @@ class Context:
         port: int = 0,
         rate_mbps: int = 0,
         sealed: bool = False,
+        compiled: bool | None = None,
         **changes: object,
     ) -> None:
         """`place` says where the host sits in a fabric, `addresses` are its ports where nobody knows more.
 
         `port` is the UDP port to receive at (0: a free one), `rate_mbps` what all ports carry together, `sealed` asks
-        for authentication of every packet, `changes` are fields of Profile.
+        for authentication of every packet, `changes` are fields of Profile. `compiled` False keeps to plain Python,
+        which does the same more slowly; by default it is used only where there is no numba or no zlib to be called.
+        The first context on a machine compiles, for half a minute.
         """
         if place is None:
             place = Place(ports=tuple(Port(rail=f"rail {i}", address=a) for i, a in enumerate(addresses)))
@@ -210,14 +234,15 @@ class Context:
         self._rate_mbps = rate_mbps
         self._changes = changes
         steered = place.steering.by == "usid"
-        self._sockets = Sockets(
+        make_engine, make_sockets = _engine_of(compiled=compiled)
+        self._sockets = make_sockets(
             [p.address for p in own], steered=steered, sources=1 if steered else lanes.SOURCES, port=port
         )
         interfaces = [p.interface or interface_of(p.address) for p in own]
         self.mtu = self._payload(min(mtu_of(name) for name in interfaces))
         self._links = LinkWatch(interfaces)
         randoms = _randoms()
-        self.engine = Engine(Device(Profile.software(MIN_RTT_NS), randoms), self._sockets, len(own))
+        self.engine = make_engine(Device(Profile.software(MIN_RTT_NS), randoms), self._sockets, len(own))
         self.driver = Driver(self.engine, self._sockets, self._links)
         self.lock = self.driver.lock
 

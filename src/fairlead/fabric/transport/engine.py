@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fairlead.errors import FabricError, RemoteProtocolError
-from fairlead.fabric.mrc.completion import QpFailed
+from fairlead.fabric.mrc.completion import CompletionQueue, QpFailed
 from fairlead.fabric.mrc.device import Device
 from fairlead.fabric.mrc.packets import Path
 from fairlead.fabric.mrc.qp import QueuePair
@@ -66,10 +66,10 @@ class Line:
     """UDP port of the peer to send to, by plane."""
     error: FabricError | None = None
     sent: Counter[Route] = field(default_factory=Counter)
-    """Packets by route."""
+    """Packets by route; `Engine.sent` has all."""
 
 
-class _Held(NamedTuple):
+class Held(NamedTuple):
     """A datagram that its port had no room for."""
 
     route: Route
@@ -90,8 +90,9 @@ class Engine:
         self.counts: Counter[str] = Counter()
         self._by_qp: dict[QueuePair, Line] = {}
         self._by_source: dict[Source, Peer] = {}
-        self._held: dict[int, deque[_Held]] = {}
+        self._held: dict[int, deque[Held]] = {}
         self._ready: dict[Line, None] = {}  # in the order of their turns
+        self.burst = BURST
 
     # --- who is there ------------------------------------------------------------------------------------------------
 
@@ -114,6 +115,10 @@ class Engine:
                     )
             self._by_source[source] = made
         return made
+
+    def create_qp(self, peer: Peer, send_cq: CompletionQueue, recv_cq: CompletionQueue, **options: Any) -> QueuePair:
+        """A queue pair with this peer, in the form that this engine drives best."""
+        return self.device.create_qp(send_cq, recv_cq, **options)
 
     def add(self, line: Line, now: int) -> None:
         """A queue pair that has been led to RTS begins."""
@@ -143,6 +148,10 @@ class Engine:
         if line.qp.state is not QpState.ERR:
             line.error = line.error or error
             line.qp.modify(QpState.ERR)
+
+    def sent(self, line: Line) -> Counter[Route]:
+        """Packets of a queue pair by route."""
+        return line.sent
 
     def wake(self, line: Line) -> None:
         """The queue pair may have something to send."""
@@ -193,7 +202,7 @@ class Engine:
 
     def _burst(self, line: Line, now: int) -> bool:
         """Send some packets of a queue pair; True if there may be more."""
-        budget = BURST
+        budget = self.burst
         while free := self._free(line):
             for datagram in line.qp.transmit(now, free):
                 path = datagram.path
@@ -203,7 +212,7 @@ class Engine:
                     parts = (*parts, line.peer.sending.close(parts))
                 line.sent[route] += 1
                 budget -= 1
-                if not self._put(_Held(route, (route.to, line.ports[path.plane]), path.dscp, parts)):
+                if not self._put(Held(route, (route.to, line.ports[path.plane]), path.dscp, parts)):
                     break  # with fewer ports free the core decides anew
                 if budget <= 0:
                     return True
@@ -211,7 +220,7 @@ class Engine:
                 return False
         return bool(self._held)
 
-    def _put(self, packet: _Held) -> bool:
+    def _put(self, packet: Held) -> bool:
         route = packet.route
         if self.ports.send(route.rail, route.source, packet.to, route.label, packet.dscp, packet.parts):
             self.counts["sent"] += 1

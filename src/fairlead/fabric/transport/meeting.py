@@ -6,6 +6,7 @@ Both ends reckon from the same two offers, so both come to the same planes, entr
 from __future__ import annotations
 
 from dataclasses import dataclass
+from ipaddress import ip_address
 
 from fairlead.errors import RemoteProtocolError
 from fairlead.fabric.mrc.completion import CompletionQueue
@@ -51,7 +52,7 @@ def line_of(  # noqa: PLR0917 - who met, what was agreed, where it goes
     theirs_at = {port.address: ports for port, ports in zip(theirs.place.ports, theirs.ports, strict=True)}
     here, there = bytes.fromhex(mine.context), bytes.fromhex(theirs.context)
     sources = {
-        Source(rail, lane.there, number): plane
+        Source(rail, str(ip_address(lane.there)), number): plane
         for plane, (lane, rail) in enumerate(zip(met.lanes, met.rails, strict=True))
         for number in theirs_at[lane.there]
     }
@@ -62,7 +63,7 @@ def line_of(  # noqa: PLR0917 - who met, what was agreed, where it goes
         sending=Seal(token, here, there) if mine.sealed else None,
         receiving=Seal(token, there, here) if mine.sealed else None,
     )
-    qp = engine.device.create_qp(send_cq, recv_cq, qp_num=mine.qp_num, profile=profile, ev_values=evs)
+    qp = engine.create_qp(peer, send_cq, recv_cq, qp_num=mine.qp_num, profile=profile, ev_values=evs)
     qp.modify(QpState.INIT)
     qp.modify(QpState.RTR, dest_qp_num=theirs.qp_num, rq_psn=theirs.psn, max_wimm_dest=mine.wimm)
     qp.modify(QpState.RTS, sq_psn=mine.psn, max_wimm=theirs.wimm, mpr=theirs.mpr)

@@ -34,6 +34,7 @@ IP_MTU_DISCOVER = 10
 PMTUDISC_PROBE = 3
 IP_MTU = 14
 IPV6_MTU = 24
+SO_RCVBUFFORCE = 33
 UDP_NO_CHECK6_TX = 101
 UDP_NO_CHECK6_RX = 102
 
@@ -44,7 +45,7 @@ DSCP_SHIFT = 2
 LABEL_MASK = 0xFFFF
 MAX_DATAGRAM = 1 << 16
 CONTROL_BYTES = 128
-RECEIVE_BYTES = 8 << 20  # asked for; net.core.rmem_max may allow less
+RECEIVE_BYTES = 8 << 20  # asked for; without CAP_NET_ADMIN net.core.rmem_max may allow less
 SEND_BYTES = 256 << 10
 UDP_BYTES = 8
 _INT = struct.Struct("=i")
@@ -89,7 +90,7 @@ class Sockets:
         self.num_lost_locally = 0
         self.num_cut_short = 0
         self._buffer = memoryview(bytearray(MAX_DATAGRAM))
-        self._steered = steered
+        self.is_steered = steered
         self.rails: list[list[socket.socket]] = []
         self._v6 = [ip_address(address).version == 6 for address in self.addresses]
         try:
@@ -150,7 +151,7 @@ class Sockets:
                 label = int.from_bytes(value[2:4], "big")
             elif kind in (socket.IPV6_TCLASS, socket.IP_TOS):
                 tclass = value[0]
-        if not self._steered:
+        if not self.is_steered:
             label = 0
         ev = address[1] << 16 | label
         path = Path(ev=ev, plane=rail, dscp=tclass >> DSCP_SHIFT, is_marked=tclass & ECN_MASK == ECN_CE)
@@ -187,7 +188,7 @@ def _open(address: str, port: int, *, steered: bool, receives: bool) -> socket.s
     sock = socket.socket(socket.AF_INET6 if v6 else socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
     try:
         sock.setblocking(False)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES if receives else 0)
+        _set_room(sock, RECEIVE_BYTES if receives else 0)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
         if v6:
             level = socket.IPPROTO_IPV6
@@ -211,3 +212,11 @@ def _open(address: str, port: int, *, steered: bool, receives: bool) -> socket.s
             hint="give an address that this host owns, and a UDP port that is free",
         ) from exc
     return sock
+
+
+def _set_room(sock: socket.socket, num_bytes: int) -> None:
+    """How many bytes may wait to be received, the kernel's own for each packet included."""
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, num_bytes)
+    except PermissionError:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, num_bytes)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fairlead.fabric.mrc import units
 from fairlead.fabric.mrc.law import probe_mark
 from fairlead.fabric.mrc.layout import (
     D_BYTES,
@@ -166,15 +167,15 @@ def _receive_probe(w: Any, thread: int, nic: Any, r: int, row: int, kind: int, n
     elif from_rx:
         rx = rx_address(w, row)
         if kind == at.KIND_EV_REPLY:
-            law_calls.on_reply(w, rx, now_ns, number, value, law_calls.REPLY_REVERSE)
+            law_calls.on_reply(w, rx, now_ns, number, value, units.REPLY_REVERSE)
         else:
-            law_calls.on_reply(w, rx, now_ns, number, 0, law_calls.REPLY_STATUS)
+            law_calls.on_reply(w, rx, now_ns, number, 0, units.REPLY_STATUS)
     else:
         tx = tx_address(w, row)
         if kind == at.KIND_EV_REPLY:
-            law_calls.on_reply(w, tx, now_ns, number, value, law_calls.REPLY_EV)
+            law_calls.on_reply(w, tx, now_ns, number, value, units.REPLY_EV)
         else:
-            law_calls.on_reply(w, tx, now_ns, number, 0, law_calls.REPLY_STATUS)
+            law_calls.on_reply(w, tx, now_ns, number, 0, units.REPLY_STATUS)
         watch(nic, m[tx + TX_DEADLINE])
         join_line(w, nic, row)
 

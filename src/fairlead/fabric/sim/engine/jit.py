@@ -18,6 +18,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, register_jitable
 
+from fairlead.fabric.mrc.compile import call_address, pointer_at, words_at
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -33,19 +35,9 @@ def engine_inline(function: F) -> F:
     return marked
 
 
-def _pointer_to(element: Any) -> Any:
-    def from_address(typing_context: Any, address: Any) -> Any:
-        def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
-
-        return types.CPointer(element)(address), build
-
-    return intrinsic(from_address)
-
-
-words = _pointer_to(types.int64)
+words = words_at
 """int64 words at an address."""
-halves = _pointer_to(types.int32)
+halves = pointer_at(types.int32)
 """int32 halves at an address."""
 
 
@@ -62,18 +54,7 @@ def _prefetch(typing_context: Any, address: Any) -> Any:
     return types.none(address), build
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def call(typing_context: Any, address: Any, *args: Any) -> Any:
-    """Call a compiled unit by its address. Arguments and result are 64-bit integers."""
-
-    def build(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        word = ir.IntType(64)
-        packed = cgutils.unpack_tuple(builder, given[1], len(args))
-        values = [context.cast(builder, v, kind, types.int64) for v, kind in zip(packed, args, strict=True)]
-        unit = builder.inttoptr(given[0], ir.FunctionType(word, [word] * len(args)).as_pointer())
-        return builder.call(unit, values)
-
-    return types.int64(address, types.StarArgTuple.from_types(args)), build
+call = call_address
 
 
 @engine_inline

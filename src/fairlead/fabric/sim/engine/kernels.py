@@ -7,15 +7,13 @@ Knows: what is compiled together. Must not know: anything about a run.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numba
-
 from fairlead.fabric.mrc import compile as mrc_compile
 from fairlead.fabric.mrc import law
+from fairlead.fabric.mrc import units as law_units
 from fairlead.fabric.sim.engine import law_calls, loop, paced, roce
 from fairlead.fabric.sim.engine import layout as at
 from fairlead.fabric.sim.engine.endpoints import tell_ports
@@ -134,46 +132,37 @@ def sources() -> tuple[Path, ...]:
     return tuple(sorted(Path(__file__).parent.glob("*.py")))
 
 
-@functools.cache
-def _compiled(function: Kernel, num_args: int) -> Any:
-    kernel = mrc_compile.kernel(function, sources=sources(), nogil=True)
-    kernel.compile((numba.int64,) * num_args)  # type: ignore[attr-defined]
-    return kernel
-
-
-def _address(function: Kernel, num_args: int) -> int:
-    """Where the compiled code of a unit begins, for calls by address."""
-    result = next(iter(_compiled(function, num_args).overloads.values()))
-    return int(result.library.get_pointer_to_function(result.fndesc.llvm_cfunc_wrapper_name))
+def _compiled(function: Kernel) -> Any:
+    return mrc_compile.compiled(function, sources())
 
 
 def play() -> Kernel:
     """`loop.play`, compiled."""
-    return _compiled(loop.play, 5)
+    return _compiled(loop.play)
 
 
 def after() -> Kernel:
     """`loop.after`, compiled."""
-    return _compiled(loop.after, 2)
+    return _compiled(loop.after)
 
 
 def start_rows() -> Kernel:
     """`_start_rows`, compiled."""
-    return _compiled(_start_rows, 3)
+    return _compiled(_start_rows)
 
 
-def _units(w: Any) -> dict[int, tuple[Kernel, int]]:
+def _units(w: Any) -> dict[int, Kernel]:
     """The units that a run needs, and where their addresses belong in its world vector."""
     lossless = w[at.W_XOFF] > 0
-    units: dict[int, tuple[Kernel, int]] = {
-        at.C_SWEEP_GROUP: (_sweep_group, 5),
-        at.C_SWEEP_SWITCH: (_sweep_lossless if lossless else _sweep_switch, 5),
+    units: dict[int, Kernel] = {
+        at.C_SWEEP_GROUP: _sweep_group,
+        at.C_SWEEP_SWITCH: _sweep_lossless if lossless else _sweep_switch,
     }
     if w[at.W_TRANSPORT] == at.TRANSPORT_ROCE:
         units |= {
-            at.C_ROCE_RECEIVE: (_roce_receive, 5),
-            at.C_ROCE_SEND: (_roce_send, 6),
-            at.C_ROCE_TIMERS: (_roce_timers, 3),
+            at.C_ROCE_RECEIVE: _roce_receive,
+            at.C_ROCE_SEND: _roce_send,
+            at.C_ROCE_TIMERS: _roce_timers,
         }
     else:
         units |= law_calls.UNITS
@@ -184,9 +173,9 @@ def link(w: Any, note: Callable[[int, int], None] = lambda *_: None) -> None:
     """Compile the units a run needs, or load them, and enter their addresses in its world vector."""
     units = _units(w)
     total = len(units) + 3
-    for done, (place, (function, num_args)) in enumerate(units.items()):
+    for done, (place, unit) in enumerate(units.items()):
         note(done, total)
-        w[place] = _address(function, num_args)
+        w[place] = law_units.address(unit) if place in law_calls.UNITS else mrc_compile.entry(_compiled(unit))
     for i, kernel in enumerate((play, after, start_rows)):
         note(total - 3 + i, total)
         kernel()
@@ -195,9 +184,9 @@ def link(w: Any, note: Callable[[int, int], None] = lambda *_: None) -> None:
 
 def cut(w: Any, port: int, node: int, now: int) -> int:
     """Take a port of a node down, or bring it up if it is down; how many packets that lost."""
-    return int(_compiled(_cut, 4)(int(w[at.W_SELF]), port, node, now))
+    return int(_compiled(_cut)(int(w[at.W_SELF]), port, node, now))
 
 
 def change_ports(w: Any, nic: int, up: int, now: int) -> None:
     """Tell a NIC which of its ports are up: bit = plane."""
-    _compiled(_change_ports, 4)(int(w[at.W_SELF]), nic, up, now)
+    _compiled(_change_ports)(int(w[at.W_SELF]), nic, up, now)

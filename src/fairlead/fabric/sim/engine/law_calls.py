@@ -1,8 +1,4 @@
-"""The handlers of the protocol law as separately compiled units, and how the engine calls them.
-
-A handler is compiled once, alone, and called by its address, which stands in the world vector. Linked into the loops
-that call it, it would be optimised again with each of them: that took 80 s instead of 20 and gained nothing at run
-time.
+"""How the engine calls the handlers of the law: as units (`mrc/units.py`), by addresses in the world vector.
 
 Knows: the arguments of the handlers. Must not know: what they decide.
 """
@@ -12,103 +8,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fairlead.fabric.mrc import law
+from fairlead.fabric.mrc import units
 from fairlead.fabric.sim.engine import layout as at
-from fairlead.fabric.sim.engine.jit import call, engine_inline, words
+from fairlead.fabric.sim.engine.jit import call, engine_inline
 
-# --- units: everything is an address or a number ----------------------------------------------------------------------
-
-
-def _post(m: int, tx: int, num_bytes: int) -> int:
-    return law.post(words(m), tx, num_bytes, 0)
-
-
-def _ready(m: int, tx: int) -> int:
-    return law.ready(words(m), tx)
-
-
-def _next_packet(m: int, tx: int, now: int, ports: int, out: int) -> int:
-    return law.next_packet(words(m), tx, now, ports, words(out), 0)
-
-
-def _on_sack(m: int, tx: int, now: int, block: int) -> int:
-    return law.on_sack(words(m), tx, now, words(block), 0)
-
-
-def _on_nack(m: int, tx: int, now: int, block: int) -> int:
-    return law.on_nack(words(m), tx, now, words(block), 0)
-
-
-def _on_ack(m: int, tx: int, now: int, msn: int) -> int:
-    return law.on_ack(words(m), tx, now, msn)
-
-
-def _on_timer(m: int, tx: int, now: int) -> int:
-    return law.on_timer(words(m), tx, now)
-
-
-def _on_data(m: int, rx: int, now: int, psn: int, payload: int, flags: int, slot: int, echo: int, block: int) -> int:
-    return law.on_data(words(m), rx, now, psn, payload, flags, slot, echo, words(block), 0)
-
-
-def _on_probe(m: int, rx: int, probe: int, flags: int, slot: int, echo: int, block: int) -> int:
-    return law.on_probe(words(m), rx, probe, flags, slot, echo, words(block), 0)
-
-
-def _control_slot(m: int, rx: int, slot: int, ports: int) -> int:
-    return law.control_slot(words(m), rx, slot, ports)
-
-
-def _reply_slot(m: int, tx: int, ports: int) -> int:
-    return law.reply_slot(words(m), tx, ports)
-
-
-def _next_control(m: int, rx: int, now: int, ports: int, out: int) -> int:
-    return law.next_control(words(m), rx, now, ports, words(out), 0)
-
-
-def _on_rx_timer(m: int, rx: int, now: int) -> int:
-    return law.on_rx_timer(words(m), rx, now)
-
-
-def _on_ports(m: int, row: int, now: int, up: int, announce: int) -> int:
-    return law.on_ports(words(m), row, now, up, announce)
-
-
-def _on_peer_ports(m: int, row: int, up: int, number: int, plane: int) -> int:
-    return law.on_peer_ports(words(m), row, up, number, plane)
-
-
-def _on_reply(m: int, row: int, now: int, number: int, mark: int, which: int) -> int:
-    """The answer to an EV probe of a requestor (REPLY_EV) or a responder (REPLY_REVERSE), or to a port status."""
-    if which == REPLY_EV:
-        return law.on_ev_reply(words(m), row, now, number, mark)
-    if which == REPLY_REVERSE:
-        return law.on_reverse_reply(words(m), row, now, number, mark)
-    return law.on_status_reply(words(m), row, number)
-
-
-REPLY_EV, REPLY_REVERSE, REPLY_STATUS = range(3)
-
-UNITS: dict[int, tuple[Callable[..., int], int]] = {
-    at.C_POST: (_post, 3),
-    at.C_READY: (_ready, 2),
-    at.C_NEXT_PACKET: (_next_packet, 5),
-    at.C_ON_SACK: (_on_sack, 4),
-    at.C_ON_NACK: (_on_nack, 4),
-    at.C_ON_ACK: (_on_ack, 4),
-    at.C_ON_TIMER: (_on_timer, 3),
-    at.C_ON_DATA: (_on_data, 9),
-    at.C_ON_PROBE: (_on_probe, 7),
-    at.C_CONTROL_SLOT: (_control_slot, 4),
-    at.C_REPLY_SLOT: (_reply_slot, 3),
-    at.C_NEXT_CONTROL: (_next_control, 5),
-    at.C_ON_RX_TIMER: (_on_rx_timer, 3),
-    at.C_ON_PORTS: (_on_ports, 5),
-    at.C_ON_PEER_PORTS: (_on_peer_ports, 5),
-    at.C_ON_REPLY: (_on_reply, 6),
+UNITS: dict[int, Callable[..., int]] = {
+    at.C_POST: units.post,
+    at.C_READY: units.ready,
+    at.C_NEXT_PACKET: units.next_packet,
+    at.C_ON_SACK: units.on_sack,
+    at.C_ON_NACK: units.on_nack,
+    at.C_ON_ACK: units.on_ack,
+    at.C_ON_TIMER: units.on_timer,
+    at.C_ON_DATA: units.on_data,
+    at.C_ON_PROBE: units.on_probe,
+    at.C_CONTROL_SLOT: units.control_slot,
+    at.C_REPLY_SLOT: units.reply_slot,
+    at.C_NEXT_CONTROL: units.next_control,
+    at.C_ON_RX_TIMER: units.on_rx_timer,
+    at.C_ON_PORTS: units.on_ports,
+    at.C_ON_PEER_PORTS: units.on_peer_ports,
+    at.C_ON_REPLY: units.on_reply,
 }
-"""Where in the world vector the address of each unit stands, the unit, and how many arguments it takes."""
+"""Where in the world vector the address of each unit stands, and the unit."""
 
 
 # --- calls, from inside the engine ------------------------------------------------------------------------------------

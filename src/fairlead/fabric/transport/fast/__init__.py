@@ -1,0 +1,1 @@
+"""The transport compiled: bursts of packets packed, parsed and judged without Python in between."""

@@ -1,0 +1,115 @@
+"""The memory of the compiled path of one context, and the tables that it looks things up in.
+
+Arrays of words whose addresses stand in the desk; this object keeps them alive. Layouts: layout.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairlead.fabric.mrc import units
+from fairlead.fabric.mrc.layout import NUM_SACK_FIELDS
+from fairlead.fabric.mrc.memory import MemoryRegion
+from fairlead.fabric.transport.fast import kernels
+from fairlead.fabric.transport.fast import layout as at
+
+Words = NDArray[np.int64]
+MAX_OUT = 256
+"""Letters that go at once."""
+MAX_IN = 64
+_UNITS = (
+    (at.K_NEXT_PACKET, units.next_packet),
+    (at.K_ON_DATA, units.on_data),
+    (at.K_ON_SACK, units.on_sack),
+    (at.K_ON_NACK, units.on_nack),
+)
+_SIGN = 1 << 63
+_WORD_MASK = (1 << 64) - 1
+
+
+def signed(number: int) -> int:
+    """The lowest 64 bits of a number as a word has them."""
+    return ((number & _WORD_MASK) ^ _SIGN) - _SIGN
+
+
+def address_of(array: np.ndarray) -> int:
+    """Where an array begins."""
+    return int(array.ctypes.data)
+
+
+def address_of_bytes(view: memoryview) -> int:
+    """Where the bytes of a buffer begin; 0 for none."""
+    return int(np.frombuffer(view, np.uint8).ctypes.data) if len(view) else 0
+
+
+def table(rows: Iterable[tuple[int, Sequence[int]]], row_words: int, num_slots: int = 0) -> Words:
+    """Rows by open addressing, each with the hash of its key, of which the lowest bits count; at most half taken."""
+    rows = list(rows)
+    size = num_slots or max(64, 1 << (4 * len(rows)).bit_length())
+    out = np.zeros((size, row_words), dtype=np.int64)
+    for number, row in rows:
+        i = number & size - 1
+        while out[i, 0]:
+            i = i + 1 & size - 1
+        out[i] = [signed(word) for word in row]
+    return out
+
+
+class Desk:
+    """What kernels are given: the address of words that hold all other addresses."""
+
+    def __init__(self) -> None:
+        """`kernels.c_functions` says whether this machine has what kernels call."""
+        functions = kernels.c_functions()
+        assert functions is not None
+        self.functions = functions
+        self.words: Words = np.zeros(at.NUM_DESK_WORDS, dtype=np.int64)
+        self.address = address_of(self.words)
+        self.out: Words = np.zeros((MAX_OUT, at.OUT_ROW), dtype=np.int64)
+        self.heads = np.zeros((MAX_OUT, at.HEAD_ROOM), dtype=np.uint8)
+        self.letters: Words = np.zeros((MAX_IN, at.IN_ROW), dtype=np.int64)
+        self.news: Words = np.zeros((MAX_IN * at.NEWS_PER_LETTER + at.NEWS_PER_LETTER, at.NEWS_ROW), dtype=np.int64)
+        self._block: Words = np.zeros(2 * NUM_SACK_FIELDS, dtype=np.int64)
+        self.words[at.K_CRC] = functions["crc32"]
+        fixed = ((at.K_OUT, self.out), (at.K_HEADS, self.heads), (at.K_IN, self.letters), (at.K_NEWS, self.news))
+        for place, array in (*fixed, (at.K_BLOCK, self._block)):
+            self.words[place] = address_of(array)
+        for place, unit in _UNITS:
+            self.words[place] = units.address(unit)
+        self.set_cards({})
+        self.set_places({})
+        self.set_regions(())
+
+    def set_cards(self, cards: dict[int, int]) -> None:
+        """Queue pair number -> address of its card."""
+        self._cards = table(((qp * at.HASH, (qp, card)) for qp, card in cards.items()), at.CARD_ROW)
+        self._enter(at.K_CARDS, self._cards)
+
+    def set_places(self, places: dict[tuple[int, int, int, int], tuple[int, int]]) -> None:
+        """Rail, UDP port, address (high and low word) -> number of the peer and plane."""
+        rows = []
+        for (rail, port, high, low), (peer, plane) in places.items():
+            key = (rail << 16 | port) + 1
+            rows.append(((key + low) * at.HASH, (key, high, low, peer << at.PLACE_PLANE_BITS | plane)))
+        self._places = table(rows, at.PLACE_ROW)
+        self._enter(at.K_PLACES, self._places)
+
+    def set_regions(self, regions: Iterable[MemoryRegion]) -> None:
+        """The memory that peers may write now. The domain keeps it where it lies."""
+        rows = [
+            (r.rkey * at.HASH, (r.rkey + 1, r.addr, r.length, address_of_bytes(r.buffer))) for r in regions if r.length
+        ]
+        self._regions = table(rows, at.REGION_ROW)
+        self._enter(at.K_REGIONS, self._regions)
+
+    def _enter(self, place: int, made: Words) -> None:
+        self.words[place] = address_of(made)
+        self.words[place + 1] = len(made) - 1
+
+    @property
+    def num_out(self) -> int:
+        """Letters that wait to be sent."""
+        return int(self.words[at.K_NUM_OUT])

@@ -1,0 +1,213 @@
+"""An engine whose bursts are compiled. Same rules, same packets; a test compares it with `Engine` byte by byte.
+
+What differs: packets of a turn are packed first and sent together, so a socket without room holds what was meant for it
+in this turn, not one packet. Queue pairs whose packets are sealed go the way of `transport.Engine`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from functools import partial
+from typing import Any
+
+from fairlead.fabric.mrc.completion import CompletionQueue
+from fairlead.fabric.mrc.device import Device
+from fairlead.fabric.mrc.qp import QueuePair
+from fairlead.fabric.transport.engine import READ_BURST, Engine, Held, Line, Peer
+from fairlead.fabric.transport.fast import kernels
+from fairlead.fabric.transport.fast import layout as at
+from fairlead.fabric.transport.fast.desk import MAX_OUT, Desk, address_of_bytes
+from fairlead.fabric.transport.fast.pair import BurstPair
+from fairlead.fabric.transport.fast.sheets import LetterPorts, Sheets, name_of
+from fairlead.fabric.transport.lanes import Route
+
+BURST = 64
+
+
+class FastEngine(Engine):
+    """Queue pairs over ports that carry letters."""
+
+    ports: LetterPorts
+
+    def __init__(self, device: Device, ports: LetterPorts, num_rails: int) -> None:
+        """Compiles, the first time on a machine."""
+        super().__init__(device, ports, num_rails)
+        self.burst = BURST
+        self.desk = Desk()
+        self.sheets = Sheets(self.desk)
+        self._lines: dict[int, Line] = {}  # by the number on the card
+        self._names: dict[Line, list[bytes]] = {}
+        self._peers: dict[Peer, int] = {}
+        self._num_cards = self._num_peers = 0
+        self._regions_seen = -1
+        self._places_stale = True
+        self._fill, self._take_letters = kernels.fill(), kernels.take()
+
+    # --- who is there ------------------------------------------------------------------------------------------------
+
+    def create_qp(self, peer: Peer, send_cq: CompletionQueue, recv_cq: CompletionQueue, **options: Any) -> QueuePair:
+        """A queue pair with a card; without one where packets are sealed."""
+        if peer.sending is None:
+            options["kind"] = partial(BurstPair, desk=self.desk)
+        return super().create_qp(peer, send_cq, recv_cq, **options)
+
+    def peer(self, made: Peer) -> Peer:
+        """As `Engine.peer`."""
+        self._places_stale = True
+        return super().peer(made)
+
+    def add(self, line: Line, now: int) -> None:
+        """As `Engine.add`; the card is filled in."""
+        if isinstance(line.qp, BurstPair):
+            self._enter(line, line.qp)
+        super().add(line, now)
+
+    def _enter(self, line: Line, qp: BurstPair) -> None:
+        if line.peer not in self._peers:
+            self._num_peers += 1
+            self._peers[line.peer] = self._num_peers
+        self._num_cards += 1
+        qp.card[at.C_NUMBER], qp.card[at.C_PEER] = self._num_cards, self._peers[line.peer]
+        self._lines[self._num_cards] = line
+        names = []
+        for slot, ev in enumerate(qp.evs):
+            route = line.routes[ev]
+            name = name_of(route.to, line.ports[slot // qp.profile.evs_per_plane], route.label)
+            names.append(name)
+            number = self.sheets.socket(route.rail, route.source, self.ports.fd(route.rail, route.source))
+            family = int.from_bytes(name[:2], "little")
+            qp.routes[slot] = number, address_of_bytes(memoryview(name)), len(name), family
+        self._names[line] = names
+        self._set_cards()
+
+    def _set_cards(self) -> None:
+        pairs = [line.qp for line in self._lines.values() if isinstance(line.qp, BurstPair)]
+        self.desk.set_cards({qp.qp_num: qp.card_address for qp in pairs})
+
+    def remove(self, line: Line) -> None:
+        """As `Engine.remove`."""
+        super().remove(line)
+        self._places_stale = True
+        if isinstance(line.qp, BurstPair):
+            for route, num in self.sent(line).items():
+                line.sent[route] = num
+            self._lines.pop(int(line.qp.card[at.C_NUMBER]), None)
+            self._names.pop(line, None)
+            self._set_cards()
+        if not line.peer.lines:
+            self._peers.pop(line.peer, None)
+
+    def sent(self, line: Line) -> Counter[Route]:
+        """Packets of a queue pair by route."""
+        if not isinstance(line.qp, BurstPair) or line not in self._names:
+            return line.sent
+        sent: Counter[Route] = Counter()
+        for ev, num in zip(line.qp.evs, line.qp.sent_by_slot.tolist(), strict=True):
+            if num:
+                sent[line.routes[ev]] += num
+        return sent
+
+    def wake(self, line: Line) -> None:
+        """The queue pair may have something to send."""
+        super().wake(line)
+        if isinstance(line.qp, BurstPair):
+            line.qp.card[at.C_READY] = 1
+
+    # --- packets in --------------------------------------------------------------------------------------------------
+
+    def read(self, rail: int, now: int) -> bool:
+        """Take in what came by a port; True if more may be waiting."""
+        self._look_up()
+        num = self.ports.collect(self.sheets, rail)
+        first = 0
+        while first < num:
+            self.desk.words[at.K_NUM_NEWS] = 0
+            first = self._take_letters(self.desk.address, first, num, now)
+            if not self._hear() and first < num:
+                self._take(self.sheets.arrival(first, rail), now)
+                first += 1
+        return num == READ_BURST
+
+    def _look_up(self) -> None:
+        """Bring the tables of the desk up to date."""
+        domain = self.device.domain
+        if self._regions_seen != domain.num_changes:
+            self._regions_seen = domain.num_changes
+            self.desk.set_regions(domain.regions)
+        if self._places_stale:
+            self._places_stale = False
+            places = {}
+            for source, peer in self._by_source.items():
+                name = name_of(source.host, source.port)
+                v6 = len(name) > 16
+                high = int.from_bytes(name[8:16], "big") if v6 else 0
+                low = int.from_bytes(name[16:24] if v6 else name[4:8], "big")
+                number = self._peers.get(peer, at.PEER_SLOW)
+                places[source.rail, source.port, high, low] = (number, peer.planes[source])
+            self.desk.set_places(places)
+
+    def _hear(self) -> bool:
+        """What the burst has brought about; True if a queue pair has failed."""
+        desk, failed = self.desk, False
+        for kind, number, a, b, c in desk.news[: desk.words[at.K_NUM_NEWS]].tolist():
+            line = self._lines[number]
+            if kind == at.NEWS_WAKE:
+                self._ready[line] = None
+                continue
+            assert isinstance(line.qp, BurstPair)
+            line.qp.hear(kind, a, b, c)
+            failed |= kind == at.NEWS_FAIL
+        for name, place in _COUNTS:
+            if desk.words[place]:
+                self.counts[name] += int(desk.words[place])
+                desk.words[place] = 0
+        return failed
+
+    # --- packets out -------------------------------------------------------------------------------------------------
+
+    def send(self, now: int) -> bool:
+        """One turn for each queue pair that may send; True if some have more."""
+        has_more = super().send(now)
+        self._flush()
+        return has_more and any(self._free(line) for line in self._ready)
+
+    def _burst(self, line: Line, now: int) -> bool:
+        qp = line.qp
+        if not isinstance(qp, BurstPair):
+            return super()._burst(line, now)
+        free = self._free(line)
+        if not free:
+            qp.card[at.C_READY] = int(bool(self._held))
+            return bool(self._held)
+        if self.desk.num_out + self.burst > MAX_OUT:
+            self._flush()
+        num = self._fill(self.desk.address, qp.card_address, now, free, self.burst)
+        has_more = num == self.burst
+        qp.card[at.C_READY] = int(has_more)
+        return has_more
+
+    def _flush(self) -> None:
+        """Send the letters of all queue pairs; those without room are copied and wait."""
+        num = self.desk.num_out
+        if not num:
+            return
+        held = self.ports.post(self.sheets)
+        self.counts["sent"] += num - len(held)
+        for i in held:
+            packet = self.packet(i)
+            self._held.setdefault(packet.route.rail, deque()).append(packet)
+            self.counts["held"] += 1
+        self.desk.words[at.K_NUM_OUT] = 0
+
+    def packet(self, index: int) -> Held:
+        """A letter that waits on the desk, copied."""
+        row = self.desk.out[index]
+        line = self._lines[int(row[at.O_CARD])]
+        qp, slot = line.qp, int(row[at.O_SLOT])
+        assert isinstance(qp, BurstPair)
+        route = line.routes[qp.evs[slot]]
+        to = (route.to, line.ports[slot // qp.profile.evs_per_plane])
+        return Held(route, to, int(row[at.O_DSCP]), qp.parts(index))
+
+
+_COUNTS = (("received", at.K_RECEIVED), ("marked", at.K_MARKED), ("foreign", at.K_FOREIGN))

@@ -1,0 +1,88 @@
+"""The compiled path, compiled: four calls, kept on disk under a digest of every file they are made of.
+
+Knows: what is compiled together. Must not know: anything about a queue pair.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sys
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fairlead.fabric.mrc import compile as mrc_compile
+from fairlead.fabric.mrc import packets
+from fairlead.fabric.transport import ports
+from fairlead.fabric.transport.fast import packing, parsing, wire
+from fairlead.fabric.transport.fast.memory import words_at
+
+Kernel = Callable[..., int]
+
+
+def _fill(desk: int, card: int, now: int, planes: int, budget: int) -> int:
+    return packing.fill(words_at(desk), words_at(card), now, planes, budget)
+
+
+def _take(desk: int, first: int, count: int, now: int) -> int:
+    return parsing.take(words_at(desk), first, count, now)
+
+
+def _post(desk: int, post: int) -> int:
+    return wire.post(words_at(desk), words_at(post))
+
+
+def _collect(desk: int, post: int, fd: int, rail: int, count: int, is_steered: int) -> int:
+    return wire.collect(words_at(desk), words_at(post), fd, rail, count, is_steered)
+
+
+def _sort(desk: int, post: int, count: int, rail: int, is_steered: int) -> int:
+    return wire.sort(words_at(desk), words_at(post), count, rail, is_steered)
+
+
+def _compiled(function: Kernel) -> Any:
+    sources = (*Path(__file__).parent.glob("*.py"), Path(packets.__file__), Path(ports.__file__))
+    return mrc_compile.compiled(function, tuple(sorted(sources)))
+
+
+def fill() -> Kernel:
+    """`packing.fill`."""
+    return _compiled(_fill)
+
+
+def take() -> Kernel:
+    """`parsing.take`."""
+    return _compiled(_take)
+
+
+def post() -> Kernel:
+    """`wire.post`."""
+    return _compiled(_post)
+
+
+def collect() -> Kernel:
+    """`wire.collect`."""
+    return _compiled(_collect)
+
+
+def sort() -> Kernel:
+    """`wire.sort`."""
+    return _compiled(_sort)
+
+
+@functools.cache
+def c_functions() -> dict[str, int] | None:
+    """Addresses of the C functions that kernels call; None where they are not to be had, or on a big-endian machine."""
+    if sys.byteorder != "little" or sys.maxsize < 1 << 40 or not sys.platform.startswith("linux"):
+        return None
+    found = {}
+    places = {"crc32": getattr(zlib, "__file__", None), "sendmmsg": None, "recvmmsg": None, "__errno_location": None}
+    for name, library in places.items():
+        try:
+            function = getattr(ctypes.CDLL(library), name)
+        except (OSError, AttributeError):
+            return None
+        found[name] = ctypes.cast(function, ctypes.c_void_p).value or 0
+    return found if all(found.values()) else None

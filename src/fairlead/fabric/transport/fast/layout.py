@@ -1,0 +1,142 @@
+"""Where words and bytes of the compiled path stand. Positions only, as in `mrc/layout.py`: no rule.
+
+desk      one a context: addresses of all below, counters
+card      one a queue pair: its rows, numbers, tables, and the ring of answers that wait
+letter    one a datagram, out or in, in two sheets of as many: where its bytes lie, how it travels
+news      what Python is to hear after a burst: completions, who has something to send
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+WORD: Final = 8  # bytes
+
+# --- desk -----------------------------------------------------------------------------------------------------------
+(
+    K_CRC,  # address of zlib's crc32
+    K_CARDS,  # table: queue pair number -> address of its card
+    K_CARDS_MASK,
+    K_PLACES,  # table: where a datagram came from -> peer and plane
+    K_PLACES_MASK,
+    K_REGIONS,  # table: key -> memory
+    K_REGIONS_MASK,
+    K_OUT,  # letters that go
+    K_NUM_OUT,
+    K_HEADS,  # their headers and trailers
+    K_IN,  # letters that came
+    K_NEWS,
+    K_NUM_NEWS,
+    K_BLOCK,  # block of the law
+    K_RECEIVED,  # counters
+    K_MARKED,
+    K_FOREIGN,
+    K_NEXT_PACKET,  # addresses of the law's units
+    K_ON_DATA,
+    K_ON_SACK,
+    K_ON_NACK,
+    NUM_DESK_WORDS,
+) = range(22)
+
+# --- tables: rows by open addressing, the first word says whether a row is taken ------------------------------------
+CARD_ROW, CARD_QP, CARD_ADDRESS = 2, 0, 1
+PLACE_ROW, PLACE_PORT, PLACE_HIGH, PLACE_LOW, PLACE_PEER = 4, 0, 1, 2, 3  # port: rail << 16 | UDP port, + 1
+PLACE_PLANE_BITS: Final = 8  # PLACE_PEER: peer << 8 | plane
+REGION_ROW, REGION_KEY, REGION_VA, REGION_LENGTH, REGION_MEMORY = 4, 0, 1, 2, 3  # key + 1
+EV_ROW, EV_VALUE, EV_SLOT = 2, 0, 1  # value + 1
+EV_MASK: Final = 511  # twice as many rows as a queue pair has entropy values
+HASH: Final = 0x9E3779B1  # 2^32 / golden ratio, Knuth's multiplicative hashing
+
+# --- card -----------------------------------------------------------------------------------------------------------
+(
+    C_NUMBER,  # by which Python knows it
+    C_STATE,  # STATE_*
+    C_M,  # address of the rows' memory
+    C_TX,  # rows
+    C_RX,
+    C_QP,
+    C_DEST,
+    C_PEER,
+    C_EVS,  # address: entropy value of each slot
+    C_SLOTS,  # address: table entropy value -> slot
+    C_SENDS,  # address: posted Writes, by message number
+    C_RECEIVES,  # receive requests posted since the beginning
+    C_ANSWERS,  # address: ring of answers
+    C_HEAD,  # first answer that waits, and how many there ever were
+    C_TAIL,
+    C_READY,  # 1: Python knows that it may have something to send
+    C_ROUTES,  # address: how each slot's packets go out
+    C_SENT,  # address: packets by slot
+    NUM_CARD_WORDS,
+) = range(19)
+STATE_OTHER, STATE_RTR, STATE_RTS = range(3)
+
+# a posted Write
+SEND_ADDRESS, SEND_LENGTH, SEND_VA, SEND_KEY, SEND_IMM, SEND_ROW = range(6)
+# a route: socket to send by, socket address to send to
+ROUTE_SOCKET, ROUTE_NAME, ROUTE_NAME_LENGTH, ROUTE_FAMILY, ROUTE_ROW = range(5)
+
+# an answer that waits: kind, slot it arrived on, entropy value it came with, a number, then the block of the law
+A_KIND, A_SLOT, A_EV, A_NUMBER, A_BLOCK = range(5)
+ANSWER_ROW: Final = 12
+ANSWER_SACK, ANSWER_NACK, ANSWER_ACK, ANSWER_RESPONSE = range(4)
+MAX_ANSWERS: Final = 4096
+
+# --- letters --------------------------------------------------------------------------------------------------------
+(
+    O_CARD,  # number of the card
+    O_ROUTES,  # its table of routes
+    O_SLOT,
+    O_DSCP,
+    O_SOCKET,
+    O_HEAD_LENGTH,
+    O_DATA,  # payload where it lies
+    O_DATA_LENGTH,
+    O_TAIL_LENGTH,
+    OUT_ROW,
+) = range(10)
+HEAD_ROOM: Final = 128  # headers from the beginning
+TAIL_AT: Final = 112  # padding and iCRC, one behind the other
+
+I_DATA, I_LENGTH, I_PEER, I_PLANE, I_EV, I_DSCP, I_MARKED, IN_ROW = range(8)
+PEER_FOREIGN: Final = -1
+PEER_SLOW: Final = -2  # a peer whose packets Python takes
+
+# --- news -----------------------------------------------------------------------------------------------------------
+N_KIND, N_CARD, N_A, N_B, N_C, NEWS_ROW = range(6)
+NEWS_WAKE, NEWS_SENT, NEWS_LAST, NEWS_DELIVER, NEWS_FAIL = range(5)
+NEWS_PER_LETTER: Final = 4
+
+# --- the kernel's structures (linux/socket.h, netinet/in.h; little endian, 64 bits), as words ------------------------
+HDR_NAME, HDR_NAME_LENGTH, HDR_IOV, HDR_NUM_IOV, HDR_CONTROL, HDR_CONTROL_LENGTH, HDR_FLAGS, HDR_LENGTH, HDR_ROW = (
+    range(9)
+)
+IOV_BASE, IOV_LENGTH, IOV_ROW = range(3)
+NAME_ROOM: Final = 32  # sockaddr_in6 has 28 bytes
+CONTROL_ROOM: Final = 128
+CMSG_HEAD: Final = 16
+
+# --- post: what the system calls work on -----------------------------------------------------------------------------
+(
+    X_SENDMMSG,  # addresses of C functions
+    X_RECVMMSG,
+    X_ERRNO,
+    X_OUT_HDRS,  # struct mmsghdr
+    X_OUT_IOVS,  # three each
+    X_OUT_CONTROLS,  # one for each class and family: CLASS_ROW bytes
+    X_ORDER,  # letter of each mmsghdr
+    X_FDS,  # descriptor of each socket
+    X_NUM_SOCKETS,
+    X_COUNTS,  # by socket, then where its letters begin
+    X_HELD,  # by letter: 1 if its socket had no room
+    X_IN_HDRS,
+    X_IN_NAMES,
+    X_IN_CONTROLS,
+    X_IN_DATA,
+    X_NUM_LOST,  # counters: lost on the way out of this host, longer than a buffer
+    X_NUM_CUT,
+    NUM_POST_WORDS,
+) = range(18)
+CLASS_ROW: Final = 32
+NUM_CLASSES: Final = 64
+DATA_ROOM: Final = 8192

@@ -1,0 +1,166 @@
+"""Letters and the kernel's structures beside them: memory for sendmmsg and recvmmsg, by which they are called."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from ipaddress import ip_address
+from typing import Protocol
+
+import numpy as np
+
+from fairlead.fabric.mrc.packets import Path
+from fairlead.fabric.transport.fast import kernels
+from fairlead.fabric.transport.fast import layout as at
+from fairlead.fabric.transport.fast.desk import MAX_IN, MAX_OUT, Desk, Words, address_of
+from fairlead.fabric.transport.ports import DSCP_SHIFT, ECN_ECT0, IPV6_FLOWINFO, Arrival, Ports, Sockets
+
+MAX_SOCKETS = 4096
+_CMSG = struct.Struct("=QiiI4x")
+_FAMILY = struct.Struct("=H")
+
+
+def name_of(host: str, port: int, label: int = 0) -> bytes:
+    """A struct sockaddr_in6, or sockaddr_in."""
+    address = ip_address(host)
+    if address.version == 4:
+        return _FAMILY.pack(socket.AF_INET) + struct.pack("!H4s8x", port, address.packed)
+    return _FAMILY.pack(socket.AF_INET6) + struct.pack("!HI16sI", port, label, address.packed, 0)
+
+
+class Sheets:
+    """What lies beside the letters of a desk."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+        self.words: Words = np.zeros(at.NUM_POST_WORDS, dtype=np.int64)
+        self.address = address_of(self.words)
+        self._sockets: dict[tuple[int, int], int] = {}
+        self.held: Words = np.zeros(MAX_OUT, dtype=np.int64)
+        self._fds: Words = np.zeros(MAX_SOCKETS, dtype=np.int64)
+        self._in_hdrs: Words = np.zeros((MAX_IN, at.HDR_ROW), dtype=np.int64)
+        self._in_iovs: Words = np.zeros((MAX_IN, at.IOV_ROW), dtype=np.int64)
+        self._in_names = np.zeros((MAX_IN, at.NAME_ROOM), dtype=np.uint8)
+        self._in_controls = np.zeros((MAX_IN, at.CONTROL_ROOM), dtype=np.uint8)
+        self._in_data = np.zeros((MAX_IN, at.DATA_ROOM), dtype=np.uint8)
+        self._kept = {
+            at.X_OUT_HDRS: np.zeros((MAX_OUT, at.HDR_ROW), dtype=np.int64),
+            at.X_OUT_IOVS: np.zeros((MAX_OUT, 3 * at.IOV_ROW), dtype=np.int64),
+            at.X_OUT_CONTROLS: _classes(),
+            at.X_ORDER: np.zeros(MAX_OUT, dtype=np.int64),
+            at.X_FDS: self._fds,
+            at.X_COUNTS: np.zeros(MAX_SOCKETS + 1, dtype=np.int64),
+            at.X_HELD: self.held,
+            at.X_IN_HDRS: self._in_hdrs,
+            at.X_IN_NAMES: self._in_names,
+            at.X_IN_CONTROLS: self._in_controls,
+            at.X_IN_DATA: self._in_data,
+        }
+        for place, array in self._kept.items():
+            self.words[place] = address_of(array)
+        functions = desk.functions
+        self.words[at.X_SENDMMSG], self.words[at.X_RECVMMSG] = functions["sendmmsg"], functions["recvmmsg"]
+        self.words[at.X_ERRNO] = functions["__errno_location"]
+        for i, hdr in enumerate(self._in_hdrs):
+            self._in_iovs[i] = address_of(self._in_data[i]), at.DATA_ROOM
+            hdr[at.HDR_NAME], hdr[at.HDR_CONTROL] = address_of(self._in_names[i]), address_of(self._in_controls[i])
+            hdr[at.HDR_IOV], hdr[at.HDR_NUM_IOV] = address_of(self._in_iovs[i]), 1
+
+    def socket(self, rail: int, source: int, fd: int) -> int:
+        """The number by which letters name a socket."""
+        number = self._sockets.setdefault((rail, source), len(self._sockets))
+        self._fds[number] = fd
+        self.words[at.X_NUM_SOCKETS] = len(self._sockets)
+        return number
+
+    def post(self) -> list[int]:
+        """Send all letters; those that found no room."""
+        num_held = kernels.post()(self.desk.address, self.address)
+        if num_held < 0:
+            raise OSError(-num_held, os.strerror(-num_held))
+        return [i for i in range(self.desk.num_out) if self.held[i]] if num_held else []
+
+    def collect(self, fd: int, rail: int, *, steered: bool) -> int:
+        """Receive letters; how many."""
+        num = kernels.collect()(self.desk.address, self.address, fd, rail, MAX_IN, int(steered))
+        if num < 0:
+            raise OSError(-num, os.strerror(-num))
+        return num
+
+    def put(self, index: int, arrival: Arrival) -> None:
+        """Enter a datagram as the kernel would have."""
+        hdr, path = self._in_hdrs[index], arrival.path
+        name = name_of(arrival.host, path.source_port)
+        self._in_names[index, : len(name)] = np.frombuffer(name, np.uint8)
+        v6 = socket.IPPROTO_IPV6
+        tclass = path.dscp << DSCP_SHIFT | (3 if path.is_marked else ECN_ECT0)
+        label = int.from_bytes(path.flow_label.to_bytes(4, "big"), "little")
+        control = _CMSG.pack(20, v6, IPV6_FLOWINFO, label) + _CMSG.pack(20, v6, socket.IPV6_TCLASS, tclass)
+        self._in_controls[index, : len(control)] = np.frombuffer(control, np.uint8)
+        self._in_data[index, : len(arrival.data)] = np.frombuffer(arrival.data, np.uint8)
+        hdr[at.HDR_NAME_LENGTH], hdr[at.HDR_CONTROL_LENGTH] = len(name), len(control)
+        hdr[at.HDR_FLAGS], hdr[at.HDR_LENGTH] = 0, len(arrival.data)
+
+    def sort(self, count: int, rail: int, *, steered: bool) -> int:
+        """Make letters of what was put."""
+        return kernels.sort()(self.desk.address, self.address, count, rail, int(steered))
+
+    def arrival(self, index: int, rail: int) -> Arrival:
+        """A letter that came, for Python to take."""
+        letter = self.desk.letters[index]
+        place = (int(letter[at.I_DATA]) - int(self.words[at.X_IN_DATA])) // at.DATA_ROOM
+        name = bytes(self._in_names[place])
+        (family,) = _FAMILY.unpack_from(name)
+        raw = name[8:24] if family == socket.AF_INET6 else name[4:8]
+        path = Path(int(letter[at.I_EV]), rail, int(letter[at.I_DSCP]), is_marked=bool(letter[at.I_MARKED]))
+        return Arrival(self._in_data[place, : int(letter[at.I_LENGTH])].data, str(ip_address(raw)), path)
+
+
+def _classes() -> np.ndarray:
+    """Control messages that give a packet its class: for each DSCP over IPv6, then for each over IPv4."""
+    kinds = ((socket.IPPROTO_IPV6, socket.IPV6_TCLASS), (socket.IPPROTO_IP, socket.IP_TOS))
+    out = b""
+    for level, kind in kinds:
+        for dscp in range(at.NUM_CLASSES):
+            out += _CMSG.pack(20, level, kind, dscp << DSCP_SHIFT | ECN_ECT0).ljust(at.CLASS_ROW, b"\0")
+    return np.frombuffer(out, np.uint8).copy()
+
+
+class LetterPorts(Ports, Protocol):
+    """What carries letters, and single datagrams too."""
+
+    def post(self, sheets: Sheets) -> list[int]:
+        """Send all letters; those that found no room."""
+
+    def collect(self, sheets: Sheets, rail: int) -> int:
+        """Receive letters by a port; how many."""
+
+    def fd(self, rail: int, source: int) -> int:
+        """Descriptor of a socket."""
+
+
+class LetterSockets(Sockets):
+    """The sockets of a host, for letters."""
+
+    def post(self, sheets: Sheets) -> list[int]:
+        """Send all letters; those that found no room."""
+        held = sheets.post()
+        self._count(sheets)
+        return held
+
+    def collect(self, sheets: Sheets, rail: int) -> int:
+        """Receive letters by a port; how many."""
+        num = sheets.collect(self.rails[rail][0].fileno(), rail, steered=self.is_steered)
+        self._count(sheets)
+        return num
+
+    def _count(self, sheets: Sheets) -> None:
+        if sheets.words[at.X_NUM_LOST] or sheets.words[at.X_NUM_CUT]:
+            self.num_lost_locally += int(sheets.words[at.X_NUM_LOST])
+            self.num_cut_short += int(sheets.words[at.X_NUM_CUT])
+            sheets.words[at.X_NUM_LOST] = sheets.words[at.X_NUM_CUT] = 0
+
+    def fd(self, rail: int, source: int) -> int:
+        """Descriptor of a socket."""
+        return self.rails[rail][source].fileno()

@@ -1,0 +1,166 @@
+"""Letters to the kernel and from it: struct mmsghdr filled, sendmmsg and recvmmsg called, addresses and classes read.
+
+The compiled form of `Sockets.send` and `Sockets.receive`, with as many datagrams a call as go the same way.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from typing import Any
+
+from fairlead.fabric.mrc.compile import call_address
+from fairlead.fabric.transport.fast.layout import *
+from fairlead.fabric.transport.fast.memory import load8, load16, load32, load64, part, words_at
+from fairlead.fabric.transport.ports import DSCP_SHIFT, ECN_CE, ECN_MASK, IPV6_FLOWINFO, LOST_LOCALLY
+
+MSG_DONTWAIT, MSG_TRUNC = int(socket.MSG_DONTWAIT), int(socket.MSG_TRUNC)
+EAGAIN, EINTR = errno.EAGAIN, errno.EINTR
+LOST = tuple(sorted(LOST_LOCALLY))
+AF_INET = int(socket.AF_INET)
+IPV6_TCLASS, IP_TOS = int(socket.IPV6_TCLASS), int(socket.IP_TOS)
+IPPROTO_IP, IPPROTO_IPV6 = int(socket.IPPROTO_IP), int(socket.IPPROTO_IPV6)
+MAX_NEWS_OF_LOSS = 16  # errors of earlier packets that a socket tells before it gives datagrams
+
+
+@part
+def _call(x: Any, function: int, fd: int, hdrs: int, count: int) -> int:
+    """How many datagrams the kernel took or gave; below zero: the negative errno."""
+    if function == X_SENDMMSG:
+        done = call_address(x[X_SENDMMSG], fd, hdrs, count, MSG_DONTWAIT)
+    else:
+        done = call_address(x[X_RECVMMSG], fd, hdrs, count, MSG_DONTWAIT, 0)
+    done = (done & 0x7FFFFFFF) - (done & 0x80000000)  # a C int
+    return done if done >= 0 else -load8(call_address(x[X_ERRNO]))
+
+
+@part
+def _address(k: Any, x: Any) -> None:
+    """Fill a struct mmsghdr for each letter, those of one socket one behind the other."""
+    counts = words_at(x[X_COUNTS])
+    for s in range(x[X_NUM_SOCKETS] + 1):
+        counts[s] = 0
+    for i in range(k[K_NUM_OUT]):
+        counts[words_at(k[K_OUT] + i * OUT_ROW * WORD)[O_SOCKET] + 1] += 1
+    for s in range(x[X_NUM_SOCKETS]):
+        counts[s + 1] += counts[s]
+    for i in range(k[K_NUM_OUT]):
+        o = words_at(k[K_OUT] + i * OUT_ROW * WORD)
+        place = counts[o[O_SOCKET]]
+        counts[o[O_SOCKET]] += 1  # in the end each holds where the next one's letters begin
+        words_at(x[X_ORDER])[place] = i
+        words_at(x[X_HELD])[i] = 0
+        head = k[K_HEADS] + i * HEAD_ROOM
+        iovs = x[X_OUT_IOVS] + place * 3 * IOV_ROW * WORD
+        num_iovs = 1 + (1 if o[O_DATA_LENGTH] > 0 else 0) + 1
+        iov = words_at(iovs)
+        iov[0], iov[1] = head, o[O_HEAD_LENGTH]
+        if num_iovs == 3:
+            iov[2], iov[3] = o[O_DATA], o[O_DATA_LENGTH]
+        iov[2 * num_iovs - 2], iov[2 * num_iovs - 1] = head + TAIL_AT, o[O_TAIL_LENGTH]
+        route = words_at(o[O_ROUTES] + o[O_SLOT] * ROUTE_ROW * WORD)
+        h = words_at(x[X_OUT_HDRS] + place * HDR_ROW * WORD)
+        h[HDR_NAME], h[HDR_NAME_LENGTH] = route[ROUTE_NAME], route[ROUTE_NAME_LENGTH]
+        h[HDR_IOV], h[HDR_NUM_IOV] = iovs, num_iovs
+        v4 = NUM_CLASSES if route[ROUTE_FAMILY] == AF_INET else 0
+        h[HDR_CONTROL], h[HDR_CONTROL_LENGTH] = x[X_OUT_CONTROLS] + (v4 + o[O_DSCP]) * CLASS_ROW, CMSG_HEAD + 8
+        h[HDR_FLAGS] = 0
+
+
+@part
+def post(k: Any, x: Any) -> int:
+    """Send all letters; how many found no room (X_HELD says which), or a negative errno that nobody foresaw."""
+    _address(k, x)
+    held = 0
+    place = 0
+    counts = words_at(x[X_COUNTS])
+    for s in range(x[X_NUM_SOCKETS]):
+        end = counts[s]
+        while place < end:
+            hdrs = x[X_OUT_HDRS] + place * HDR_ROW * WORD
+            done = _call(x, X_SENDMMSG, words_at(x[X_FDS])[s], hdrs, end - place)
+            if done >= 0:
+                place += done
+            elif done == -EAGAIN:
+                for i in range(place, end):
+                    words_at(x[X_HELD])[words_at(x[X_ORDER])[i]] = 1
+                held += end - place
+                place = end
+            elif -done in LOST:
+                x[X_NUM_LOST] += 1
+                place += 1
+            elif done != -EINTR:
+                return done
+    return held
+
+
+@part
+def collect(k: Any, x: Any, fd: int, rail: int, count: int, is_steered: int) -> int:
+    """Receive up to `count` datagrams as letters; how many, and which were too long left out of it."""
+    for _ in range(MAX_NEWS_OF_LOSS):
+        for i in range(count):
+            h = words_at(x[X_IN_HDRS] + i * HDR_ROW * WORD)
+            h[HDR_NAME_LENGTH], h[HDR_CONTROL_LENGTH], h[HDR_FLAGS] = NAME_ROOM, CONTROL_ROOM, 0
+        done = _call(x, X_RECVMMSG, fd, x[X_IN_HDRS], count)
+        if done >= 0:
+            return sort(k, x, done, rail, is_steered)
+        if done == -EAGAIN:
+            return 0
+        if -done not in LOST and done != -EINTR:
+            return done
+    return 0
+
+
+@part
+def sort(k: Any, x: Any, count: int, rail: int, is_steered: int) -> int:
+    """Make letters of the first so many datagrams of the sheet."""
+    num = 0
+    for i in range(count):
+        h = words_at(x[X_IN_HDRS] + i * HDR_ROW * WORD)
+        if h[HDR_FLAGS] & MSG_TRUNC:
+            x[X_NUM_CUT] += 1
+            continue
+        letter = words_at(k[K_IN] + num * IN_ROW * WORD)
+        num += 1
+        letter[I_DATA] = x[X_IN_DATA] + i * DATA_ROOM
+        letter[I_LENGTH] = h[HDR_LENGTH] & 0xFFFFFFFF
+        tclass, label = 0, 0
+        at = h[HDR_CONTROL]
+        end = at + h[HDR_CONTROL_LENGTH]
+        while at + CMSG_HEAD < end:
+            cmsg = words_at(at)
+            level, kind = cmsg[1] & 0xFFFFFFFF, cmsg[1] >> 32
+            if level == IPPROTO_IPV6 and kind == IPV6_FLOWINFO:
+                label = load16(at + CMSG_HEAD + 2)
+            elif (level == IPPROTO_IPV6 and kind == IPV6_TCLASS) or (level == IPPROTO_IP and kind == IP_TOS):
+                tclass = load8(at + CMSG_HEAD)
+            at += max(cmsg[0] + 7 & ~7, CMSG_HEAD)
+        name = h[HDR_NAME]
+        port = load16(name + 2)
+        if not is_steered:
+            label = 0
+        letter[I_EV] = port << 16 | label
+        letter[I_DSCP] = tclass >> DSCP_SHIFT
+        letter[I_MARKED] = 1 if tclass & ECN_MASK == ECN_CE else 0
+        _locate(k, letter, rail, port, name)
+    return num
+
+
+@part
+def _locate(k: Any, letter: Any, rail: int, port: int, name: int) -> None:
+    """Peer and plane of where a letter came from."""
+    high, low = 0, load32(name + 4)
+    if load8(name) != AF_INET:
+        high, low = load64(name + 8), load64(name + 16)
+    key = (rail << 16 | port) + 1
+    at = (key + low) * HASH & k[K_PLACES_MASK]
+    letter[I_PEER], letter[I_PLANE] = PEER_FOREIGN, 0
+    while True:
+        row = words_at(k[K_PLACES] + at * PLACE_ROW * WORD)
+        if row[PLACE_PORT] == 0:
+            return
+        if row[PLACE_PORT] == key and row[PLACE_HIGH] == high and row[PLACE_LOW] == low:
+            letter[I_PEER] = row[PLACE_PEER] >> PLACE_PLANE_BITS
+            letter[I_PLANE] = row[PLACE_PEER] & (1 << PLACE_PLANE_BITS) - 1
+            return
+        at = at + 1 & k[K_PLACES_MASK]

@@ -1,0 +1,77 @@
+"""The compiled engine against the plain one: the same conversation through both, every datagram and event compared."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from fairlead.fabric.transport.engine import Engine
+from fairlead.fabric.transport.fast.engine import FastEngine
+from support.depth import cases
+from support.transport_net import End, Faults, Pair
+
+MINUTE_NS = 60_000_000_000
+SHARE = st.sampled_from([0.0, 0.01, 0.05, 0.2])
+FAULTS = st.builds(
+    Faults, loss=SHARE, double=SHARE, corrupt=SHARE, cut=SHARE, stranger=SHARE, jitter_ns=st.sampled_from([0, 400_000])
+)
+
+
+def talk(
+    *, kind: type[Engine], faults: Faults, seed: int, planes: int, sizes: list[int], options: dict[str, Any]
+) -> Any:
+    """Both ends write to each other with and without immediates; all that can be seen of it."""
+    pair = Pair(replace(faults), seed=seed, planes=planes, kind=kind, burst=16, **options)
+    chance = random.Random(seed)
+    rooms = []
+    for here, there in ((pair.a, pair.b), (pair.b, pair.a)):
+        room = bytearray(sum(sizes))
+        rooms.append(room)
+        region = there.engine.device.domain.register(room)
+        offset = 0
+        for i, size in enumerate(sizes):
+            if i % 3 != 2:  # a receive request lacks now and then
+                there.line.qp.post_recv(wr_id=100 + i)
+            where = {"remote_addr": region.addr + offset, "rkey": region.rkey}
+            here.line.qp.post_write(chance.randbytes(size), wr_id=i, imm=i if i % 2 else None, **where)
+            offset += size
+        here.engine.wake(here.line)
+
+    def is_over() -> bool:
+        ends = (pair.a, pair.b)
+        return all(len(e.done) == len(sizes) for e in ends) or any(e.line.error is not None for e in ends)
+
+    pair.run(is_over, for_ns=MINUTE_NS)
+    return pair.net.log, rooms, [seen(end) for end in (pair.a, pair.b)]
+
+
+def seen(end: End) -> tuple[Any, ...]:
+    """What an end has to show: completions, every word of its state, counters."""
+    engine, device = end.engine, end.engine.device
+    counts = (+engine.counts, device.num_bad_packets, device.num_foreign_packets, engine.sent(end.line))
+    return end.done, end.got, end.line.qp.m.tolist(), counts, repr(end.line.error)
+
+
+@settings(max_examples=cases(25), deadline=None, phases=(Phase.explicit, Phase.generate))
+@given(
+    faults=FAULTS,
+    seed=st.integers(0, 1 << 30),
+    planes=st.integers(1, 4),
+    sizes=st.lists(st.integers(0, 30_000), min_size=1, max_size=8),
+    options=st.fixed_dictionaries({}, optional={"mtu": st.sampled_from([256, 1500]), "trim": st.booleans()}),
+    dies=st.booleans(),
+)
+def test_both_engines_say_the_same_byte_by_byte(*, faults, seed, planes, sizes, options, dies) -> None:
+    if dies:
+        faults.dead_from_ns[planes - 1] = 1_002_000_000
+    fast, plain = (
+        talk(kind=kind, faults=faults, seed=seed, planes=planes, sizes=sizes, options=options)
+        for kind in (FastEngine, Engine)
+    )
+    for number, (a, b) in enumerate(zip(fast[0], plain[0], strict=False)):
+        assert a == b, number
+    assert fast == plain
