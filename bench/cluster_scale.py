@@ -30,7 +30,7 @@ from fairlead.cluster.local import LocalBackend
 from fairlead.cluster.onnode import END, FRAME, MAGIC, TICK_S
 from fairlead.launch import Patience, RankJob, launch
 from fairlead.preflight.pairs.drive import AGENT, Driver
-from fairlead.preflight.pairs.phase import Step
+from fairlead.preflight.pairs.steps import Step
 from fairlead.preflight.ranks.facts import RankFacts
 from fairlead.preflight.ranks.run import PARTS, keep
 

@@ -20,8 +20,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from fairlead.preflight.pairs.judge import judge_pairs
-from fairlead.preflight.pairs.phase import Plan, pair_phase
+from fairlead.preflight.pairs.phase import pair_phase
 from fairlead.preflight.pairs.schedule import MAX_BATCHES
+from fairlead.preflight.pairs.steps import Plan
 from fairlead.records.finding import Finding
 from fairlead.records.verdict import Verdict
 from support.fabric_draws import BLOCKED, DARK, LATE, LOSSY, MTU, SLOW, Fabric

@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 import msgspec
 
 from fairlead.preflight.pairs.answers import AgentReport
-from fairlead.preflight.pairs.phase import Answers, PairFacts, Step
+from fairlead.preflight.pairs.phase import PairFacts
 from fairlead.preflight.pairs.steered import Steering
+from fairlead.preflight.pairs.steps import Answers, Step
 
 NUM_FLOWS = 8
 RATE = 100e9

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from fairlead.base.nodeset import NodeSet
 from fairlead.cluster import connect
 from fairlead.preflight import gate
-from fairlead.preflight.gate import Evidence, judge_all
+from fairlead.preflight.evidence import Evidence, judge_all
 from fairlead.preflight.report import PreflightReport
 from fairlead.spec import load
 from support.injector import World

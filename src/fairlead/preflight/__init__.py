@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 from fairlead.base.lazy import lazy
 
 if TYPE_CHECKING:
+    from fairlead.preflight.evidence import Evidence, judge_all, read_evidence
     from fairlead.preflight.faces import UNFINISHED, lists, text_of
-    from fairlead.preflight.gate import Evidence, judge_all, read_evidence, run
+    from fairlead.preflight.gate import run
     from fairlead.preflight.nodes.probing import Progress
     from fairlead.preflight.page import page_of
     from fairlead.preflight.report import PreflightReport
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
 __getattr__ = lazy(
     __name__,
     {
+        "evidence": ("Evidence", "judge_all", "read_evidence"),
         "faces": ("UNFINISHED", "lists", "text_of"),
-        "gate": ("Evidence", "judge_all", "read_evidence", "run"),
+        "gate": ("run",),
         "nodes.probing": ("Progress",),
         "page": ("page_of",),
         "report": ("PreflightReport",),

@@ -16,58 +16,40 @@ import datetime as dt
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from fairlead.base.nodeset import NodeSet
-from fairlead.checks import judge
-from fairlead.checks.waive import apply_waivers
 from fairlead.cluster import Cluster, Line, Program, Result
 from fairlead.cluster.live import Live
 from fairlead.cluster.table import Slurm
 from fairlead.launch.table import Launch as LaunchTable
 from fairlead.launch.table import own_patience
-from fairlead.preflight.consequences import without_consequences
-from fairlead.preflight.everywhere import none_answered, shared
+from fairlead.preflight.evidence import Evidence, book_from, judge_all
 from fairlead.preflight.nodes.patience import patience_of
 from fairlead.preflight.nodes.probing import Progress, probe_nodes
 from fairlead.preflight.pairs.counters import ports, probed
 from fairlead.preflight.pairs.drive import AGENT, Agents, Driver
-from fairlead.preflight.pairs.facts import PairFacts
-from fairlead.preflight.pairs.judge import dead_part, judge_pairs
-from fairlead.preflight.pairs.limits import DEFAULT, Limits, assumed, limits_of
+from fairlead.preflight.pairs.judge import dead_part
+from fairlead.preflight.pairs.limits import Limits, limits_of
 from fairlead.preflight.pairs.paths import Paths, paths_of, port_bps
-from fairlead.preflight.pairs.phase import Counted, Plan, compare, pair_phase
+from fairlead.preflight.pairs.phase import compare, pair_phase
 from fairlead.preflight.pairs.steered import Steering
+from fairlead.preflight.pairs.steps import Counted, Plan
 from fairlead.preflight.pairs.watch import READER, last_look
-from fairlead.preflight.ranks.facts import RankFacts
-from fairlead.preflight.ranks.judge import judge_ranks
-from fairlead.preflight.ranks.judge_launch import judge_launch
 from fairlead.preflight.ranks.run import Launch, run_ranks
-from fairlead.preflight.ranks.wanted import (
-    Wanted,
-    common_hcas,
-    counted_gpus,
-    per_node,
-    rail_interfaces,
-    sizes_to_try,
-    wanted_of,
-)
-from fairlead.preflight.report import PreflightReport, in_order
+from fairlead.preflight.ranks.wanted import common_hcas, per_node, rail_interfaces, sizes_to_try
+from fairlead.preflight.report import PreflightReport
 from fairlead.preflight.slurm.inside import judge_job
-from fairlead.preflight.slurm.scheduler import SHOW, SlurmNode, called, judge_scheduler, parse
-from fairlead.preflight.slurm.waiting import judge_waiting
+from fairlead.preflight.slurm.scheduler import SHOW, parse
 from fairlead.preflight.table import Preflight
 from fairlead.preflight.telling import log, tell_findings, tell_limits, tell_usable
 from fairlead.probe import sort_answers
-from fairlead.probe.addresses import book_of, unproved
+from fairlead.probe.addresses import unproved
 from fairlead.records.addressbook import AddressBook
-from fairlead.records.facts import NodeFacts
-from fairlead.records.finding import Finding
 from fairlead.records.log import doing, tell
-from fairlead.records.report import apart
 from fairlead.records.runs import RunFolder
 from fairlead.records.verdict import Verdict
 from fairlead.spec.model import Pool, Spec
@@ -76,81 +58,6 @@ Note = Callable[[str], object]
 
 _CONTROL_S = 20.0
 _GOODBYE_S = 0.5
-
-
-@dataclass
-class Evidence:
-    """Everything a run has read, and what follows from it: the input of `judge_all`."""
-
-    spec: Spec
-    nodes: NodeSet
-    facts: list[NodeFacts] = field(default_factory=list)
-    silent: list[Finding] = field(default_factory=list)
-    """A finding for each node that gave no facts."""
-    job: list[Finding] = field(default_factory=list)
-    """What is wrong with the job this runs in."""
-    slurm: dict[str, SlurmNode] = field(default_factory=dict)
-    book: AddressBook = field(default_factory=AddressBook)
-    """Where the nodes are that answered."""
-    paths: Paths | None = None
-    pairs: PairFacts | None = None
-    ranks: RankFacts | None = None
-    today: dt.date | None = None
-    limits: Limits = DEFAULT
-
-    @property
-    def day(self) -> dt.date:
-        """Today, by which waivers expire."""
-        return self.today or dt.datetime.now(dt.UTC).date()
-
-    def node_findings(self) -> list[Finding]:
-        """Nodes by themselves and side by side, and what Slurm says of them."""
-        found = list(self.silent) if self.facts else none_answered(self.silent, self.nodes)
-        if self.facts:
-            found += judge(self.facts, self.spec, today=self.today)
-        if self.slurm:
-            gpus = {node: pool.gpus for pool in self.spec.pools for node in pool.nodes}
-            shown = {record.node: counted_gpus(record) for record in self.facts}
-            found += judge_scheduler(self.slurm, self.nodes, gpus, shown)
-        return shared(found, NodeSet(record.node for record in self.facts))
-
-    def pair_findings(self) -> list[Finding]:
-        """What pairs showed, and on what assumption."""
-        return judge_pairs(self.pairs, self.limits, assumed(self.spec)) if self.pairs else []
-
-    def before_ranks(self) -> list[Finding]:
-        """What is known before ranks run. What is waived leaves nobody out: whom the report calls good is tested."""
-        return [*self.node_findings(), *_waived(self.pair_findings(), self.spec, self.day)]
-
-    def launch_findings(self) -> list[Finding]:
-        """What the ranks were."""
-        return [*self.job, *(judge_launch(self.ranks, self.wanted(self.ranks.nodes)) if self.ranks else [])]
-
-    def rank_findings(self) -> list[Finding]:
-        """What the ranks did."""
-        if self.ranks is None:
-            return []
-        if waiting := judge_waiting(self.ranks):
-            return [waiting]
-        addresses = {n: self.paths.first(n) for n in self.paths.addresses} if self.paths else {}
-        return judge_ranks(self.ranks, addresses, self.wanted(self.ranks.nodes))
-
-    def wanted(self, nodes: Iterable[str]) -> Wanted:
-        """What ranks on some nodes are held against."""
-        return wanted_of(self.spec, nodes, self.facts)
-
-    def usable(self, findings: Sequence[Finding], *, for_ranks: bool = False) -> NodeSet:
-        """Nodes that answered, have no fault of their own and are no bad pair; where that leaves fewer than two, all
-        that answered.
-
-        Ranks that are to be tasks of Slurm need nodes that Slurm gives work to.
-        """
-        answered = NodeSet(record.node for record in self.facts)
-        known = {n: called(self.slurm, n) for n in answered}
-        if for_ranks and any(known.values()):
-            answered = NodeSet(n for n, said in known.items() if said is not None and not said.bad_states)
-        good = answered - apart(findings, answered)
-        return good if len(good) > 1 or len(answered) < 2 else answered
 
 
 def run(
@@ -204,25 +111,6 @@ def run(
     )
 
 
-# ---- judging, which touches nothing ----------------------------------------------------------------------------------
-
-
-def judge_all(seen: Evidence) -> tuple[Finding, ...]:
-    """Today's rules over everything a run has read."""
-    day = seen.day
-    later = {"pairs": seen.pair_findings(), "launch": seen.launch_findings()}
-    later["ranks"] = without_consequences(seen.rank_findings(), [*later["pairs"], *seen.job])
-    waived = {stage: _waived(found, seen.spec, day) for stage, found in later.items()}
-    ranked = NodeSet(seen.ranks.nodes) if seen.ranks else NodeSet()
-    waived |= {stage: shared(waived[stage], ranked, "job") for stage in ("launch", "ranks")}
-    return in_order([("node", seen.node_findings()), *waived.items()])
-
-
-def _waived(findings: Sequence[Finding], spec: Spec, day: dt.date) -> list[Finding]:
-    """Waivers on findings of the later stages; what is wrong with a waiver itself was said with the nodes."""
-    return [f for f in apply_waivers(findings, spec.waivers, day) if not f.code.startswith("spec/")]
-
-
 # ---- stages ----------------------------------------------------------------------------------------------------------
 
 
@@ -267,7 +155,7 @@ class _Stages:
     def test_pairs(self, usable: NodeSet) -> None:
         """Run the pair phase."""
         seen, spec = self.seen, self.seen.spec
-        seen.book = _book(seen)
+        seen.book = book_from(seen)
         self.keep("addressbook.json", seen.book)
         seen.paths = paths = paths_of(_of(seen.book, usable))
         names = tuple(usable)
@@ -381,19 +269,6 @@ def pool_of(spec: Spec, node: str) -> Pool | None:
     return next((pool for pool in spec.pools if node in pool.nodes), None)
 
 
-def read_evidence(
-    read: Callable[[str, type[Any]], Any], spec: Spec, nodes: NodeSet, facts: list[NodeFacts]
-) -> Evidence:
-    """The evidence of an earlier run; `read(name, kind)` returns a file's record, None where there is none."""
-    seen = Evidence(spec, nodes, facts, limits=limits_of(spec))
-    seen.silent = read("silent.json", list[Finding]) or []
-    seen.slurm = read("slurm.json", dict[str, SlurmNode]) or {}
-    seen.pairs, seen.ranks = read("pairs.json", PairFacts), read("ranks.json", RankFacts)
-    seen.book = _book(seen)
-    seen.paths = paths_of(seen.book) if facts else None
-    return seen
-
-
 def _counted(seen: Evidence, node: str) -> Counted:
     """The ports of a node, and what the probe read of their counters."""
     place, record = seen.book.place(node), next((f for f in seen.facts if f.node == node), None)
@@ -411,11 +286,6 @@ def _unproved(seen: Evidence, paths: Paths, names: Sequence[str]) -> frozenset[t
         for path, address in enumerate(paths.addresses[name])
         if address in alone.get(name, ())
     )
-
-
-def _book(seen: Evidence) -> AddressBook:
-    """Where the nodes are: what they say themselves, and by which address Slurm knows them."""
-    return book_of(seen.facts, {name: node.address for name, node in seen.slurm.items()})
 
 
 def _of(book: AddressBook, nodes: NodeSet) -> AddressBook:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from fairlead.base.units import duration, rate, size
 from fairlead.preflight import faces
-from fairlead.preflight.pairs.judge import path_name
+from fairlead.preflight.pairs.naming import path_name
 from fairlead.preflight.ranks.judge import bandwidth
 from fairlead.preflight.report import PreflightReport
 from fairlead.records.fabricview import FabricView, Host, Pair, Port, Switch, Trunk

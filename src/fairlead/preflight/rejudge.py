@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fairlead.base.nodeset import NodeSet
-from fairlead.preflight.gate import judge_all, read_evidence
+from fairlead.preflight.evidence import judge_all, read_evidence
 from fairlead.records.finding import Finding
 from fairlead.records.runs import Run
 from fairlead.spec.loader import load

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.preflight.pairs.blame import Kind, Part, Way
 from fairlead.preflight.pairs.judge import judge_pairs
 from fairlead.preflight.pairs.limits import DEFAULT
-from fairlead.preflight.pairs.phase import PairFacts, Plan, pair_phase
+from fairlead.preflight.pairs.parts import Kind, Part, Way
+from fairlead.preflight.pairs.phase import PairFacts, pair_phase
 from fairlead.preflight.pairs.schedule import log2_up
+from fairlead.preflight.pairs.steps import Plan
 from fairlead.preflight.pairs.symptoms import Blame, Symptom, blames
 from fairlead.records.verdict import Verdict
 from support.depth import cases

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.preflight.pairs.blame import Kind
 from fairlead.preflight.pairs.judge import dead_part, judge_pairs
 from fairlead.preflight.pairs.limits import DEFAULT
-from fairlead.preflight.pairs.phase import PairFacts, Plan, pair_phase
+from fairlead.preflight.pairs.parts import Kind
+from fairlead.preflight.pairs.phase import PairFacts, pair_phase
 from fairlead.preflight.pairs.steered import Steering
+from fairlead.preflight.pairs.steps import Plan
 from fairlead.preflight.pairs.symptoms import Symptom, blames
 from fairlead.records.verdict import Verdict
 from support.depth import cases

@@ -16,6 +16,7 @@ from fairlead.base.nodeset import NodeSet
 from fairlead.cluster import connect
 from fairlead.lab.faults.apply import inject
 from fairlead.preflight import gate
+from fairlead.preflight.evidence import Evidence
 from fairlead.records.verdict import Verdict
 from fairlead.spec import load
 from support.injector import World
@@ -41,11 +42,11 @@ def _healed(lab) -> Iterator[None]:
     lab.heal()
 
 
-def looked_at(lab: World) -> gate.Evidence:
+def looked_at(lab: World) -> Evidence:
     """What the gate sees of the nodes."""
     spec = load(lab.file)
     with connect(spec) as cluster:
-        seen = gate.Evidence(spec, NodeSet(lab.nodes))
+        seen = Evidence(spec, NodeSet(lab.nodes))
         gate._Stages(cluster, seen, None, lambda _: None).look_at_nodes(lambda *_: None)
     return seen
 
@@ -56,7 +57,7 @@ def freeze_while_it_is_probed(lab: World) -> None:
         inject(lab.name, "node-hung", "n2", {})
 
 
-def named(seen: gate.Evidence) -> list[tuple[str, str, Verdict]]:
+def named(seen: Evidence) -> list[tuple[str, str, Verdict]]:
     return [(f.code, str(f.subject), f.verdict) for f in seen.silent]
 
 

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from fairlead.preflight.gate import Evidence
+from fairlead.preflight.evidence import Evidence
 from fairlead.records.verdict import Verdict
 from support.gating import without_ranks
 from support.injector import FAIRLEAD

@@ -10,6 +10,7 @@ import pytest
 from fairlead.base.nodeset import NodeSet
 from fairlead.cluster import connect
 from fairlead.preflight import gate
+from fairlead.preflight.evidence import Evidence, book_from
 from fairlead.preflight.pairs.paths import paths_of
 from fairlead.records.verdict import Verdict
 from fairlead.spec import load
@@ -33,22 +34,22 @@ def _healed(lab) -> Iterator[None]:
     lab.calm()
 
 
-def ranks_alone(lab: World, more: str = "", nodes: str = "n[0-3]") -> gate.Evidence:
+def ranks_alone(lab: World, more: str = "", nodes: str = "n[0-3]") -> Evidence:
     """Probe, then ranks. That equal rails pass is seen where all is well: test_bringup.py."""
     file = lab.file.with_name("alone.toml")
     file.write_text(lab.file.read_text() + more)
     spec = load(file)
     with connect(spec) as cluster:
-        seen = gate.Evidence(spec, NodeSet(nodes))
+        seen = Evidence(spec, NodeSet(nodes))
         stages = gate._Stages(cluster, seen, None, lambda _: None)
         stages.look_at_nodes(lambda *_: None)
-        seen.book = gate._book(seen)
+        seen.book = book_from(seen)
         seen.paths = paths_of(seen.book)
         stages.run_ranks(seen.nodes)
     return seen
 
 
-def judged(seen: gate.Evidence):
+def judged(seen: Evidence):
     return {f.code: f for f in seen.rank_findings() if f.verdict is not Verdict.SKIP}
 
 

@@ -20,7 +20,8 @@ from fairlead.preflight.pairs.drive import AGENT, Driver
 from fairlead.preflight.pairs.judge import judge_pairs
 from fairlead.preflight.pairs.limits import DEFAULT
 from fairlead.preflight.pairs.onnode.wire import FULL, HEAD, KNOCK, SMALL, SPEED
-from fairlead.preflight.pairs.phase import Plan, pair_phase
+from fairlead.preflight.pairs.phase import pair_phase
+from fairlead.preflight.pairs.steps import Plan
 from fairlead.records.verdict import Verdict
 from support.hostile import Agents
 

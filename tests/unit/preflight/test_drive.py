@@ -11,7 +11,8 @@ import pytest
 from fairlead.cluster.protocol import Line, Result, State
 from fairlead.preflight.pairs import drive
 from fairlead.preflight.pairs.drive import Driver
-from fairlead.preflight.pairs.phase import Answers, Plan, Step, pair_phase
+from fairlead.preflight.pairs.phase import pair_phase
+from fairlead.preflight.pairs.steps import Answers, Plan, Step
 
 NODES = ("n0", "n1", "n2")
 

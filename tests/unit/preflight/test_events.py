@@ -11,7 +11,7 @@ from email.utils import formatdate
 import pytest
 
 from fairlead.base.nodeset import NodeSet
-from fairlead.preflight.gate import Evidence
+from fairlead.preflight.evidence import Evidence
 from fairlead.preflight.nodes.here import look_here
 from fairlead.preflight.slurm.drain import DrainRules, plan_drain
 from fairlead.preflight.slurm.inside import within_job

@@ -9,7 +9,7 @@ import pytest
 from fairlead.base.nodeset import NodeSet
 from fairlead.preflight import PreflightReport, judge_all, text_of
 from fairlead.preflight.everywhere import none_answered, shared
-from fairlead.preflight.gate import Evidence
+from fairlead.preflight.evidence import Evidence
 from fairlead.preflight.report import in_order
 from fairlead.preflight.slurm.drain import DrainRules, plan_drain
 from fairlead.preflight.slurm.scheduler import SlurmNode

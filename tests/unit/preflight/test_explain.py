@@ -7,7 +7,8 @@ from itertools import permutations
 import pytest
 
 from fairlead.preflight.pairs import blame
-from fairlead.preflight.pairs.blame import Kind, Part, Triple, Way, contains, explain, touches
+from fairlead.preflight.pairs.blame import explain
+from fairlead.preflight.pairs.parts import Kind, Part, Triple, Way, contains, touches
 
 NODES, PATHS = range(5), (1, 2, 3)
 ALL = {Triple(a, b, p) for a, b in permutations(NODES, 2) for p in PATHS}

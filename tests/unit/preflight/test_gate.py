@@ -9,7 +9,7 @@ import pytest
 
 from fairlead.base.nodeset import NodeSet
 from fairlead.preflight import judge_all, read_evidence
-from fairlead.preflight.gate import Evidence
+from fairlead.preflight.evidence import Evidence
 from fairlead.preflight.pairs.facts import Burst, PairFacts
 from fairlead.preflight.slurm.scheduler import SlurmNode
 from fairlead.records.codec import from_json, to_json

@@ -17,7 +17,8 @@ from fairlead.cluster.protocol import State
 from fairlead.preflight.pairs.drive import Driver
 from fairlead.preflight.pairs.facts import PairFacts
 from fairlead.preflight.pairs.judge import judge_pairs
-from fairlead.preflight.pairs.phase import Counted, Plan, pair_phase
+from fairlead.preflight.pairs.phase import pair_phase
+from fairlead.preflight.pairs.steps import Counted, Plan
 from fairlead.preflight.slurm.scheduler import parse as parse_nodes
 from fairlead.probe import NodeAnswer, sort_answers
 from fairlead.probe.addresses import book_of

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fairlead.preflight.pairs.answers import AgentReport
-from fairlead.preflight.pairs.phase import ALONE_TIMES, MAX_ALONE, Answers, Plan, pair_phase
+from fairlead.preflight.pairs.phase import ALONE_TIMES, MAX_ALONE, pair_phase
+from fairlead.preflight.pairs.steps import Answers, Plan
 
 MS = 1_000_000
 

@@ -8,7 +8,8 @@ import pytest
 
 from fairlead.preflight.pairs.facts import Burst, PairFacts, Speed
 from fairlead.preflight.pairs.judge import judge_pairs
-from fairlead.preflight.pairs.phase import Plan, pair_phase
+from fairlead.preflight.pairs.phase import pair_phase
+from fairlead.preflight.pairs.steps import Plan
 from fairlead.records.verdict import Verdict
 from support.fabric_draws import Fabric
 

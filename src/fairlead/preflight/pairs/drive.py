@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from fairlead.cluster.protocol import Line, Result
 from fairlead.preflight.pairs.answers import REPORT, AgentReport, Asked
-from fairlead.preflight.pairs.phase import Answers, Step
+from fairlead.preflight.pairs.steps import Answers, Step
 from fairlead.records.border import Breach, shown
 
 T = TypeVar("T")

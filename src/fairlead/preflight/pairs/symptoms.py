@@ -14,10 +14,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from fairlead.preflight.pairs.blame import MIN_PARTNERS, Culprit, Kind, Tested, Triple, Way, contains, explain, touches
+from fairlead.preflight.pairs.blame import MIN_PARTNERS, explain
 from fairlead.preflight.pairs.counters import is_flap
 from fairlead.preflight.pairs.facts import Burst, PairFacts, Speed
 from fairlead.preflight.pairs.limits import Limits
+from fairlead.preflight.pairs.parts import Culprit, Kind, Tested, Triple, Way, contains, touches
 from fairlead.preflight.pairs.schedule import Test
 from fairlead.preflight.pairs.spread import Pair, Spread
 from fairlead.preflight.pairs.steered import T0_ALONE, without_link

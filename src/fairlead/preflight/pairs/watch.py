@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from fairlead.preflight.pairs import counters
 from fairlead.preflight.pairs.facts import PairFacts
 from fairlead.preflight.pairs.limits import Limits
-from fairlead.preflight.pairs.phase import Counted, Step
+from fairlead.preflight.pairs.steps import Counted, Step
 
 READER = ("fairlead-counters", "fairlead.preflight.pairs.onnode.counting")
 """The name and the parts of that program; `tell_counters()` is its last line."""

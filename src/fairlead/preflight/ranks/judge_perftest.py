@@ -6,7 +6,8 @@ import statistics
 from collections.abc import Iterator
 
 from fairlead.base.units import counted
-from fairlead.preflight.pairs.blame import Kind, Tested, Triple, explain
+from fairlead.preflight.pairs.blame import explain
+from fairlead.preflight.pairs.parts import Kind, Tested, Triple
 from fairlead.preflight.ranks.perftest import parse
 from fairlead.preflight.ranks.said import Heard, Perf
 from fairlead.preflight.ranks.wanted import Wanted

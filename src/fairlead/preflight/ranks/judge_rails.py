@@ -13,9 +13,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from fairlead.base.units import counted, rate, size
-from fairlead.preflight.pairs.blame import MIN_PLANE_NODES, Culprit, Kind, Part, Tested, Triple, Way, explain
+from fairlead.preflight.pairs.blame import MIN_PLANE_NODES, explain
 from fairlead.preflight.pairs.facts import PairFacts, Speed
 from fairlead.preflight.pairs.limits import DEFAULT, Limits
+from fairlead.preflight.pairs.parts import Culprit, Kind, Part, Tested, Triple, Way
 from fairlead.preflight.pairs.symptoms import Symptom, blames, floor, median_rate
 from fairlead.preflight.ranks.judge_transport import rail_names
 from fairlead.preflight.ranks.said import Heard, Rail
