@@ -62,6 +62,9 @@ from fairlead.records.codec import from_json
 from fairlead.records.finding import Finding
 from fairlead.records.labstate import LabState
 from fairlead.records.runs import RunInfo
+from fairlead.serve.proof.destination import destination
+from fairlead.serve.proof.names import question
+from fairlead.serve.record import parse as parse_bundle
 from fairlead.spec.loader import preset_text, read
 from fairlead.weights.manifest import read_manifest
 
@@ -206,6 +209,21 @@ _OFFER = _json({
 
 DECODERS: dict[str, Decoder] = {
     "offers of the fabric transport": Decoder(_offer, (_OFFER,), (FairleadError,)),
+    "manifests of bundles": Decoder(
+        parse_bundle,
+        (_json({"schema": "fairlead.bundle/1", "name": "m", "form": "oci", "platform": "any", "licence": "mit",
+                "files": [{"path": "a/b", "size": 3, "sha256": "0" * 64}],
+                "stored": [{"path": "model/a/b", "size": 3, "sha256": "f" * 64}]}),
+         _json({"schema": "fairlead.bundle/2"})),
+        (FairleadError,),
+    ),
+    "socket addresses": Decoder(
+        lambda data: destination(data, 1),
+        (b"\2\0\1\xbb\x08\x08\x08\x08" + bytes(8), b"\1\0/run/x.sock\0", b"\x28\0" + bytes(14)),
+    ),
+    "questions for names": Decoder(
+        question, (b"\x12\x34\1\0\0\1\0\0\0\0\0\0\2hf\2co\0\0\1\0\1",), (ValueError,)
+    ),
     "frames": Decoder(
         _frames,
         (_FRAMES,),

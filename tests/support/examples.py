@@ -8,7 +8,7 @@
     slow    takes more than about 20 s
 
 The folder it is called in holds here.toml (this machine), lab.toml (a lab), sleeper.py (a program that waits),
-sacct.txt (a job that ended) and train.toml (a model of a few thousand parameters).
+sacct.txt (a job that ended), train.toml (a model of a few thousand parameters) and served (a model of one tensor).
 """
 
 from __future__ import annotations
@@ -105,6 +105,11 @@ def fill(folder: Path, lab: str) -> None:
     (folder / "sleeper.py").write_text("import time\n\ntime.sleep(600)\n")
     (folder / "sacct.txt").write_text(SACCT)
     (folder / "train.toml").write_text(TRAIN)
+    (folder / "served").mkdir()
+    for name, text in {"config.json": "{}", "tokenizer.json": "{}", "README.md": "---\nlicense: mit\n---\n"}.items():
+        (folder / "served" / name).write_text(text)
+    header = json.dumps({"w": {"dtype": "U8", "shape": [8], "data_offsets": [0, 8]}}).encode()
+    (folder / "served" / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
     (folder / "model").mkdir()
     (folder / "model" / "config.json").write_text(json.dumps(MODEL))
     head = b"{'descr': '<i8', 'fortran_order': False, 'shape': (4, 8), }".ljust(117) + b"\n"

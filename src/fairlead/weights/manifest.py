@@ -19,12 +19,12 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from fairlead.base.tensors import ends_of_tensors
 from fairlead.errors import FairleadError
 from fairlead.records.border import Border, Breach, shown
 from fairlead.weights.objects import MAX_SIZE, Object
 from fairlead.weights.onnode.layout import MAX_CHUNK, MIN_CHUNK, chunk_bytes_for
 from fairlead.weights.onnode.place import DIGEST_BYTES, OWN_FOLDER, has_blake3, hasher
-from fairlead.weights.onnode.tensors import ends_of_tensors
 
 NAME = "fairlead.manifest.json"
 """Of the object, below the source."""

@@ -34,7 +34,7 @@ PROGRAM = (
     "fairlead.base.trust",
     "fairlead.weights.onnode.layout",
     "fairlead.weights.onnode.stored",
-    "fairlead.weights.onnode.tensors",
+    "fairlead.base.tensors",
     "fairlead.weights.onnode.edges",
     "fairlead.weights.onnode.buffers",
     "fairlead.weights.onnode.place",

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairlead.base.tensors import ends_of_tensors
 from fairlead.errors import FairleadError
 from fairlead.weights import manifest
 from fairlead.weights.manifest import along, encoded, fixed, manifest_of, read_manifest
 from fairlead.weights.onnode.layout import MIN_CHUNK
-from fairlead.weights.onnode.tensors import ends_of_tensors
 
 _MISSING = "missing: pip install 'fairlead[train]'"
 np = pytest.importorskip("numpy", reason=_MISSING)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from fairlead.weights.onnode.tensors import odd, odd_index, odd_tensors
+from fairlead.base.tensors import odd, odd_index, odd_tensors
 
 _MISSING = "missing: pip install 'fairlead[train]'"
 np = pytest.importorskip("numpy", reason=_MISSING)

@@ -11,18 +11,18 @@ from msgspec import Struct
 
 from fairlead.base.trust import read_file
 from fairlead.errors import UsageError
-from fairlead.plan.lint import rules_azure, rules_operators, rules_pods
+from fairlead.plan.lint import rules_azure, rules_offline, rules_operators, rules_pods
 from fairlead.plan.lint.bundle import Bundle
 from fairlead.plan.lint.commands import Command, commands
 from fairlead.plan.lint.read import MAX_BYTES, Document, Place, Refused, documents
-from fairlead.plan.lint.rule import RULES, Hit, Lacks, Well
+from fairlead.plan.lint.rule import OFFLINE, RULES, Hit, Lacks, Rule, Well
 from fairlead.records.finding import Evidence, Finding, Subject
 from fairlead.records.verdict import Verdict
 from fairlead.spec.vmsize import size as size_of_name
 
 YAML, SHELL = (".yaml", ".yml", ".json"), (".sh", ".bash", ".azcli", ".zsh")
 MAX_FILES = 5_000
-_ALL = (rules_azure, rules_operators, rules_pods)
+_ALL = (rules_azure, rules_offline, rules_operators, rules_pods)
 """Loaded for the rules that stand in them."""
 
 
@@ -35,8 +35,10 @@ class Linted(Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...]
 
 
-def lint_paths(paths: Iterable[Path], *, sizes: Sequence[str] = ()) -> Linted:
-    """Every manifest, values file and script of files and folders. Raises UsageError for a path that is not there."""
+def lint_paths(paths: Iterable[Path], *, sizes: Sequence[str] = (), offline: bool = False) -> Linted:
+    """Every manifest, values file and script of files and folders; with `offline`, held against the rules of sites
+    without a way out alone. Raises UsageError for a path that is not there.
+    """
     for name in sizes:
         if size_of_name(name) is None:
             raise UsageError("cli/no-size", f"no VM size `{name}`", hint="fairlead init --list")
@@ -68,15 +70,15 @@ def lint_paths(paths: Iterable[Path], *, sizes: Sequence[str] = ()) -> Linted:
         files=tuple(files),
         num_objects=len(bundle.objects),
         num_commands=len(calls),
-        findings=(*problems, *judge(bundle)),
+        findings=(*problems, *judge(bundle, OFFLINE if offline else RULES)),
     )
 
 
-def judge(bundle: Bundle) -> list[Finding]:
+def judge(bundle: Bundle, rules: Sequence[Rule] = RULES) -> list[Finding]:
     """Every rule over a bundle: a finding for each trap, one pass or one skip for what was looked at. Pure."""
     well, lacks = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
     hits: dict[tuple[str, Place, str], Hit] = {}
-    for rule in RULES:
+    for rule in rules:
         for said in rule(bundle):
             if isinstance(said, Hit):
                 hits.setdefault((said.code, said.place, said.message), said)

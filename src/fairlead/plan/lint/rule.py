@@ -43,9 +43,17 @@ class Lacks(Struct, frozen=True):
 Said: TypeAlias = Hit | Well | Lacks
 Rule: TypeAlias = Callable[[Bundle], Iterator[Said]]
 RULES: list[Rule] = []
+OFFLINE: list[Rule] = []
+"""Of sites without a way out; asked for by name."""
 
 
 def rule(function: Rule) -> Rule:
     """Makes a function one of the rules."""
     RULES.append(function)
+    return function
+
+
+def offline(function: Rule) -> Rule:
+    """Makes a function one of the rules for sites without a way out."""
+    OFFLINE.append(function)
     return function

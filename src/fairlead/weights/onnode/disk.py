@@ -16,6 +16,7 @@ import shutil
 import threading
 from collections import OrderedDict
 
+from fairlead.base.tensors import odd
 from fairlead.base.trust import beneath
 from fairlead.weights.onnode.journal import DROPPED, Journal
 from fairlead.weights.onnode.layout import bytes_of
@@ -34,7 +35,6 @@ from fairlead.weights.onnode.place import (
     write_record,
 )
 from fairlead.weights.onnode.stored import digest_of_file
-from fairlead.weights.onnode.tensors import odd
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
