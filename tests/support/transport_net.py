@@ -148,7 +148,7 @@ class End:
 
     def join(self, other: End, now: int, **changes: object) -> None:
         met = meet(self.offer, other.offer)
-        profile = lanes.profile(met.lanes, mtu=met.mtu, rtt_ns=RTT_NS, **changes)
+        profile = lanes.profile(met.lanes, mtu=met.mtu, rtt_ns=RTT_NS, driver_mbps=2_000, **changes)
         self.line = line_of(self.engine, met, profile, TOKEN, self.sends, self.receives)
         self.engine.add(self.line, now)
 

@@ -32,6 +32,7 @@ TARGET_QUARTERS = 3  # target delay with trimming, in quarters of the network RT
 
 SCHEDULER_NS = 1_000_000  # two programs on busy machines wait for each other so long now and then
 SOFTWARE_MBPS = 40_000  # what one program can hope to send, all ports together
+SOFTWARE_SACK_BYTES = 16_384  # a SACK wakes a program: for four packets, as in the reference simulator, not for each
 SOFTWARE_RETRIES = 5  # doublings of the timeout before a silent peer is given up
 
 # timers in round trips of the network, no shorter than the protocol's own, which suit 12 us
@@ -138,6 +139,7 @@ class Profile:
         """
         timers = timers_for(max(network_rtt_ns, SCHEDULER_NS)) | {"network_rtt_ns": network_rtt_ns}
         own: dict[str, object] = {"trim": False, "retry_exp": SOFTWARE_RETRIES, "rate_mbps": SOFTWARE_MBPS}
+        own["sack_bytes"] = SOFTWARE_SACK_BYTES
         return cls.mrc(**(timers | own | changes))
 
     @classmethod

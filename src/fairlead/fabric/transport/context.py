@@ -48,6 +48,8 @@ IPV6_BYTES = 40
 MAX_MTU = 4096
 MIN_RTT_NS = 1_000_000  # two Python programs with a burst each to work off are not nearer
 MAX_RTT_NS = 3_500_000  # above it the target delay leaves the range of NSCC's integers
+KERNEL_SHARE = 4
+"""Room of a socket for each byte of a window: the kernel counts its own twice over, and a window is 1.5 round trips."""
 LIMIT_S = 10.0
 
 
@@ -396,7 +398,16 @@ class Context:
                     hint="give all interfaces of a plane the same MTU",
                 )
         rtt_ns = min(max(rtt_ns, MIN_RTT_NS), MAX_RTT_NS)
-        profile = lanes.profile(met.lanes, mtu=met.mtu, rtt_ns=rtt_ns, rate_mbps=self._rate_mbps, **self._changes)
+        room_mbps = self._sockets.receive_room // KERNEL_SHARE * 8_000 // rtt_ns
+        driver_mbps = max(min(self.engine.driver_mbps, room_mbps), 1)
+        profile = lanes.profile(
+            met.lanes,
+            mtu=met.mtu,
+            rtt_ns=rtt_ns,
+            driver_mbps=driver_mbps,
+            rate_mbps=self._rate_mbps,
+            **self._changes,
+        )
         with self.lock:
             self.driver.check()
             return line_of(self.engine, met, profile, token, send_cq, recv_cq)

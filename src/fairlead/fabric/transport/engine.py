@@ -29,6 +29,8 @@ from fairlead.fabric.transport.seal import Seal
 
 BURST = 16
 """Packets of one queue pair before others have their turn, and before the clock is read again."""
+DRIVER_MBPS = 2_000
+"""What this engine can hope to send in packets of 4 KB; where the ports could do more, windows are reckoned from it."""
 READ_BURST = 64
 """Datagrams of one port before others have their turn."""
 
@@ -93,6 +95,7 @@ class Engine:
         self._held: dict[int, deque[Held]] = {}
         self._ready: dict[Line, None] = {}  # in the order of their turns
         self.burst = BURST
+        self.driver_mbps = DRIVER_MBPS
 
     # --- who is there ------------------------------------------------------------------------------------------------
 

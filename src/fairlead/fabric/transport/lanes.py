@@ -24,10 +24,10 @@ MAX_EVS = 256
 SOURCES = 8
 """Source ports of a plane whose ways nobody can name: by so many values a switch may spread."""
 LABEL_BITS = 16
+MAX_BDP_BYTES = 2_000_000
+"""Rate times round trip: with it and the target delay below, NSCC's integers and 1024 packets suffice."""
 DELAY_ROUND_TRIPS = 4
 """A program is away from its sockets for milliseconds now and then: that is no congestion."""
-DRIVER_MBPS = 2_000
-"""What this driver can hope to send in packets of 4 KB; where the ports could do more, windows are reckoned from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,12 +143,17 @@ def routes(
     return evs, out
 
 
-def profile(lanes: Sequence[Lane], *, mtu: int, rtt_ns: int, rate_mbps: int = 0, **changes: object) -> Profile:
-    """What a queue pair over these lanes is to be like; `mtu` is the payload of a packet."""
+def profile(
+    lanes: Sequence[Lane], *, mtu: int, rtt_ns: int, driver_mbps: int, rate_mbps: int = 0, **changes: object
+) -> Profile:
+    """What a queue pair over these lanes is to be like; `mtu` is the payload of a packet.
+
+    `driver_mbps` is what this end can hope to send and the other to hold; nothing is reckoned from more.
+    """
     said = rate_mbps or sum(lane.rate_mbps for lane in lanes if all(other.rate_mbps for other in lanes))
     count = evs_per_plane(lanes)
     own: dict[str, object] = {"planes": len(lanes), "evs_per_plane": count, "evs_active": count, "mtu": mtu}
     own["ev_min_active"] = 1  # one way of one plane is enough to go on by
     own["target_delay_ns"] = DELAY_ROUND_TRIPS * rtt_ns
-    own["rate_mbps"] = min(said, DRIVER_MBPS) if said else DRIVER_MBPS
+    own["rate_mbps"] = min(said or driver_mbps, driver_mbps, MAX_BDP_BYTES * 8_000 // rtt_ns)
     return Profile.software(rtt_ns, **(own | changes))

@@ -108,6 +108,11 @@ class Sockets:
         """UDP ports of the sockets; the first of each port is the one to send to."""
         return [[sock.getsockname()[1] for sock in own] for own in self.rails]
 
+    @property
+    def receive_room(self) -> int:
+        """Bytes that may wait to be received, all ports together, as the kernel counts them."""
+        return sum(own[0].getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) for own in self.rails)
+
     def send(  # noqa: PLR0917 - as Ports has it
         self, rail: int, source: int, to: tuple[str, int], label: int, dscp: int, parts: Sequence[Buffer]
     ) -> bool:

@@ -22,6 +22,7 @@ from fairlead.fabric.transport.fast.sheets import LetterPorts, Sheets, name_of
 from fairlead.fabric.transport.lanes import Route
 
 BURST = 64
+DRIVER_MBPS = 8_000
 
 
 class FastEngine(Engine):
@@ -33,6 +34,7 @@ class FastEngine(Engine):
         """Compiles, the first time on a machine."""
         super().__init__(device, ports, num_rails)
         self.burst = BURST
+        self.driver_mbps = DRIVER_MBPS
         self.desk = Desk()
         self.sheets = Sheets(self.desk)
         self._lines: dict[int, Line] = {}  # by the number on the card

@@ -47,26 +47,31 @@ def _compiled(function: Kernel) -> Any:
     return mrc_compile.compiled(function, tuple(sorted(sources)))
 
 
+@functools.cache
 def fill() -> Kernel:
     """`packing.fill`."""
     return _compiled(_fill)
 
 
+@functools.cache
 def take() -> Kernel:
     """`parsing.take`."""
     return _compiled(_take)
 
 
+@functools.cache
 def post() -> Kernel:
     """`wire.post`."""
     return _compiled(_post)
 
 
+@functools.cache
 def collect() -> Kernel:
     """`wire.collect`."""
     return _compiled(_collect)
 
 
+@functools.cache
 def sort() -> Kernel:
     """`wire.sort`."""
     return _compiled(_sort)

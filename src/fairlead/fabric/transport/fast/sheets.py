@@ -34,6 +34,7 @@ class Sheets:
 
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
+        self._post, self._collect = kernels.post(), kernels.collect()
         self.words: Words = np.zeros(at.NUM_POST_WORDS, dtype=np.int64)
         self.address = address_of(self.words)
         self._sockets: dict[tuple[int, int], int] = {}
@@ -76,14 +77,14 @@ class Sheets:
 
     def post(self) -> list[int]:
         """Send all letters; those that found no room."""
-        num_held = kernels.post()(self.desk.address, self.address)
+        num_held = self._post(self.desk.address, self.address)
         if num_held < 0:
             raise OSError(-num_held, os.strerror(-num_held))
         return [i for i in range(self.desk.num_out) if self.held[i]] if num_held else []
 
     def collect(self, fd: int, rail: int, *, steered: bool) -> int:
         """Receive letters; how many."""
-        num = kernels.collect()(self.desk.address, self.address, fd, rail, MAX_IN, int(steered))
+        num = self._collect(self.desk.address, self.address, fd, rail, MAX_IN, int(steered))
         if num < 0:
             raise OSError(-num, os.strerror(-num))
         return num
