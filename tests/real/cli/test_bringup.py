@@ -123,6 +123,7 @@ def test_interrupted_it_takes_its_lab_down(tmp_path, name, how):
     assert census.left_of(name) == []
 
 
+@pytest.mark.slow
 def test_two_at_once_take_turns_and_the_second_follows_a_killed_one(tmp_path, name):
     with subprocess.Popen(command(), cwd=tmp_path, stderr=subprocess.PIPE, text=True) as first:
         assert first.stderr is not None

@@ -8,7 +8,7 @@ import pytest
 
 from support import lawflip
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(600)]
 TEST = "real/fabric/test_loopback.py::test_each_conversation_goes_as_it_did_when_it_was_last_judged"
 
 
@@ -17,14 +17,7 @@ def test_the_unchanged_copy_passes(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stdout[-3000:]
 
 
-FIRST = 5  # the others take minutes together
-EACH = [
-    pytest.param(flip, marks=[pytest.mark.slow] if i >= FIRST else [], id=str(flip))
-    for i, flip in enumerate(lawflip.FLIPS)
-]
-
-
-@pytest.mark.parametrize("flip", EACH)
+@pytest.mark.parametrize("flip", lawflip.FLIPS, ids=str)
 def test_a_flipped_constant_fails_the_loopback_test(tmp_path: Path, flip: lawflip.Flip) -> None:
     result = lawflip.run(lawflip.flipped(flip, tmp_path), TEST)
     assert result.returncode == 1, result.stdout[-3000:]

@@ -170,6 +170,7 @@ def test_interrupted_it_ends_with_130_and_leaves_nothing(lab):
     assert running_.returncode == 130
 
 
+@pytest.mark.slow
 def test_two_at_once_do_not_take_each_other_for_a_fault(lab):
     """Agents of both send on the same fabric, and their ranks are two jobs of Slurm, one after the other."""
     first, second = (

@@ -52,6 +52,7 @@ def test_a_message_that_does_not_come_is_its_own_pairs_alone():
     assert lost == {(1, 2)}
 
 
+@pytest.mark.slow
 def test_a_message_that_comes_late_is_no_dead_rail():
     facts = ran(**{"1to2": 5.5})
     came = [line["s"] for line in facts.lines if line["say"] == "rail" and (line["src"], line["rank"]) == (1, 2)]

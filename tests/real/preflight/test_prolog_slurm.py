@@ -172,6 +172,7 @@ def test_a_prolog_that_cannot_work_keeps_no_job_away(lab, prolog):
     assert drained(lab) == []
 
 
+@pytest.mark.slow
 def test_an_epilog_holds_to_the_share_as_well(lab, prolog):
     prolog()
     for host in [*lab.nodes, "head"]:

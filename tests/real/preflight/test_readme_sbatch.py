@@ -75,6 +75,7 @@ def tells_what_it_did(path: Path) -> None:
     assert any(e["what"].startswith("fail: ") and e["data"]["code"] == "ib/port-rate" for e in events)
 
 
+@pytest.mark.slow
 def test_the_readmes_line_after_each_kind_of_run(lab, tmp_path):
     rate = ["path=/sys/class/infiniband/mlx5_1/ports/1/rate", "content=50 Gb/sec (1X EDR)"]
     subprocess.run([*FAIRLEAD, "lab", "fault", "-n", lab.name, "file", "n2", *rate], check=True, capture_output=True)

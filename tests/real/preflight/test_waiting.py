@@ -19,6 +19,7 @@ from support.trials import world
 pytestmark = [pytest.mark.real, pytest.mark.requires("root", "netns", "srv6", "tbf", "nft", "slurm", "torch")]
 
 
+@pytest.mark.slow
 def test_ranks_behind_another_job_are_said_to_wait_for_it() -> None:
     with world(hosts=2, gpus=1, planes=2) as lab:
         lab.file.write_text(lab.file.read_text() + "[launch]\npending_s = 8\n")

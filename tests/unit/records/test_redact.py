@@ -188,13 +188,13 @@ def test_the_time_of_a_text_grows_with_its_length_and_no_faster(unit):
 
 
 def test_many_names_and_many_sets_cost_no_more_than_they_are_long():
-    redactor = Redactor(nodes=[f"h{i:05}" for i in range(20_000)], words={f"/disk/{i}/x": f"d{i}" for i in range(2000)})
+    redactor = Redactor(nodes=[f"h{i:05}" for i in range(5_000)], words={f"/disk/{i}/x": f"d{i}" for i in range(2000)})
     lines = [
-        f"h{i:05} and h[{i:05}-{i + 9:05}] at 10.0.{i >> 8 & 255}.{i & 255} /disk/{i % 3000}/x" for i in range(20_000)
+        f"h{i:05} and h[{i:05}-{i + 9:05}] at 10.0.{i >> 8 & 255}.{i & 255} /disk/{i % 3000}/x" for i in range(5_000)
     ]
     started = time.process_time()
     shown = redactor.text("\n".join(lines))
-    assert time.process_time() - started < 15.0
+    assert time.process_time() - started < 4.0
     assert "h00" not in shown
 
 
@@ -210,7 +210,7 @@ def test_a_set_of_a_million_names_is_one_stand_in(text):
 def test_a_flood_of_large_sets_is_bounded_and_a_set_that_is_said_again_is_not():
     redactor = Redactor(nodes=["n1"])
     assert redactor.text("n[1-900] " * 2000) == "node-[000-899] " * 2000
-    for i in range(1000):
+    for i in range(300):
         redactor.text(f"on n[0-19{i:03}] it")
     assert redactor.text("on n[0-19] it").startswith("on <nodes-")
     assert redactor.text("n[1-900]") == "node-[000-899]"
