@@ -1,10 +1,9 @@
-"""One model onto every host of a lab: fairlead; every host downloading by itself (curl); BitTorrent (libtorrent, the
-origin as its web seed; `pip install libtorrent`), in turns on the same links. Then, by fairlead alone: everything is
-there already, and one host that has nothing.
+"""One model onto every host of a lab: fairlead, and every host downloading by itself (curl), in turns on the same
+links. Then, by fairlead alone: everything is there already, and one host that has nothing.
 
 The bound is arithmetic: max(S/E, S/B), S the bytes, E what the origin gives, B what a host's link is shaped to; headers
 count against whoever sends them. Ratios of runs that follow each other say something on a busy machine; seconds do not.
-Only fairlead writes for good (fsync) and publishes; libtorrent verifies its pieces, curl nothing.
+Only fairlead writes for good (fsync) and publishes; curl verifies nothing.
 
     sudo python bench/weights_spread.py [--hosts 8] [--mib 256] [--mbps 200] [--rounds 3]
 """
@@ -12,7 +11,6 @@ Only fairlead writes for good (fsync) and publishes; libtorrent verifies its pie
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import random
 import statistics
@@ -31,8 +29,6 @@ from support.origins import Origin, serving
 from support.spreads import NAME, Run
 from support.trials import world
 
-PIECE_BYTES = 1 << 20
-
 
 def main() -> None:
     """A line of JSON for each run, then the table."""
@@ -42,10 +38,6 @@ def main() -> None:
     asked = said.parse_args()
     size, link = asked.mib << 20, 2 * asked.mbps * 1e6 / 8
     ways: dict[str, Callable[[World, Origin], float]] = {"fairlead": spread, "each by itself": each}
-    if importlib.util.find_spec("libtorrent"):
-        ways["BitTorrent"] = swarm
-    else:
-        print("BitTorrent is left out: pip install libtorrent", flush=True)
     ratios: dict[str, list[float]] = {name: [] for name in ways}
     with (
         tempfile.TemporaryDirectory() as place,
@@ -120,43 +112,6 @@ def each(lab: World, origin: Origin) -> float:
     running_ = [subprocess.Popen(into_host(state, state.host(host), words)) for host in lab.nodes]
     assert all(child.wait() == 0 for child in running_)
     return time.monotonic() - began
-
-
-def swarm(lab: World, origin: Origin) -> float:
-    """Every host is a peer of a torrent; the time of making it does not count, that of starting peers does."""
-    import libtorrent as lt
-
-    files = lt.file_storage()
-    files.add_file(NAME, (origin.folder / NAME).stat().st_size)
-    made = lt.create_torrent(files, PIECE_BYTES, lt.create_torrent.v1_only)
-    lt.set_piece_hashes(made, str(origin.folder))
-    made.add_url_seed(f"{origin.url}/{NAME}")
-    torrent, program = lt.bencode(made.generate()), (Path(__file__).parent / "torrent_node.py").read_bytes()
-    state = running(lab.name)
-    addresses = {host: state.host(host).fabric for host in lab.nodes}
-    for host in lab.nodes:
-        for path, data in (("/tmp/b-torrent/t", torrent), ("/tmp/b-torrent/node.py", program)):
-            words = ["sh", "-c", f"mkdir -p /tmp/b-torrent; cat > {path}"]
-            subprocess.run(into_host(state, state.host(host), words), input=data, check=True)
-    began, children = time.monotonic(), []
-    for host in lab.nodes:
-        peers = [address for other, address in addresses.items() if other != host]
-        words = [
-            sys.executable,
-            "/tmp/b-torrent/node.py",
-            "/tmp/b-torrent/t",
-            "/tmp/b-torrent",
-            addresses[host],
-            *peers,
-        ]
-        argv = into_host(state, state.host(host), words)
-        children.append(subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
-    try:
-        assert all(child.stdout.readline() == "done\n" for child in children)
-        return time.monotonic() - began
-    finally:
-        for child in children:
-            child.communicate()
 
 
 if __name__ == "__main__":
