@@ -24,8 +24,9 @@ from fairlead.cluster.channel import encoded
 from fairlead.cluster.child import Captured, capture
 from fairlead.cluster.copies import fetch_one, file_size, push_one, whole_path
 from fairlead.cluster.fanout import DEFAULT_FANOUT, Slot, Slots, Watcher, each, make_room
+from fairlead.cluster.group import Group
 from fairlead.cluster.heard import Heard
-from fairlead.cluster.live import Group, JoinedGroup, LiveGroup
+from fairlead.cluster.live import JoinedGroup, LiveGroup
 from fairlead.cluster.outputs import Gathered, record
 from fairlead.cluster.protocol import (
     DEFAULT_KEEP_BYTES,

@@ -24,7 +24,7 @@ from fairlead.base.nodeset import NodeSet
 from fairlead.base.program import Program
 from fairlead.cluster.channel import MAX_FRAME_BYTES
 from fairlead.cluster.copies import readable
-from fairlead.cluster.live import Group
+from fairlead.cluster.group import Group
 from fairlead.cluster.protocol import Result, State
 from fairlead.cluster.relay import CHUNK_BYTES, chained, digest_of
 from fairlead.errors import UsageError

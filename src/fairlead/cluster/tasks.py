@@ -15,8 +15,8 @@ from typing import Self
 from fairlead.base.nodeset import NodeSet
 from fairlead.cluster.backend import last_line
 from fairlead.cluster.channel import A_BEAT, A_FRAME, PIECE, Incoming, encoded
+from fairlead.cluster.group import Group, Outbox
 from fairlead.cluster.heard import Beat, Heard
-from fairlead.cluster.live import Group, Outbox
 from fairlead.cluster.local import LocalBackend
 from fairlead.cluster.outputs import Exit, Gathered, exit_text, judge
 from fairlead.cluster.protocol import Command, Line, Message, Refusal, Result, State

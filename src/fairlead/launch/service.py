@@ -32,7 +32,12 @@ LIMIT_S = 60.0
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?\Z")
 Pythons: TypeAlias = str | Mapping[str, str]
 """The Python that runs a service, and what looks after it: one for all nodes, or of each."""
-_PARTS = ("fairlead.launch.onnode.supervisor", "fairlead.base.trust", "fairlead.launch.onnode.service")
+_PARTS = (
+    "fairlead.launch.onnode.supervisor",
+    "fairlead.base.trust",
+    "fairlead.launch.onnode.keeping",
+    "fairlead.launch.onnode.service",
+)
 
 
 @dataclass(frozen=True, kw_only=True)

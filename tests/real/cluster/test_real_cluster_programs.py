@@ -14,7 +14,7 @@ import pytest
 from fairlead.base.program import Program
 from fairlead.cluster import Cluster, State
 from fairlead.cluster.engine import Engine
-from fairlead.cluster.live import MAX_UNSENT_BYTES
+from fairlead.cluster.group import MAX_UNSENT_BYTES
 from fairlead.cluster.local import LocalBackend
 from fairlead.cluster.onnode import STUCK_S, TICK_S, WINDOW_BYTES
 from fairlead.cluster.talk import STOP_S

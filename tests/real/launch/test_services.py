@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from fairlead.launch import service as services
-from fairlead.launch.onnode.service import Supervised, locked
+from fairlead.launch.onnode.keeping import Supervised
+from fairlead.launch.onnode.service import locked
 from fairlead.launch.onnode.supervisor import start_ticks
 from fairlead.launch.service import Service, renew, status, stop
 from support.backends import LOCAL

@@ -11,7 +11,7 @@ import pytest
 from fairlead.cluster import Cluster
 from fairlead.cluster.engine import Engine
 from fairlead.launch import service as services
-from fairlead.launch.onnode.service import unit_text
+from fairlead.launch.onnode.keeping import unit_text
 from fairlead.launch.service import Service, status, stop
 from support.backends import Prefixed
 from support.services import TALKER, until
