@@ -10,8 +10,8 @@
     # leaving stops whatever still runs
 
 What all groups share is group.py. LiveGroup holds one conversation a node, as every call does, so that each node's
-fault is its own. Where it must be real tasks of a job, tasks.py does the same with one step of a scheduler. What a program on
-the node includes to take part is channel.py; any other process speaks and hears plain lines.
+fault is its own. Where it must be real tasks of a job, tasks.py does the same with one step of a scheduler. What a
+program on the node includes to take part is channel.py; any other process speaks and hears plain lines.
 """
 
 from __future__ import annotations
