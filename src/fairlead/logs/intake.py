@@ -191,7 +191,7 @@ def _plain(
     """The next lines as one block that the engine parses: bytes, time of the last line, how many; None: it cannot."""
     form, clock = how
     job, table = whose
-    if reading.is_packed(job.found) or not bulk.can(form, clock):
+    if reading.is_packed(job.found) or not bulk.can(form, clock) or reading.is_bomb(file):
         return None
     file.seek(start)
     data = file.read(BLOCK_BYTES)

@@ -22,6 +22,8 @@ from typing import IO, Any, NamedTuple
 from fairlead.logs.parse import MAX_LINE, Raw
 
 CHUNK = 1 << 20
+MAX_RATIO, FREE = 1000, 256 << 20
+"""How many times its length a file may unpack to, and how many bytes in any case. gzip makes 1,032 of 1 at most."""
 HEAD = 4096
 """Bytes at the beginning, and before the place where reading stopped, by which a file is known again."""
 _OPENERS: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
@@ -57,7 +59,7 @@ def files_below(places: list[Path]) -> Iterator[Path]:
 def look(path: Path) -> Found:
     """A file and its first bytes. Raises OSError, or one of BROKEN."""
     with opened(path) as file:
-        status = path.stat()
+        status = os.fstat(file.fileno())
         return Found(
             path, f"{status.st_dev}:{status.st_ino}", min(max(status.st_mtime_ns, 0), 1 << 62), file.read(HEAD)
         )
@@ -76,11 +78,12 @@ def opened(path: Path) -> IO[bytes]:
     if magic is not None and opener is None:
         plain.seek(0)
         return plain
-    plain.close()
-    if opener is None:
-        raise OSError(22, "not a regular file", str(path))
-    made: IO[bytes] = opener(path, "rb")
-    return made
+    with plain:
+        if opener is None:
+            raise OSError(22, "not a regular file", str(path))
+        # the same file once more, whatever has its name by now
+        made: IO[bytes] = opener(f"/proc/self/fd/{plain.fileno()}", "rb")
+        return made
 
 
 def is_packed(found: Found) -> bool:
@@ -133,11 +136,20 @@ def lines(file: Any, start: int, problems: list[str], *, whole: bool) -> Iterato
 
 def _more(file: Any, problems: list[str]) -> bytes:
     try:
+        if is_bomb(file):
+            problems.append(f"it unpacks to more than {MAX_RATIO:,} times its length")
+            return b""
         data: bytes = file.read1(CHUNK)  # as much as there is, though the next byte may be broken
     except (OSError, *BROKEN) as error:
         problems.append(str(error))
         return b""
     return data
+
+
+def is_bomb(file: Any) -> bool:
+    """Whether so much was unpacked already that no log is so alike: bzip2 and xz make gigabytes of kilobytes."""
+    at: int = file.tell()
+    return at > FREE and at > MAX_RATIO * os.fstat(file.fileno()).st_size
 
 
 def text_of(path: Path) -> str:

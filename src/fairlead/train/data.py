@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from fairlead.base.trust import open_file
 from fairlead.errors import TrainError
 from fairlead.train.config import Config
 
@@ -85,6 +86,7 @@ def _files(config: Config, base: Path) -> dict[str, Path]:
 
 def _mapped(path: Path) -> np.ndarray:
     try:
+        open_file(path).close()  # a pipe would be waited for
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as exc:
         raise _unfit(path, f"does not read: {exc}") from exc

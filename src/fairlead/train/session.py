@@ -193,7 +193,10 @@ def model_of(config: Config, base: Path) -> Any:
     """The skeleton of the model that a configuration names."""
     folder = base / config.model.path
     try:
-        return skeleton(AutoConfig.from_pretrained(folder, local_files_only=True), DTYPES[config.model.compute])
+        return skeleton(
+            AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False),
+            DTYPES[config.model.compute],
+        )
     except (OSError, ValueError) as exc:
         raise TrainError(
             "train/model",

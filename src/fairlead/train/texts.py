@@ -24,6 +24,7 @@ from transformers import AutoTokenizer
 
 from fairlead.base.files import disk_errors
 from fairlead.base.shown import shown
+from fairlead.base.trust import open_file
 from fairlead.errors import TrainError
 from fairlead.train.config import Config, Data
 
@@ -86,7 +87,7 @@ def samples(source: Path, tokenizer: Any, data: Data) -> Iterator[Sample]:
     """Line after line. Raises TrainError with the number of a line that is none."""
     decoder = msgspec.json.Decoder(Line)
     try:
-        with source.open("rb") as file:
+        with open_file(source) as file:
             number = 0
             while raw := file.readline(_MAX_LINE + 1):
                 number += 1
@@ -220,7 +221,7 @@ def _arrays(row: Row, length: int) -> dict[str, np.ndarray]:
 
 def _tokenizer(folder: Path) -> Any:
     try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, TypeError, KeyError) as exc:
         raise _unfit(folder, f"holds no tokenizer: {next(iter(str(exc).splitlines()), '')}") from exc
 
@@ -231,7 +232,7 @@ def _digest(source: Path, folder: Path, data: Data) -> str:
     beside = [path for path in sorted(folder.glob("*")) if path.suffix in {".json", ".jinja", ".txt", ".model"}]
     for path in (source, *beside):
         try:
-            with path.open("rb") as file:
+            with open_file(path) as file:
                 total.update(f"{path.name}\0{hashlib.file_digest(file, 'sha256').hexdigest()}\0".encode())
         except OSError as exc:
             raise _unfit(path, f"does not read: {exc.strerror}") from exc

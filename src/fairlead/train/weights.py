@@ -15,6 +15,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -22,11 +23,18 @@ from transformers import core_model_loading as loading
 from transformers.conversion_mapping import get_model_conversion_mapping
 
 from fairlead.base.files import disk_errors, write_atomic
+from fairlead.base.shown import shown
+from fairlead.base.trust import read_file
 from fairlead.errors import TrainError
 from fairlead.train.model import Parts
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
+_MAX_INDEX = 1 << 28
+
+
+class _Index(msgspec.Struct):
+    weight_map: dict[str, str]
 
 
 class Checkpoint:
@@ -105,11 +113,14 @@ def _files(folder: Path) -> dict[str, Path]:
     index = folder / _INDEX
     try:
         if index.exists():
-            names: Mapping[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+            names = msgspec.json.decode(read_file(index, _MAX_INDEX), type=_Index).weight_map
+            outside = [name for name in names.values() if not name or Path(name).name != name]
+            if outside:
+                raise _unusable(folder, f"names weights outside of it: `{shown(outside[0])}`")
             return {key: folder / name for key, name in names.items()}
         with safe_open(folder / _SINGLE, framework="pt") as file:
             return dict.fromkeys(file.keys(), folder / _SINGLE)
-    except (OSError, ValueError, LookupError, SafetensorError) as exc:
+    except (OSError, msgspec.DecodeError, SafetensorError) as exc:
         raise _unusable(folder, f"holds no safetensors weights: {exc}") from exc
 
 

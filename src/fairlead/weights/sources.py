@@ -261,6 +261,9 @@ def _hugging_face(text: str) -> Source:
                     digest = f"sha256:{tag}" if entry.lfs else f"git:{tag}" if len(tag) == 40 else ""
                     found.append(Object(path=entry.path, size=entry.size, tag=tag, digest=digest))
             url = _next(answer.headers.get("Link") or "")
+            if url and not url.startswith(hub + "/"):  # the token is for the hub alone, and file: is a scheme, too
+                text_ = f"{hub} sends the list on to {shown(url)}, which is another place"
+                raise FairleadError("weights/no-origin", text_, hint="set HF_ENDPOINT to the hub itself")
         return found
 
     def urls(paths: Iterable[str]) -> Mapping[str, str]:
@@ -294,12 +297,26 @@ def read_whole(source: Source, path: str, most_bytes: int) -> bytes:
     return data
 
 
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """A token goes to the host that it is for, and to no other that this one names."""
+
+    def redirect_request(self, req: Any, *answer: Any) -> Any:
+        made, newurl = super().redirect_request(req, *answer), answer[-1]
+        was, now = urllib.parse.urlsplit(req.full_url), urllib.parse.urlsplit(newurl)
+        if made is not None and (was.scheme, was.netloc) != (now.scheme, now.netloc):
+            made.remove_header("Authorization")
+        return made
+
+
+_OPENER = urllib.request.build_opener(_Redirects)
+
+
 def _asked(url: str, headers: Mapping[str, str], method: str = "GET") -> Any:
     """An answer. Raises FairleadError."""
     request = urllib.request.Request(url, headers={"User-Agent": "fairlead", **headers}, method=method)  # noqa: S310
     plain = url.partition("?")[0]
     try:
-        return urllib.request.urlopen(request, timeout=LIST_S)  # noqa: S310 - http and https alone lead here
+        return _OPENER.open(request, timeout=LIST_S)
     except urllib.error.HTTPError as error:
         if error.code in (401, 403):
             text = f"{plain} refuses: {error.code} {error.reason}"

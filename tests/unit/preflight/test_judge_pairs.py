@@ -214,6 +214,11 @@ def test_a_clock_is_judged_beyond_its_uncertainty():
     assert alarms(judge_pairs(facts(clocks=vague))) == []
 
 
+def test_a_clock_is_not_wrong_because_the_others_were_asked_while_the_control_side_stood_still():
+    held_up = {i: Clock(-150_000_000, 320_000_000) for i in range(N)}
+    assert alarms(judge_pairs(facts(clocks=held_up | {2: Clock(0, 1_000_000)}))) == []
+
+
 @pytest.mark.parametrize(("counts", "is_dead"), [((0, 0, 0, 8), True), ((190, 8, 0, 0), False)])
 def test_a_plane_that_no_collective_can_pass(counts, is_dead):
     bad = list(permutations(range(N), 2))

@@ -24,6 +24,8 @@ from fairlead.logs.diagnose.model import Rank
 MAX_BYTES = 256 << 20
 MAX_RANKS = 100_000
 _NUMBER = re.compile(r"(\d{1,6})(?:\.(?:json|pickle|pkl))?\Z")
+_UNREAD = frozenset({"frames", "input_sizes", "output_sizes", "input_dtypes", "output_dtypes", "input_strides"})
+"""Long parts of an entry that nothing here looks at."""
 _RANKS = re.compile(r"\d+")
 
 
@@ -69,6 +71,8 @@ def decode(data: bytes, rank: int) -> Rank:
             raise ValueError("it asks for more memory than there is") from None
         except Exception as error:  # noqa: BLE001 - a broken pickle raises whatever its bytes make it raise
             raise ValueError(f"no pickle of plain values: {error}") from None
+    if _stands_for_more(found, 4 * len(data) + (1 << 20)):
+        raise ValueError("its values stand for more than the file holds")
     try:
         dump = msgspec.convert(found, _Dump, strict=False)
     except (msgspec.ValidationError, RecursionError) as error:
@@ -89,6 +93,20 @@ def decode(data: bytes, rank: int) -> Rank:
             text = f"{entry.profiling_name.removeprefix('nccl:')[:60]} {entry.state[:20]}"
             groups.setdefault(group, {})[entry.collective_seq_id] = text
     return Rank(rank, groups, members)
+
+
+def _stands_for_more(found: Any, most: int) -> bool:
+    """Whether more is there to read than `most`: in a pickle, one value may stand in a hundred thousand places."""
+    total, rest = 0, [(found, 4)]
+    while rest and total <= most:
+        value, depth = rest.pop()
+        if isinstance(value, dict | list | tuple | str | bytes):
+            total += len(value)
+            if isinstance(value, dict) and depth and total <= most:
+                rest += [(each, depth - 1) for key, each in value.items() if key not in _UNREAD]
+            elif isinstance(value, list | tuple) and depth and total <= most:
+                rest += [(each, depth - 1) for each in value if not isinstance(each, int | float)]
+    return total > most
 
 
 def read_dumps(folder: Path, job: int) -> tuple[tuple[Rank, ...], list[str]]:

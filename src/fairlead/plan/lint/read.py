@@ -14,6 +14,8 @@ from msgspec import Struct
 MAX_BYTES = 8 << 20
 MAX_VALUES = 200_000
 MAX_DEPTH = 100
+MAX_NUMBER = 100
+"""Characters of a number; 1:1:1... in base sixty would cost the square of its length."""
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _PLAIN = {f"tag:yaml.org,2002:{name}" for name in ("int", "float", "bool", "null")}
 _MERGE = "tag:yaml.org,2002:merge"
@@ -61,6 +63,7 @@ class Document(Struct, frozen=True, kw_only=True):
 def documents(text: str, *, file: str) -> Iterator[Document]:
     """Every document with a value. Raises Refused at the first thing that is no YAML."""
     try:
+        _bounded(text, file)
         loader = _Loader(text)
     except yaml.YAMLError as error:
         raise _refused(error, file, text) from None
@@ -77,6 +80,16 @@ def documents(text: str, *, file: str) -> Iterator[Document]:
         raise Refused(Place(file), "it is nested too deeply") from None
     finally:
         loader.dispose()
+
+
+def _bounded(text: str, file: str) -> None:
+    """Refuse what is too deep before nodes are made of it: libyaml's composer recurses until the stack ends."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH + 1:
+            mark = event.start_mark
+            raise Refused(Place(file, mark.line + 1, mark.column + 1), "it is nested too deeply, or in itself")
 
 
 class _Walk:
@@ -120,7 +133,7 @@ class _Walk:
         return {**merged, **made}
 
     def _scalar(self, node: yaml.ScalarNode) -> Any:
-        if node.tag not in _PLAIN:
+        if node.tag not in _PLAIN or len(node.value) > MAX_NUMBER:
             return str(node.value)
         try:
             return self.loader.construct_object(node)

@@ -169,7 +169,7 @@ def slow_nodes(facts: PairFacts, limits: Limits) -> Iterator[Finding]:
 
 
 def clocks(facts: PairFacts, limits: Limits) -> Iterator[Finding]:
-    """Clocks that differ from the fleet's median by more than the limit and the uncertainty of the exchange.
+    """Clocks that differ from the fleet's median by more than the limit and what both are uncertain by.
 
     Only where most clocks agree does one of them stand out: of two nobody knows which is right.
     """
@@ -177,7 +177,10 @@ def clocks(facts: PairFacts, limits: Limits) -> Iterator[Finding]:
         return
     middle = statistics.median(c.offset_ns for c in facts.clocks.values())
     off_ns = {n: c.offset_ns - middle for n, c in sorted(facts.clocks.items())}
-    wrong = [n for n, off in off_ns.items() if abs(off) > limits.clock_ns + facts.clocks[n].rtt_ns / 2]
+    # the median is as uncertain as the exchanges it comes from: all may have been held up but the one that stands out
+    middle_ns = statistics.median(c.rtt_ns for c in facts.clocks.values()) / 2
+    give_ns = {n: facts.clocks[n].rtt_ns / 2 + middle_ns for n in off_ns}
+    wrong = [n for n, off in off_ns.items() if abs(off) > limits.clock_ns + give_ns[n]]
     remedy = "chronyc tracking; chronyc makestep"
     if wrong and 2 * len(wrong) >= len(off_ns):
         apart_ns = max(off_ns.values()) - min(off_ns.values())
@@ -195,15 +198,15 @@ def clocks(facts: PairFacts, limits: Limits) -> Iterator[Finding]:
         )
         return
     for number in wrong:
-        off, clock = off_ns[number], facts.clocks[number]
+        off, give = off_ns[number], give_ns[number]
         yield Finding(
             code="preflight/clock-skew",
             verdict=Verdict.FAIL,
             subject=node(facts.nodes[number]),
             message=f"the clock is {_from_median(off)} the fleet's",
-            evidence=(Evidence("exchange", f"give or take {duration(clock.rtt_ns / 2e9)}"),),
+            evidence=(Evidence("exchange", f"give or take {duration(give / 1e9)}"),),
             remedy=remedy,
-            data={"offset_ns": off, "uncertainty_ns": clock.rtt_ns / 2, "limit_ns": limits.clock_ns},
+            data={"offset_ns": off, "uncertainty_ns": give, "limit_ns": limits.clock_ns},
         )
 
 
