@@ -19,7 +19,7 @@ import stat
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from typing import BinaryIO
+    from io import BufferedReader
 
 MAX_LINKS = 40
 MAX_RACES = 100
@@ -253,7 +253,7 @@ def read_file(
     return b"".join(parts)
 
 
-def open_file(path: str | os.PathLike[str]) -> BinaryIO:
+def open_file(path: str | os.PathLike[str]) -> BufferedReader:
     """A regular file of any length, to be read: a pipe or a device is never waited for. Raises NotAFile or OSError."""
     file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY), "rb")
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
