@@ -131,6 +131,35 @@ def test_a_region_that_is_closed_cannot_be_written_and_another_queue_pair_goes_o
     assert (done.status, bytes(pair.buffer[:100])) == (Status.SUCCESS, b"y" * 100)
 
 
+def test_a_region_closed_while_it_is_written_is_written_no_more_and_its_writer_is_told(ends: Any) -> None:
+    pair = ends(64 << 20)
+    pair.write(np.full(64 << 20, 7, dtype=np.uint8))
+    deadline = time.monotonic() + LIMIT_S
+    while not pair.buffer[0] and time.monotonic() < deadline:
+        time.sleep(0.001)
+    pair.b.deregister(pair.region)
+    pair.buffer[:] = 0
+    (done,) = pair.queues[0].wait(LIMIT_S)
+    assert done.status is Status.REM_OP_ERR
+    assert not pair.buffer.any()
+
+
+def test_a_context_closed_with_traffic_in_flight_ends_and_the_peer_is_told(ends: Any) -> None:
+    pair = ends(16 << 20)
+    data = np.full(16 << 20, 7, dtype=np.uint8)
+    for i in range(4):
+        pair.write(data, wr_id=i)
+    time.sleep(0.02)
+    pair.b.close()
+    done: list[Any] = []
+    deadline = time.monotonic() + LIMIT_S
+    while len(done) < 4 and time.monotonic() < deadline:
+        done += pair.queues[0].wait(1.0)
+    assert [c.wr_id for c in done] == [0, 1, 2, 3]
+    assert done[-1].status is not Status.SUCCESS
+    assert pair.qa.error.code == "fabric/peer-gone"
+
+
 @pytest.mark.parametrize("where", [(0, 1), (65_530, 7)])
 def test_a_write_outside_of_the_region_or_with_a_wrong_key_is_refused_by_the_peer(
     ends: Any, where: tuple[int, int]

@@ -24,6 +24,8 @@ MAX_EVS = 256
 SOURCES = 8
 """Source ports of a plane whose ways nobody can name: by so many values a switch may spread."""
 LABEL_BITS = 16
+WINDOWS = 3
+"""A largest window is 1.5 round trips; to stand at the target delay it takes so many of them."""
 MAX_BDP_BYTES = 2_000_000
 """Rate times round trip: with it and the target delay below, NSCC's integers and 1024 packets suffice."""
 DELAY_ROUND_TRIPS = 4
@@ -155,5 +157,5 @@ def profile(
     own: dict[str, object] = {"planes": len(lanes), "evs_per_plane": count, "evs_active": count, "mtu": mtu}
     own["ev_min_active"] = 1  # one way of one plane is enough to go on by
     own["target_delay_ns"] = DELAY_ROUND_TRIPS * rtt_ns
-    own["rate_mbps"] = min(said or driver_mbps, driver_mbps, MAX_BDP_BYTES * 8_000 // rtt_ns)
+    own["rate_mbps"] = min(WINDOWS * said or driver_mbps, driver_mbps, MAX_BDP_BYTES * 8_000 // rtt_ns)
     return Profile.software(rtt_ns, **(own | changes))

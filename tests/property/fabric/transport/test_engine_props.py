@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from fairlead.errors import RemoteProtocolError
 from fairlead.fabric.mrc.completion import Status
+from fairlead.fabric.transport.engine import Engine
+from fairlead.fabric.transport.fast.engine import FastEngine
 from support.depth import cases
 from support.transport_net import Faults, Pair
 
@@ -34,11 +36,14 @@ FAULTS = st.builds(
     sealed=st.booleans(),
     sizes=st.lists(st.integers(0, 9_000), min_size=1, max_size=6),
     dies=st.booleans(),
+    kind=st.sampled_from([Engine, FastEngine]),
 )
-def test_every_byte_is_right_and_every_request_completes_once(*, faults, seed, planes, sealed, sizes, dies) -> None:
+def test_every_byte_is_right_and_every_request_completes_once(
+    *, faults, seed, planes, sealed, sizes, dies, kind
+) -> None:
     if dies and planes > 1:
         faults.dead_from_ns[planes - 1] = 1_002_000_000  # one plane loses everything soon after the start
-    pair = Pair(faults, seed=seed, planes=planes, sealed=sealed)
+    pair = Pair(faults, seed=seed, planes=planes, sealed=sealed, kind=kind)
     chance = random.Random(seed)
     guard = b"\xa5" * 64
     room = bytearray(guard + bytes(sum(sizes)) + guard)

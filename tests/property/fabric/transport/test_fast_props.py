@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fairlead.fabric.transport.engine import Engine
 from fairlead.fabric.transport.fast.engine import FastEngine
+from fairlead.fabric.transport.ports import Arrival
 from support.depth import cases
 from support.transport_net import End, Faults, Pair
 
@@ -53,10 +54,11 @@ def seen(end: End) -> tuple[Any, ...]:
     """What an end has to show: completions, every word of its state, counters."""
     engine, device = end.engine, end.engine.device
     counts = (+engine.counts, device.num_bad_packets, device.num_foreign_packets, engine.sent(end.line))
-    return end.done, end.got, end.line.qp.m.tolist(), counts, repr(end.line.error)
+    num_left = engine.num_left if isinstance(engine, Counting) else 0
+    return end.done, end.got, end.line.qp.m.tolist(), counts, repr(end.line.error), num_left
 
 
-@settings(max_examples=cases(25), deadline=None, phases=(Phase.explicit, Phase.generate))
+@settings(max_examples=cases(12), deadline=None, phases=(Phase.explicit, Phase.generate))
 @given(
     faults=FAULTS,
     seed=st.integers(0, 1 << 30),
@@ -75,3 +77,20 @@ def test_both_engines_say_the_same_byte_by_byte(*, faults, seed, planes, sizes, 
     for number, (a, b) in enumerate(zip(fast[0], plain[0], strict=False)):
         assert a == b, number
     assert fast == plain
+
+
+class Counting(FastEngine):
+    """Counts the datagrams that are left to Python."""
+
+    num_left = 0
+
+    def _take(self, arrival: Arrival, now: int) -> None:
+        self.num_left += 1
+        super()._take(arrival, now)
+
+
+def test_python_takes_endpoint_packets_alone() -> None:
+    _, _, (a, b) = talk(kind=Counting, faults=Faults(), seed=3, planes=2, sizes=[30_000] * 8, options={"mtu": 256})
+    for counts, num_left in ((end[3][0], end[5]) for end in (a, b)):
+        assert counts["received"] > 1000
+        assert num_left < 0.03 * counts["received"]
