@@ -3,7 +3,7 @@
 python bench/fabric_loopback.py [--rounds 5] [--seconds 4]
 
 Each round runs all of them one after the other. The blaster is sendmmsg and recvmmsg, 64 datagrams a call of three
-parts each, nothing else: what the kernel takes for itself. CPU is that of both ends together, user and system, by packet
+parts each, nothing else: what the kernel takes for itself. CPU is that of both ends, user and system, a packet
 of payload: it tells the cost also on a machine that does other work.
 """
 
