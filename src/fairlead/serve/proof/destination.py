@@ -16,15 +16,17 @@ AF_VSOCK, AF_PACKET = 40, 17
 DNS_PORT = 53
 _TYPES = {1: "tcp", 2: "udp", 3: "raw"}
 
-NAME_SERVICE = {
+OF_LIBRARIES = {
     "/var/run/nscd/socket": "the cache of names",
     "/run/nscd/socket": "the cache of names",
     "/run/systemd/userdb/io.systemd.DynamicUser": "the list of users",
     "/run/dbus/system_bus_socket": "the system bus",
     "/var/run/dbus/system_bus_socket": "the system bus",
+    "/run/uuidd/request": "the maker of unique numbers",
+    "/var/run/uuidd/request": "the maker of unique numbers",
 }
-"""What the C library itself asks for when a user's name is wanted (nscd(8), nss-systemd(8)). Where nobody listens
-there, that is no call."""
+"""What C libraries themselves ask for a user's name or a number of their own (nscd(8), nss-systemd(8), uuidd(8)). Where
+nobody listens there, that is no call."""
 
 
 class Leads(StrEnum):

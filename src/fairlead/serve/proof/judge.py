@@ -20,6 +20,10 @@ _REMEDIES = (
         "8.8.8.8:80/udp",
         "vLLM asks the kernel for this host's address that way, and sends nothing: VLLM_HOST_IP=127.0.0.1, or --allow.",
     ),
+    (
+        "[2001:4860:4860::8888]:80/udp",
+        "vLLM asks the kernel for this host's address that way, and sends nothing: VLLM_HOST_IP=127.0.0.1, or --allow.",
+    ),
     ("unix:", "If you know who listens there and that it leads nowhere: --allow 'unix:PATH'."),
 )
 _REMEDY = (

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from fairlead.serve.proof.destination import NAME_SERVICE, Destination, Leads, destination
+from fairlead.serve.proof.destination import OF_LIBRARIES, Destination, Leads, destination
 from fairlead.serve.proof.record import Attempt
 from fairlead.serve.proof.seccomp import Call, group_of
 
@@ -56,7 +56,7 @@ class Witness:
         elif to.leads is Leads.UNIX:
             place = _seen_by(call.tid, to.path)
             is_there = os.path.lexists(place)
-            if (to.path in NAME_SERVICE and not is_there) or _real(place) in self._own:
+            if (to.path in OF_LIBRARIES and not is_there) or _real(place) in self._own:
                 return True
             self._keep(call.tid, call.name, to.shown)
             return any(fnmatchcase(to.shown, pattern) for pattern in self._allowed)
