@@ -1,0 +1,78 @@
+"""torch.distributed by the backend `mrc`: ranks as processes on the loopback, beside gloo."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+PROGRAM = Path(__file__).parent / "torch_rank.py"
+LIMIT_S = 200.0
+
+
+@contextmanager
+def ranks(size: int, part: str, folder: Path, **env: str) -> Iterator[list[subprocess.Popen[str]]]:
+    """Processes of all ranks; none of them outlives the test."""
+    command = [sys.executable, str(PROGRAM)]
+    env = {**os.environ, "FAIRLEAD_MRC_ADDRESSES": "::1", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **env}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "env": env}
+    started = [
+        subprocess.Popen([*command, str(r), str(size), str(folder / "store"), part], **pipes) for r in range(size)
+    ]
+    try:
+        yield started
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
+
+
+def ended(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str]]:
+    words = [p.communicate(timeout=LIMIT_S)[0] for p in processes]
+    return [(p.returncode, text) for p, text in zip(processes, words, strict=True)]
+
+
+@pytest.mark.parametrize("part", ["direct", "train"])
+def test_three_ranks_do_it_right(part: str, tmp_path: Path) -> None:
+    with ranks(3, part, tmp_path) as processes:
+        for code, text in ended(processes):
+            assert (code, text.splitlines()[-1:]) == (0, ["done"]), text
+
+
+@pytest.mark.parametrize(
+    ("size", "cases"),
+    [(2, 2), (3, 4), (4, 30)],
+)
+def test_all_collectives_give_what_gloo_gives(size: int, cases: int, tmp_path: Path) -> None:
+    with ranks(size, "equal", tmp_path, CASES=str(cases)) as processes:
+        for code, text in ended(processes):
+            assert (code, text.splitlines()[-1:]) == (0, ["done"]), text
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_rank_killed_or_stopped_in_a_collective_is_named_by_all_others(how: signal.Signals, tmp_path: Path) -> None:
+    with ranks(3, "killed", tmp_path) as processes:
+        for process in processes:
+            assert process.stdout.readline() == "going\n"
+        time.sleep(1)
+        begin = time.monotonic()
+        processes[1].send_signal(how)
+        for code, text in ended([processes[0], processes[2]]):
+            assert (code, text) == (7, "fabric/rank-lost rank 1 is lost\n")
+        assert time.monotonic() - begin < 20
+
+
+def test_ranks_at_different_collectives_are_told_so(tmp_path: Path) -> None:
+    with ranks(2, "unlike", tmp_path) as processes:
+        words = [text for _, text in ended(processes)]
+        assert "fabric/collective-mismatch" in "".join(words)
+        assert all(text.startswith("fabric/") for text in words)

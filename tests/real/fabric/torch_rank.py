@@ -1,0 +1,174 @@
+"""One rank of the tests of the torch backend: RANK SIZE FILE PART. Run as a program."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+import fairlead.fabric.torch  # noqa: F401 - registers the backend
+from fairlead.errors import FabricError
+
+RANK, SIZE, FILE, PART = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
+DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8]
+OPS = [dist.ReduceOp.SUM, dist.ReduceOp.MIN, dist.ReduceOp.MAX, dist.ReduceOp.PRODUCT]
+
+
+def tensor(chance: random.Random, dtype: torch.dtype, rows: int) -> torch.Tensor:
+    """Values of this rank; sometimes empty, sometimes not in one piece."""
+    columns = chance.choice([0, 1, 3, 17, 700])
+    torch.manual_seed(chance.randrange(1 << 30) + RANK)
+    values = torch.randint(0, 9, (rows, columns)).to(dtype) if not dtype.is_floating_point else None
+    values = torch.randn(rows, columns).to(dtype) if values is None else values
+    return values.t() if chance.random() < 0.3 else values
+
+
+def same(mine: torch.Tensor, theirs: torch.Tensor, what: object) -> None:
+    if mine.dtype.is_floating_point:
+        # another order of the sum: as far apart as roundings of SIZE values can be
+        slack = 8 * SIZE * torch.finfo(mine.dtype).eps
+        assert torch.allclose(mine, theirs, rtol=slack, atol=slack * 4), (what, mine, theirs)
+    else:
+        assert torch.equal(mine, theirs), (what, mine, theirs)
+
+
+def equal(gloo: dist.ProcessGroup) -> None:
+    """Each call by both backends, with the same random tensors; what the ranks choose, all choose alike."""
+    for case in range(int(os.environ.get("CASES", "40"))):
+        chance = random.Random(case)
+        dtype, op, root = chance.choice(DTYPES), chance.choice(OPS), chance.randrange(SIZE)
+        values = tensor(chance, dtype, SIZE * chance.choice([1, 2]))
+        ends = []
+        for group in (None, gloo):
+            one, two, whole = values.clone(), values.clone(), values.clone().contiguous()
+            dist.all_reduce(one, op, group=group)
+            dist.broadcast(two, root, group=group)
+            lists = [torch.empty_like(values) for _ in range(SIZE)]
+            dist.all_gather(lists, values.clone(), group=group)
+            flat = whole.flatten()
+            piece = torch.empty(flat.numel() // SIZE, dtype=dtype)
+            dist.reduce_scatter_tensor(piece, flat.clone(), op, group=group)
+            wide = torch.empty(flat.numel() * SIZE, dtype=dtype)
+            dist.all_gather_into_tensor(wide, flat, group=group)
+            swapped = torch.empty_like(flat)
+            dist.all_to_all_single(swapped, flat, group=group)
+            to_root = flat.clone()
+            dist.reduce(to_root, root, op, group=group)
+            held = [torch.empty_like(flat) for _ in range(SIZE)] if root == RANK else None
+            dist.gather(flat, held, root, group=group)
+            given = torch.empty_like(piece)
+            dist.scatter(
+                given,
+                list(flat.clone().chunk(SIZE))
+                if root == RANK and flat.numel()
+                else [torch.empty_like(piece)] * SIZE
+                if root == RANK
+                else None,
+                root,
+                group=group,
+            )
+            found = [one, two, *lists, piece, wide, swapped, *(held or []), given]
+            ends.append(found + ([to_root] if root == RANK else []))
+        for number, (mine, theirs) in enumerate(zip(*ends, strict=True)):
+            same(mine, theirs, (case, dtype, op, number))
+    big = torch.arange(200_001) * (RANK + 1)  # goes around the ring, in blocks that are not even
+    dist.all_reduce(big)
+    assert torch.equal(big, torch.arange(200_001) * (SIZE * (SIZE + 1) // 2))
+    mean = torch.full((5,), float(RANK))
+    dist.all_reduce(mean, dist.ReduceOp.AVG)
+    assert torch.equal(mean, torch.full((5,), (SIZE - 1) / 2))
+    uneven = torch.arange(SIZE * (SIZE + 1) // 2) + 100 * RANK
+    out = torch.zeros(SIZE * (RANK + 1), dtype=torch.int64)
+    dist.all_to_all_single(out, uneven, [RANK + 1] * SIZE, list(range(1, SIZE + 1)))
+    begin = RANK * (RANK + 1) // 2
+    assert out.tolist() == [100 * r + begin + i for r in range(SIZE) for i in range(RANK + 1)]
+
+
+def direct(_: dist.ProcessGroup) -> None:
+    """Sends beside collectives: both at once, received in another order, some before anybody asks; two groups."""
+    right, left = (RANK + 1) % SIZE, (RANK - 1) % SIZE
+    first, second = torch.full((70_000,), float(RANK)), torch.full((3,), -float(RANK))
+    works = [dist.isend(first, right, tag=1), dist.isend(second, right, tag=2)]
+    total = torch.ones(4)
+    works.append(dist.all_reduce(total, async_op=True))
+    here, there = torch.empty(3), torch.empty(70_000)
+    dist.recv(here, left, tag=2)
+    dist.recv(there, left, tag=1)
+    for work in works:
+        work.wait()
+    assert here.tolist() == [-float(left)] * 3
+    assert torch.equal(there, torch.full((70_000,), float(left)))
+    assert total.tolist() == [SIZE] * 4
+    pair = dist.new_group([0, SIZE - 1], backend="mrc")
+    if RANK in (0, SIZE - 1):
+        few = torch.tensor([RANK + 1])
+        dist.all_reduce(few, group=pair)
+        assert few.item() == SIZE + 1
+
+
+def train(gloo: dist.ProcessGroup) -> None:
+    """DDP and FSDP2 end with the parameters that gloo gives."""
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.nn.parallel import DistributedDataParallel
+
+    def model() -> torch.nn.Module:
+        torch.manual_seed(3)
+        return torch.nn.Sequential(torch.nn.Linear(64, 96), torch.nn.ReLU(), torch.nn.Linear(96, 7))
+
+    def steps(net: torch.nn.Module) -> list[float]:
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        torch.manual_seed(RANK)
+        losses = []
+        for _ in range(4):
+            optimizer.zero_grad()
+            loss = torch.nn.functional.mse_loss(net(torch.randn(8, 64)), torch.ones(8, 7))
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        return losses
+
+    expected = steps(DistributedDataParallel(model(), process_group=gloo))
+    assert expected[-1] < expected[0]
+    mine = steps(DistributedDataParallel(model()))
+    torch.testing.assert_close(mine, expected, rtol=1e-4, atol=1e-5)
+    net = model()
+    fully_shard(net, mesh=DeviceMesh.from_group(dist.group.WORLD, "cpu"))
+    torch.testing.assert_close(steps(net), expected, rtol=1e-4, atol=1e-5)
+
+
+def killed(_: dist.ProcessGroup) -> None:
+    """Rank 1 is killed from outside in the middle of these."""
+    print("going", flush=True)
+    begin = time.monotonic()
+    try:
+        while time.monotonic() - begin < 60:
+            dist.all_reduce(torch.ones(100_000))
+    except FabricError as exc:
+        print(exc.code, exc.message.split(":")[0], flush=True)
+        os._exit(7)
+
+
+def unlike(_: dist.ProcessGroup) -> None:
+    """Rank 0 calls something else than the others."""
+    try:
+        if RANK == 0:
+            dist.broadcast(torch.ones(9), 0)
+            dist.all_reduce(torch.ones(9))
+        else:
+            dist.all_reduce(torch.ones(9))
+            dist.all_reduce(torch.ones(9))
+    except FabricError as exc:
+        print(exc.code, flush=True)
+        os._exit(7)
+
+
+dist.init_process_group("mrc", init_method=f"file://{FILE}", rank=RANK, world_size=SIZE)
+globals()[PART](dist.new_group(backend="gloo") if PART in ("equal", "train") else None)
+dist.barrier()
+dist.destroy_process_group()
+print("done", flush=True)
