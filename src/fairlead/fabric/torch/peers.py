@@ -2,8 +2,9 @@
 
 A message is a header (key, length) and chunks; small ones go with their header. Each chunk is written into the next
 slot of the receiver's mailbox; the receiver combines or copies it straight from there, and gives the slot back. A
-sender is never more than SLOTS chunks ahead, and memory is bounded: 2 MiB a peer. Collectives and sends between two ranks have
-slots of their own, so neither waits for the other. The immediate says what came: two bits of kind, 30 of length.
+sender is never more than SLOTS chunks ahead, and memory is bounded: 2 MiB a peer. Collectives and sends between two
+ranks have slots of their own, so neither waits for the other. The immediate says what came: two bits of kind, 30 of
+length.
 
 Everything here runs in one asyncio loop, but `Peer.begin`.
 """

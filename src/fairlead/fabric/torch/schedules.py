@@ -4,7 +4,8 @@ A buffer is cut into blocks. In a step a rank sends blocks as they are at its be
 send it in the same step: instead of its own, or combined with them. A step ends when all of that is done.
 
 Ring: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations" (2009); recursive
-halving and doubling: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH" (2005).
+halving and doubling: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH"
+(2005).
 
 Order of a reduction, which decides the last bits of floats. Ring: block b is summed from rank b + 1 on, each rank's own
 value combined with what came before: b + 1, b + 2, ..., b. Halving: a tree over ranks that differ in one bit, the
