@@ -76,6 +76,7 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
     src: Name
     dst: Name
     who: Name
+    user: Name = ""
     job: Name = ""
     """The Slurm job, empty where the owner is in none."""
 
@@ -236,13 +237,14 @@ def findings_of(looks: Mapping[str, Look]) -> list[Finding]:
 
 def _strangers(looks: Mapping[str, Look]) -> Iterator[Finding]:
     """Connections between a job and somebody who is not of it, where both ends were seen. An end on a node that is not
-    watched is nobody's here: storage, or a node of the same job that was not asked.
+    watched is nobody's here: storage, or a node of the same job that was not asked. Two ends of one user are not
+    strangers: parts of a heterogeneous job, and jobs that work together, have job numbers of their own.
     """
     fresh = {node: look for node, look in sorted(looks.items()) if abs(look.age_s) <= STALE_PERIODS * look.period_s}
     ends = {(c.src, c.dst): (node, c) for node, look in fresh.items() for c in look.connections}
     for (src, dst), (node, ours) in ends.items():
         there, theirs = ends.get((dst, src), ("", ours))
-        if ours.job == theirs.job or (node, src) > (there, dst):
+        if ours.job == theirs.job or (ours.user and ours.user == theirs.user) or (node, src) > (there, dst):
             continue
         yield Finding(
             code="watch/peer-of-another-job",

@@ -2,7 +2,8 @@
 
 Each fault is written from what the list says passes and from the format's own documentation (man 5 proc, proc_swaps,
 slurm.conf, gres.conf, topology.conf; linux sysfs-class-infiniband; nvidia-smi's manual; learn.microsoft.com,
-instance-metadata-service), before the rules were opened. Labels follow the list, but for S10: it wants a health program
+instance-metadata-service), before the rules were opened; those of CPUs, memory, character devices and gres were known.
+Labels follow the list, but for S10: it wants a health program
 everywhere, and a slurm.conf that names none is skipped, since sites run theirs by a timer.
 """
 

@@ -21,6 +21,7 @@ from fairlead.report.text import Paint
 from fairlead.spec.loader import read
 from fairlead.watch.control import LOOK, VERIFIED, Look, Verified, chain_finding, findings_of
 from fairlead.watch.onnode.judge import Judge
+from fairlead.watch.onnode.reconcile import connections
 from fairlead.watch.settings import limits, settings_for
 from fairlead.watch.top import page, screen
 from fairlead.watch.unit import MODES, unit_files
@@ -80,13 +81,26 @@ def connected(src: str, dst: str, **owner) -> Look:
 
 @pytest.mark.parametrize(
     ("theirs", "who"),
-    [({"job": "7"}, ""), ({"job": "8"}, "job 8"), ({}, "ann python"), ({"pod": "p" * 8}, "pod pppppppp")],
+    [
+        ({"job": "7"}, ""),
+        ({"job": "8"}, "job 8"),
+        ({"job": "8", "user": "bea"}, ""),  # a part of the same heterogeneous job, or a job that works with it
+        ({}, "ann python"),
+        ({"pod": "p" * 8}, "pod pppppppp"),
+    ],
 )
 def test_both_ends_of_a_connection_are_of_one_job(theirs: dict, who: str):
-    looks = {"n1": connected(HERE, THERE, job="7"), "n2": connected(THERE, HERE, **theirs)}
+    looks = {"n1": connected(HERE, THERE, job="7", user="bea"), "n2": connected(THERE, HERE, **theirs)}
     strange = [f for f in findings_of(looks) if f.code == "watch/peer-of-another-job"]
     assert [f.message for f in strange] == ([f"job 7 on n1 is connected with {who} on n2"] if who else [])
     assert verdict_of(findings_of(looks)) == ("warn" if who else "pass")
+
+
+def test_a_service_that_the_list_names_is_no_stranger():
+    owners = {9: {"pid": 9, "comm": "beegfs-storage", "user": "root"}, 7: {"pid": 7, "comm": "sh", "user": "ann"}}
+    both = [{"dev": "mlx5_2", "pid": pid, "src": HERE, "dst": THERE} for pid in owners]
+    assert [c["who"] for c in connections(both, owners, [])] == ["root beegfs-storage", "ann sh"]
+    assert [c["who"] for c in connections(both, owners, ["slurm", "comm:beegfs-storage"])] == ["ann sh"]
 
 
 def test_an_end_that_nobody_saw_is_not_judged():

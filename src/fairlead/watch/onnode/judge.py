@@ -369,7 +369,9 @@ class Judge:
             "links": shown_links,
             "talkers": talkers(moving)[:MAX_SHOWN],
             "num_qps": len(qps) if isinstance(qps, list) else None,
-            "connections": connections(sample.get("cm_ids"), part_of(sample, "owners"))[:MAX_CONNECTIONS],
+            "connections": connections(sample.get("cm_ids"), part_of(sample, "owners"), self.settings["allowed"])[
+                :MAX_CONNECTIONS
+            ],
             "windows": self.paths.windows[-MAX_SHOWN:],
             "findings": list(self.board.standing.values()),
         }

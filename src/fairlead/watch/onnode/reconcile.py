@@ -110,17 +110,25 @@ class Ledger:
         return {"state": state, "by": by, "strikes": self.strikes[port]}
 
 
-def connections(cm_ids: Any, owners: dict[int, dict[str, Any]]) -> list[dict[str, str]]:
-    """Connections that rdma_cm made: `dev`, `src`, `dst`, `who` has it, and the Slurm `job`, empty where it is in none.
+def connections(cm_ids: Any, owners: dict[int, dict[str, Any]], allowed: list[str]) -> list[dict[str, str]]:
+    """Connections that rdma_cm made: `dev`, `src`, `dst`, `who` has it and as which `user`, and the Slurm `job`.
 
-    What listens has no other end; what the kernel has is nobody's job.
+    What listens has no other end; what the kernel has is nobody's job. Nor is a service that `allowed` names. Without
+    a job the last is empty.
     """
+    services = [word for word in allowed if ":" in word]
     found = []
     for one in cm_ids if isinstance(cm_ids, list) else ():
         owner = owner_of(key_of(one), owners)
-        if one.get("src") and one.get("dst") and not owner.get("kern") and not owner.get("gone"):
+        if (
+            owner.get("kern")
+            or owner.get("gone")
+            or (services and not owner.get("job") and is_allowed(owner, services))
+        ):
+            continue
+        if one.get("src") and one.get("dst"):
             found.append({"dev": one["dev"], "src": one["src"], "dst": one["dst"], "who": label(owner),
-                          "job": str(owner.get("job", ""))})  # fmt: skip
+                          "user": str(owner.get("user", "")), "job": str(owner.get("job", ""))})  # fmt: skip
     return found
 
 
