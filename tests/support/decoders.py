@@ -8,13 +8,9 @@ coverage.
 from __future__ import annotations
 
 import contextlib
-import json
 import random
 import re
-import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 from fairlead.base.confidential import hide, holds_secret
 from fairlead.base.nodeset import NodeSet
@@ -67,32 +63,11 @@ from fairlead.serve.proof.names import question
 from fairlead.serve.record import parse as parse_bundle
 from fairlead.spec.loader import preset_text, read
 from fairlead.weights.manifest import read_manifest
+from support.decoder import Decoder, as_json, of_file, text_of
+from support.roomdecoders import OF_ROOMS
 
-_FOLDER = tempfile.TemporaryDirectory(prefix="fl-decoders-")
 MOST_CHARS = 20_000
 _EXAMPLES = Path(__file__).parents[2] / "examples/fabric"
-
-
-class Decoder(NamedTuple):
-    """One way in."""
-
-    take: Callable[[bytes], object]
-    seeds: tuple[bytes, ...]
-    refusals: tuple[type[Exception], ...] = ()
-
-
-def _text(data: bytes) -> str:
-    """As the asking side makes text of what nodes send."""
-    return data.decode("utf-8", "backslashreplace")
-
-
-def _file(read_it: Callable[[Path], object], name: str) -> Callable[[bytes], object]:
-    def take(data: bytes) -> object:
-        path = Path(_FOLDER.name, name)
-        path.write_bytes(data)
-        return read_it(path)
-
-    return take
 
 
 def _frames(data: bytes) -> None:
@@ -109,7 +84,7 @@ def _messages(data: bytes) -> None:
 
 
 def _slurm(data: bytes) -> None:
-    text = _text(data)
+    text = text_of(data)
     parse_scontrol(text)
     judge_nodes(NodeSet("n[1-3]"), text, in_job=False)
     with contextlib.suppress(FairleadError):  # a node set that is none
@@ -120,7 +95,7 @@ def _slurm(data: bytes) -> None:
 
 
 def _srun(data: bytes) -> None:
-    text = _text(data)
+    text = text_of(data)
     cut(text)
     step_waits(text)
     with contextlib.suppress(FairleadError):
@@ -143,7 +118,7 @@ def _kernel(data: bytes) -> None:
 def _rank(data: bytes) -> None:
     ears, facts = Ears(), RankFacts(nodes=("n0", "n1"), per_node=1, wanted=2, limit_s=9.0, backend="processes")
     events: list[Event] = []
-    for number, line in enumerate(_text(data).split("\n")[:50]):
+    for number, line in enumerate(text_of(data).split("\n")[:50]):
         with contextlib.suppress(Breach):
             _, said = ears.message(number % 2, line, is_out=True)
             if said is not None:
@@ -170,15 +145,11 @@ def _offer(data: bytes) -> None:
 
 
 def _secrets(data: bytes) -> None:
-    hide(_text(data))
-    holds_secret(_text(data))
+    hide(text_of(data))
+    holds_secret(text_of(data))
 
 
-def _json(value: object) -> bytes:
-    return json.dumps(value).encode()
-
-
-_END = _json({"rc": 0, "out": 5, "err": 0})
+_END = as_json({"rc": 0, "out": 5, "err": 0})
 _FRAMES = MAGIC + b"".join(FRAME.pack(k, 0, len(p)) + p + END for k, p in ((b"H", b""), (b"o", b"hi\n"), (b"x", _END)))
 _PLAIN = Dialect(icrc=Icrc.NONE)
 _PACKETS = (
@@ -201,7 +172,7 @@ _RANKS = {
     "ends": [{"node": "n0", "rank": 0, "state": "done", "rc": 0}],
 }  # fmt: skip
 
-_OFFER = _json({
+_OFFER = as_json({
     "context": "0" * 32, "ports": [[4791]], "qp_num": 3, "psn": 1, "mtu": 1024, "mpr": 8, "wimm": 8,
     "place": {"ports": [{"rail": "plane 0", "plane": 0, "address": "fcbb:bb00:e000:1000::", "rate_bps": 1e9}],
               "seat": {"t0": 0, "port": 0}, "steering": {"by": "usid", "t1": 2}},
@@ -211,10 +182,10 @@ DECODERS: dict[str, Decoder] = {
     "offers of the fabric transport": Decoder(_offer, (_OFFER,), (FairleadError,)),
     "manifests of bundles": Decoder(
         parse_bundle,
-        (_json({"schema": "fairlead.bundle/1", "name": "m", "form": "oci", "platform": "any", "licence": "mit",
+        (as_json({"schema": "fairlead.bundle/1", "name": "m", "form": "oci", "platform": "any", "licence": "mit",
                 "files": [{"path": "a/b", "size": 3, "sha256": "0" * 64}],
                 "stored": [{"path": "model/a/b", "size": 3, "sha256": "f" * 64}]}),
-         _json({"schema": "fairlead.bundle/2"})),
+         as_json({"schema": "fairlead.bundle/2"})),
         (FairleadError,),
     ),
     "socket addresses": Decoder(
@@ -231,22 +202,23 @@ DECODERS: dict[str, Decoder] = {
     ),
     "messages": Decoder(_messages, (b"a line\n" + b"".join(segments(b"a frame" * 9)) + b"~fl1 1 aGVsbG8=\n",)),
     "reports of agents": Decoder(
-        lambda data: REPORT(_text(data)),
-        (_json({"step": 3, "ports": [4000, 4001], "tcp": 5, "errors": [[0, "ENETUNREACH"]]}),
-         _json({"step": 9, "bad": [[1, 0, 3, 0, 0, 8, 0]], "full": [[0, 8952]], "counters": {"ib0": {"x": 7}}})),
+        lambda data: REPORT(text_of(data)),
+        (as_json({"step": 3, "ports": [4000, 4001], "tcp": 5, "errors": [[0, "ENETUNREACH"]]}),
+         as_json({"step": 9, "bad": [[1, 0, 3, 0, 0, 8, 0]], "full": [[0, 8952]], "counters": {"ib0": {"x": 7}}})),
         (Breach,),
     ),
-    "answers of probes": Decoder(lambda data: parse_answer(data, "n1"), (_json(_FACTS),), (FairleadError,)),
+    "answers of probes": Decoder(lambda data: parse_answer(data, "n1"), (as_json(_FACTS),), (FairleadError,)),
     "captures": Decoder(
         split_capture,
-        (_json({**_FACTS, "tree": {"/etc/a": "x", "/etc/": ["a"], "/b@": "c", "!d": "", "/e": {"hex": "00ff"}}}),),
+        (as_json({**_FACTS, "tree": {"/etc/a": "x", "/etc/": ["a"], "/b@": "c", "!d": "", "/e": {"hex": "00ff"}}}),),
         (FairleadError,),
     ),
     "words of ranks": Decoder(
         _rank,
-        (_json({"say": "start", "local_rank": 0, "world": 2, "host": "n0", "pid": 7, "env": {"NCCL_DEBUG": "INFO"}})
-         + b"\n" + _json({"say": "phase", "phase": "join"}) + b'\n~a.1 0 2 {"say":\n~a.1 1 2 "torch"}\n',
-         _json({"say": "store", "host": "10.0.0.1", "port": 4711}) + b"\n" + _json({"say": "missing", "ranks": "0-1"})),
+        (as_json({"say": "start", "local_rank": 0, "world": 2, "host": "n0", "pid": 7, "env": {"NCCL_DEBUG": "INFO"}})
+         + b"\n" + as_json({"say": "phase", "phase": "join"}) + b'\n~a.1 0 2 {"say":\n~a.1 1 2 "torch"}\n',
+         as_json({"say": "store", "host": "10.0.0.1", "port": 4711}) + b"\n"
+         + as_json({"say": "missing", "ranks": "0-1"})),
     ),
     "Slurm's listings": Decoder(
         _slurm,
@@ -276,17 +248,17 @@ DECODERS: dict[str, Decoder] = {
         ((b"<4>[ 1234.567890] NVRM: Xid (PCI:0001:00:00): 79, pid=1, GPU has fallen off the bus.\n"
          b"<3>[    5.1] mlx5_core 0101:00:00.0: mlx5_cmd_out_err:839:(pid 77): ACCESS_REG failed\n"
          b"<2>[ 99.000001] EXT4-fs error (device sda1): ext4_find_entry:1682: inode #2: comm ls: reading directory"),
-         _json({"MESSAGE": "Out of memory: Killed process 7 (x)", "PRIORITY": "3", "SYSLOG_IDENTIFIER": "kernel",
+         as_json({"MESSAGE": "Out of memory: Killed process 7 (x)", "PRIORITY": "3", "SYSLOG_IDENTIFIER": "kernel",
                 "_SOURCE_MONOTONIC_TIMESTAMP": "5140900"})),
     ),
     "NCCL's log": Decoder(
-        lambda data: nccl.parse(_text(data).split("\n")),
+        lambda data: nccl.parse(text_of(data).split("\n")),
         ((b"n0:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.1<0>\n"
          b"n0:7:9 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] [send] via NET/IB/0/GDRDMA\n"
          b"n0:7:9 [0] transport/net_ib.cc:1295 NCCL WARN NET/IB : Got completion with status=12"),),
     ),
     "perftest": Decoder(
-        lambda data: perftest.parse(_text(data)),
+        lambda data: perftest.parse(text_of(data)),
         ((b" #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]\n"
          b" 65536      5000             392.12             391.98             0.747643\n"),),
     ),
@@ -296,52 +268,53 @@ DECODERS: dict[str, Decoder] = {
         (WireError,),
     ),
     "htsim topologies": Decoder(
-        _file(read_topology, "a.topo"),
+        of_file(read_topology, "a.topo"),
         ((b"Nodes 16\nTiers 2\nPodsize 4\nTier 0\nDownlink_speed_Gbps 400\nRadix_Down 4\nRadix_Up 4\n"
          b"Downlink_Latency_ns 300\nTier 1\nDownlink_speed_Gbps 400\nRadix_Down 4\nDownlink_Latency_ns 300\n"),),
         (FairleadError,),
     ),
     "htsim matrices": Decoder(
-        _file(read_matrix, "a.cm"),
+        of_file(read_matrix, "a.cm"),
         ((b"Nodes 4\nConnections 3\nTriggers 1\n0->1 id 1 start 40 size 1000 send_done_trigger 7\n"
          b"1->2 id 2 start 0 size 2000\n0->3 id 3 trigger 7 size 3000\ntrigger id 7 oneshot\n"),),
         (FairleadError,),
     ),
     "scenarios": Decoder(
-        _file(load, "scenario.toml"),
+        of_file(load, "scenario.toml"),
         tuple((_EXAMPLES / name).read_bytes() for name in ("all-to-all-64.toml", "ev-loss.toml")),
         (FairleadError,),
     ),
     "cluster files": Decoder(
-        _file(lambda path: read(path, environ={}), "cluster.toml"),
+        of_file(lambda path: read(path, environ={}), "cluster.toml"),
         (preset_text("lab").encode(),
          b'schema = 1\n[access]\nvia = "ssh"\n[[pool]]\nname = "a"\nnodes = "n[0-3]"\n'),
         (FairleadError,),
     ),
     "scripts of faults": Decoder(
-        lambda data: script.parse(_text(data), LabShape()),
+        lambda data: script.parse(text_of(data), LabShape()),
         (b"# comment\n0      silent-drop p2/n3\n2.5s   loss p*/n1 percent=5 side=up\n5      heal silent-drop p2/n3\n",),
         (FairleadError,),
     ),
     "manifests of weights": Decoder(
         lambda data: read_manifest(data, "s"),
-        (_json({"schema": "fairlead.weights-manifest/1", "algorithm": "blake3", "piece_bytes": 1 << 18,
+        (as_json({"schema": "fairlead.weights-manifest/1", "algorithm": "blake3", "piece_bytes": 1 << 18,
                 "files": {"a": {"size": 3, "digests": "ab" * 32},
                           "b": {"size": 300_000, "digests": "cd" * 64, "lengths": [150_000, 150_000]}}}),),
         (FairleadError,),
     ),
     "files of a run": Decoder(
         _run,
-        (_json(_PAIRS), _json(_RANKS),
-         _json({"id": "20261120-214207-preflight-7f3a", "verb": "x", "argv": [], "version": "1", "start": ""}),
-         _json([{"code": "gpu/count", "verdict": "fail", "subject": {"kind": "job"}, "message": "m"}])),
+        (as_json(_PAIRS), as_json(_RANKS),
+         as_json({"id": "20261120-214207-preflight-7f3a", "verb": "x", "argv": [], "version": "1", "start": ""}),
+         as_json([{"code": "gpu/count", "verdict": "fail", "subject": {"kind": "job"}, "message": "m"}])),
     ),
     "node sets": Decoder(
-        lambda data: NodeSet(_text(data)), (b"n[0-3,7],gpu-[001-003]-ib0", b"rack[1-2]n[1-9/2]"), (FairleadError,)
+        lambda data: NodeSet(text_of(data)), (b"n[0-3,7],gpu-[001-003]-ib0", b"rack[1-2]n[1-9/2]"), (FairleadError,)
     ),
     "what is redacted": Decoder(
         _secrets, (b"--token abc HF_TOKEN=hf_x Authorization: Bearer x user:pw@host",)
     ),
+    **OF_ROOMS,
 }  # fmt: skip
 """By what people call it."""
 

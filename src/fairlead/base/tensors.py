@@ -120,7 +120,7 @@ def odd_index(path: str, data: bytes, paths: Collection[str]) -> str:
     """The same for an index of shards: each file that it names must be there."""
     folder = path.rpartition("/")[0]
     try:
-        named = set(json.loads(data)["weight_map"].values())
+        named = {str(name) for name in json.loads(data)["weight_map"].values()}
         missing = sorted(n for n in named if (f"{folder}/{n}" if folder else n) not in paths)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return "it is no index of tensors"

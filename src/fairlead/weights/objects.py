@@ -7,8 +7,6 @@ before anything is written anywhere, and nodes follow it step by step from the d
 
 from __future__ import annotations
 
-import csv
-import io
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
@@ -122,7 +120,8 @@ def read_tsv(path: Path) -> list[Object]:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError("cli/usage", f"{path} cannot be read: {error}", hint=hint) from None
     out = []
-    for number, row in enumerate(csv.reader(io.StringIO(text), delimiter="\t", quoting=csv.QUOTE_NONE), 1):
+    for number, line in enumerate(text.split("\n"), 1):
+        row = line.rstrip("\r").split("\t") if line.strip() else []
         if not row or row[0].startswith("#") or (number == 1 and len(row) > 1 and not row[1].isdigit()):
             continue
         if len(row) < 2 or not row[1].isascii() or not row[1].isdigit():

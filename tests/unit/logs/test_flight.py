@@ -143,3 +143,10 @@ def test_a_pickle_in_which_one_value_stands_everywhere_costs_what_it_is_long(whe
     data = pickle.dumps({"entries": [one] * (many if where in {"entry", "name"} else 1), "pg_config": groups})
     with pytest.raises(ValueError, match="more than the file holds"):
         decode(data, 0)
+
+
+@pytest.mark.parametrize("op", [b"r\xff\xff\xff\x7f", b"p2147483647\n", b"p" + b"9" * 5000 + b"\n"])
+def test_a_pickle_that_keeps_a_value_far_away_is_none(op: bytes) -> None:
+    """The reader of the standard library makes room for 2^31 values, and clears it: 32 GiB for five bytes."""
+    with pytest.raises(ValueError, match="more memory"):
+        decode(b"\x80\x02}" + op + b".", 0)

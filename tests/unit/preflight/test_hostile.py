@@ -152,3 +152,12 @@ def test_files_of_a_run_and_what_slurm_says(seed):
         num_judged += 1
         judge_pairs(altered, plan.limits)
     assert num_judged > 5
+
+
+def test_bursts_of_nothing():
+    """As a file of a run says it that somebody altered: no packet was sent, so no share of them was lost."""
+    plan = Plan(nodes=NODES, paths=("eth",), addresses=tuple((f"10.0.0.{i}",) for i in range(len(NODES))))
+    facts = Driver(Agents(NODES, 1, {}), NODES, lost_s=0.0).run(pair_phase(plan))
+    document = json.loads(to_json(facts)) | {"small": 0, "full": 0, "again_small": 0}
+    document["bursts"] = [[2, 1, 0, 0, 0, 0, 8, 0]]
+    check(judge_pairs(from_json(json.dumps(document).encode(), PairFacts), plan.limits))

@@ -80,6 +80,8 @@ def test_a_list_of_files_survives_the_way_and_says_where_it_is_wrong(tmp_path):
     path.write_text("a\t5\nb\tx\n")
     with pytest.raises(UsageError, match=r"list.tsv:2"):
         read_tsv(path)
+    path.write_bytes(b"a\t5\tx\ry\n" + b"b\t6\t" + b"x" * 200_000 + b"\n")  # what the csv module refuses
+    assert [o.size for o in read_tsv(path)] == [5, 6]
 
 
 def test_a_plan_of_nothing_and_of_bad_names():

@@ -91,3 +91,9 @@ def test_an_index_names_files_that_are_there():
 
 def test_other_files_are_not_looked_at():
     assert odd("config.json", 3, lambda *_: b"{{{", ()) == ""
+
+
+def test_an_index_that_names_numbers_is_said():
+    assert odd_index("a/x.safetensors.index.json", b'{"weight_map": {"x": -1}}', {"a/y"}) == (
+        "it names -1, which is not among the files"
+    )

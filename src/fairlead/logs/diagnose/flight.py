@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import pickletools
 import re
 from pathlib import Path
 from typing import Any, NoReturn
@@ -39,6 +40,42 @@ class _Plain(pickle.Unpickler):
         raise pickle.UnpicklingError("it asks for an object of somebody else")
 
 
+_PLACES = (pickle.LONG_BINPUT[0], pickle.PUT[0])
+_LENGTHS = {pickletools.TAKEN_FROM_ARGUMENT1: 1, pickletools.TAKEN_FROM_ARGUMENT4: 4,
+            pickletools.TAKEN_FROM_ARGUMENT4U: 4, pickletools.TAKEN_FROM_ARGUMENT8U: 8}  # fmt: skip
+_ARGUMENTS = {ord(op.code): op.arg.n if op.arg else 0 for op in pickletools.opcodes}
+"""Opcode -> bytes behind it, or how their number is said."""
+
+
+def _far_places(data: bytes) -> bool:
+    """Whether a pickle keeps a value at a place far behind all others: the reader would make room for every one before
+    it, 32 GiB for five bytes. Goes from opcode to opcode; what is none is left to the reader.
+    """
+    at, end = 0, len(data)
+    while at < end:
+        op, at = data[at], at + 1
+        num = _ARGUMENTS.get(op)
+        if num is None or op == pickle.STOP[0]:
+            return False
+        if num == pickletools.UP_TO_NEWLINE:
+            behind = data.find(b"\n", at) + 1
+            if op == pickle.PUT[0] and not (data[at : behind - 1].isdigit() and behind - at < 11):
+                return True
+            if op in _PLACES and int(data[at : behind - 1]) > end:
+                return True
+            if not behind:
+                return False
+            at = behind
+        elif num < 0:
+            size = _LENGTHS[num]
+            at += size + int.from_bytes(data[at : at + size], "little")
+        else:
+            if op in _PLACES and int.from_bytes(data[at : at + 4], "little") > end:
+                return True
+            at += num
+    return False
+
+
 class _Entry(msgspec.Struct):
     process_group: tuple[str, str]
     collective_seq_id: int
@@ -64,6 +101,8 @@ def decode(data: bytes, rank: int) -> Rank:
             found: Any = json.loads(data)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"no JSON: {error}") from None
+    elif _far_places(data):
+        raise ValueError("no pickle of plain values: it asks for more memory than it can need")
     else:
         try:
             found = _Plain(io.BytesIO(data)).load()

@@ -37,10 +37,10 @@ def _of_json(text: str) -> list[tuple[str, str]]:
     try:
         loaded = json.loads(text)
         items = loaded if isinstance(loaded, list) else [loaded]
-    except ValueError:
+    except (ValueError, RecursionError):
         try:
             items = [json.loads(line) for line in text.splitlines() if line.strip()]
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UsageError("cli/usage", f"this file is no JSON: {error}", hint="one text a line") from None
     return [_one(item) for item in items]
 

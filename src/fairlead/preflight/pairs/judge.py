@@ -213,8 +213,7 @@ def _loss(pairs: set[Triple], facts: PairFacts) -> float:
     """Share of packets lost on the repeated bursts of these pairs, or on the first ones where none was repeated."""
     for bursts, again in ((facts.again, True), (facts.bursts, False)):
         mine = [t for t in bursts if Triple(t.src, t.dst, t.path) in pairs]
-        if mine:
-            sent = sum(facts.num_sent(t, again=again) + facts.full for t in mine)
+        if (sent := sum(facts.num_sent(t, again=again) + facts.full for t in mine)) > 0:
             return sum(facts.num_lost(t, again=again) for t in mine) / sent
     return 0.0
 

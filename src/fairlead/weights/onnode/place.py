@@ -83,7 +83,7 @@ def read_record(own: int) -> dict[str, Any]:
     """What an earlier run published; empty where there is nothing that reads."""
     try:
         record = json.loads(read_file(RECORD, MAX_RECORD_BYTES, dir_fd=own, follow=False))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return record if isinstance(record, dict) and record.get("schema") == RECORD_SCHEMA else {}
 
