@@ -135,6 +135,7 @@ def on_sack(m: Words, tx: int, now: int, s: Words, o: int) -> int:
     mark = info >> INFO_M_SHIFT & 3
     marked = 1 if mark == M_SKIP_ONCE else 0
     done = m[tx + TX_DONE]
+    mistakes = m[tx + TX_NUM_SPURIOUS]
 
     arrived = _newly_received(m, tx, s[o + S_RCVD])
     m[tx + TX_IN_FLIGHT] -= arrived
@@ -148,6 +149,7 @@ def on_sack(m: Words, tx: int, now: int, s: Words, o: int) -> int:
     delay = congestion.usual_delay(m, tx)
     if 0 <= sent < now:  # a clock that has not moved measures nothing
         delay = congestion.observe_rtt(m, tx, now, now - sent, marked)
+        timers.learn_rtt(m, tx, now, now - sent)
 
     una = m[tx + TX_UNA]
     window.acknowledge_below(m, tx, bits.unwrap(s[o + S_CACK], una) + 1)
@@ -160,6 +162,8 @@ def on_sack(m: Words, tx: int, now: int, s: Words, o: int) -> int:
 
     _judge_path(m, tx, now, slot, mark, info & INFO_PROBE)
     congestion.on_arrival(m, tx, now, arrived, delay, marked)
+    if m[tx + TX_NUM_SPURIOUS] > mistakes:
+        timers.learn_mistake(m, tx, now)
     if m[tx + TX_RECOVERY] >= 0 and m[tx + TX_UNA] >= m[tx + TX_RECOVERY]:
         window.end_recovery(m, tx)
     if sent >= 0 and m[p + P_REORDER_NS] > 0:

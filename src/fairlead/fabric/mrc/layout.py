@@ -75,6 +75,7 @@ LINE_WORDS: Final = 8  # one 64-byte cache line
     P_REVERSE_PROBE_NS,  # a responder probes one random EV this often; 0: never
     # loss recovery
     P_RTO_NS,  # local ACK timeout
+    P_RTO_MOST_NS,  # above P_RTO_NS: the timeout follows measured round trips, between both
     P_RETRY_LINEAR,
     P_RETRY_EXP,
     P_REORDER_NS,  # a hole is lost when a packet sent so much later has arrived; 0: only NACKs and timeouts tell
@@ -109,7 +110,7 @@ LINE_WORDS: Final = 8  # one 64-byte cache line
     P_BASE_FLOOR_NS,  # the base RTT is never believed to be shorter
     P_BASE_AGE_NS,  # a sample counts towards the base RTT for one to two of these; 0: for ever
     NUM_PROFILE_FIELDS,
-) = range(64)
+) = range(65)
 
 # --- endpoint: the first words of requestor and responder rows ----------------------------------------------
 (
@@ -165,6 +166,11 @@ PEER_ID_SHIFT: Final = 32
     TX_FI_ON,
     # timers and recovery
     TX_RTO_AT,
+    TX_SRTT,  # smoothed round trip; 0: none was measured
+    TX_RTTVAR,  # its variation
+    TX_ROUND_RTT,  # longest round trip of this round, which ends at TX_ROUND_AT
+    TX_ROUND_AT,
+    TX_EXPIRED_AGE,  # how long the packets that ran out of time last had been on their way; 0: none, or it was told
     TX_RETRIES,  # timeouts and NACKs since una moved
     TX_ROUNDS,  # of these the timeouts
     TX_DELIVERED_AT,  # send time of the latest-sent packet known to have arrived
@@ -200,7 +206,7 @@ PEER_ID_SHIFT: Final = 32
     TX_NUM_LOST,  # losses inferred from order
     TX_NUM_SPURIOUS,  # packets declared lost that had only been late
     NUM_TX_FIELDS,
-) = range(NUM_ENDPOINT_FIELDS, NUM_ENDPOINT_FIELDS + 67)
+) = range(NUM_ENDPOINT_FIELDS, NUM_ENDPOINT_FIELDS + 72)
 
 # a sent packet, one word: send time (38 bits) | transmissions - 1, at most 3 (2) | bytes (14) | EV slot (8)
 REC_BYTES_SHIFT: Final = 8

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 
 from fairlead.errors import LocalProtocolError
 
-_SERIAL_BITS = 16
-_SERIAL_MASK = (1 << _SERIAL_BITS) - 1
+_KEY_MASK = (1 << 32) - 1
+RESTING_KEYS = 65_536
+"""So many deregistered keys are remembered, not to be given again: what was sent to an old region finds no new one."""
 _PAGE_BITS = 40  # default addresses are so far apart, and RETH has 64 bits for them
 _PAGE_MASK = (1 << 64 - _PAGE_BITS) - 1
-MAX_REGIONS = 1 << 15  # half the serial numbers, so that a free key is always found
+MAX_REGIONS = 1 << 15
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,6 +46,7 @@ class ProtectionDomain:
         self._randoms = randoms
         self._serial = 0
         self._regions: dict[int, MemoryRegion] = {}
+        self._resting: dict[int, None] = {}  # keys given back, oldest first
         self.num_changes = 0
         """Grows whenever a region comes or goes: for drivers that keep a table of their own."""
 
@@ -56,8 +58,8 @@ class ProtectionDomain:
     def register(self, buffer: bytearray | memoryview, addr: int | None = None) -> MemoryRegion:
         """Open a writable buffer to the peers. Its virtual address is `addr`, by default one that no other region has.
 
-        The key holds a serial number, so that 65,536 registrations pass before a key can come back, and 16 random bits;
-        a key in use is never given again.
+        All 32 bits of the key are random: who knows other keys knows nothing of this one. A key in use, or among the
+        last RESTING_KEYS given back, is not given again.
         """
         view = memoryview(buffer).cast("B")
         if view.readonly:
@@ -70,22 +72,22 @@ class ProtectionDomain:
                 f"{MAX_REGIONS} memory regions are registered",
                 hint="deregister those not in use",
             )
-        rkey = self._new_key()
-        while rkey in self._regions:
-            rkey = self._new_key()
+        rkey = next(self._randoms) & _KEY_MASK
+        while rkey in self._regions or rkey in self._resting:
+            rkey = next(self._randoms) & _KEY_MASK
+        self._serial += 1
         region = MemoryRegion(view, (self._serial & _PAGE_MASK) << _PAGE_BITS if addr is None else addr, rkey)
         self._regions[rkey] = region
         self.num_changes += 1
         return region
 
-    def _new_key(self) -> int:
-        self._serial += 1
-        return (self._serial & _SERIAL_MASK) << _SERIAL_BITS | next(self._randoms) & _SERIAL_MASK
-
     def deregister(self, region: MemoryRegion) -> None:
         """Close a region: from now on its key is stale."""
         if self._regions.get(region.rkey) is region:
             del self._regions[region.rkey]
+            self._resting[region.rkey] = None
+            if len(self._resting) > RESTING_KEYS:
+                del self._resting[next(iter(self._resting))]
             self.num_changes += 1
 
     def admit(self, rkey: int, va: int, dma_len: int, num_bytes: int) -> MemoryRegion | None:

@@ -33,6 +33,7 @@ TARGET_QUARTERS = 3  # target delay with trimming, in quarters of the network RT
 SCHEDULER_NS = 1_000_000  # two programs on busy machines wait for each other so long now and then
 SOFTWARE_MBPS = 40_000  # what one program can hope to send, all ports together
 SOFTWARE_SACK_BYTES = 16_384  # a SACK wakes a program: for four packets, as in the reference simulator, not for each
+SOFTWARE_RTO_GROWTH = 8  # a program that the other end has seen pause is waited for so many times longer
 SOFTWARE_RETRIES = 5  # doublings of the timeout before a silent peer is given up
 
 # timers in round trips of the network, no shorter than the protocol's own, which suit 12 us
@@ -76,6 +77,9 @@ class Profile:
     reverse_probe_ns: int = 12_000  # 0: no reverse probes
     # loss recovery
     rto_ns: int = 262_144  # 1.024 us x 2^8
+    rto_most_ns: int = (
+        0  # more than rto_ns: the timeout follows measured round trips up to this, and rto_ns is its floor
+    )
     retry_linear: int = 7
     retry_exp: int = at.RETRY_EXP_INFINITE
     reorder_ns: int = 12_000  # 0: loss is told by NACKs and timeouts only
@@ -117,6 +121,7 @@ class Profile:
                 "ev_probe_ns must exceed the network RTT",
             ),
             (0 < self.rto_ns <= 1 << 35, "rto_ns must be at most 34 s"),
+            (0 <= self.rto_most_ns <= 1 << 35, "rto_most_ns must be at most 34 s"),
             (self.target_ns > 0 and self.network_rtt_ns > 0 and self.rate_mbps > 0, "rate and RTT must be positive"),
             (self.bdp < 1 << 27, "rate x RTT must be below 128 MiB"),
             (self.target_ns < 1 << 24, "the target delay must be below 16 ms"),
@@ -134,13 +139,15 @@ class Profile:
     def software(cls, network_rtt_ns: int, **changes: object) -> Self:
         """For ends that are programs: timers no finer than a scheduler, no switch that trims, a silent peer given up.
 
-        `network_rtt_ns` is the round trip of an idle pair, from call to call. With the defaults a peer that has died is
-        reported after some seventy timeouts, about a second.
+        `network_rtt_ns` is the round trip of an idle pair, from call to call. The timeout follows the round trips
+        measured, for a busy machine may leave a program without a core for many of them. With the defaults a peer that
+        has died is reported after some seventy timeouts: about a second, up to eight where such pauses were seen.
         """
         timers = timers_for(max(network_rtt_ns, SCHEDULER_NS)) | {"network_rtt_ns": network_rtt_ns}
         own: dict[str, object] = {"trim": False, "retry_exp": SOFTWARE_RETRIES, "rate_mbps": SOFTWARE_MBPS}
         own["sack_bytes"] = SOFTWARE_SACK_BYTES
-        return cls.mrc(**(timers | own | changes))
+        made = timers | own | changes
+        return cls.mrc(**({"rto_most_ns": SOFTWARE_RTO_GROWTH * int(str(made["rto_ns"]))} | made))
 
     @classmethod
     def uec(cls, **changes: object) -> Self:
@@ -280,6 +287,7 @@ PLACES = {  # where the fields that go into the block as they are stand
     "reverse_rule": at.P_REVERSE_RULE,
     "reverse_probe_ns": at.P_REVERSE_PROBE_NS,
     "rto_ns": at.P_RTO_NS,
+    "rto_most_ns": at.P_RTO_MOST_NS,
     "retry_linear": at.P_RETRY_LINEAR,
     "retry_exp": at.P_RETRY_EXP,
     "reorder_ns": at.P_REORDER_NS,

@@ -9,6 +9,7 @@ from fairlead.fabric.mrc.layout import *
 ID_MASK = 0xFFFF  # probe ids are 16 bits on the wire
 BACKOFF_MAX = 20  # doublings of a period
 PROBE_BACKOFF_MAX = 9  # ... of EV probes: 100 us becomes 51 ms, so that a path that comes back is soon found
+RTTVAR_GAIN = 4  # RFC 6298
 BACKOFF_CAP_NS = 1 << 37  # 137 s: no deadline is further off, and the age of any packet fits its record
 
 
@@ -22,9 +23,41 @@ def set_deadline(m: Words, tx: int) -> None:
 def timeout(m: Words, tx: int) -> int:
     """The local ACK timeout: constant in the linear phase of retries, then doubling with each round of timeouts.
 
-    NACKs count as retries too, but a peer that answers is no reason to wait longer.
+    NACKs count as retries too, but a peer that answers is no reason to wait longer. Between programs the constant is a
+    floor: the period is what RFC 6298 reckons from round trips, and no less than the longest of this round.
     """
-    return _backed_off(m, tx, m[m[tx + E_PROFILE] + P_RTO_NS])
+    p = m[tx + E_PROFILE]
+    period = m[p + P_RTO_NS]
+    if m[p + P_RTO_MOST_NS] > period:
+        measured = max(m[tx + TX_SRTT], m[tx + TX_ROUND_RTT]) + RTTVAR_GAIN * m[tx + TX_RTTVAR]
+        period = max(period, min(measured, m[p + P_RTO_MOST_NS]))
+    return _backed_off(m, tx, period)
+
+
+def learn_rtt(m: Words, tx: int, now: int, rtt: int) -> None:
+    """A round trip was measured. RFC 6298 wants one sample a round trip: the longest of each counts."""
+    m[tx + TX_ROUND_RTT] = max(m[tx + TX_ROUND_RTT], rtt)
+    if now < m[tx + TX_ROUND_AT]:
+        return
+    sample = m[tx + TX_ROUND_RTT]
+    if m[tx + TX_SRTT] == 0:
+        m[tx + TX_SRTT] = sample
+        m[tx + TX_RTTVAR] = sample // 2
+    else:
+        m[tx + TX_RTTVAR] += (abs(sample - m[tx + TX_SRTT]) - m[tx + TX_RTTVAR]) // 4
+        m[tx + TX_SRTT] += (sample - m[tx + TX_SRTT]) // 8
+    m[tx + TX_ROUND_RTT] = 0
+    m[tx + TX_ROUND_AT] = now + m[tx + TX_SRTT]
+
+
+def learn_mistake(m: Words, tx: int, now: int) -> None:
+    """Packets that had run out of time arrive after all: a round trip takes at least as long as was waited (RFC 4015).
+
+    Without this a peer that is slower than the timeout would never be measured, for every packet is sent twice.
+    """
+    if m[tx + TX_EXPIRED_AGE] > 0:
+        learn_rtt(m, tx, now, m[tx + TX_EXPIRED_AGE])
+        m[tx + TX_EXPIRED_AGE] = 0
 
 
 def _backed_off(m: Words, tx: int, period: int) -> int:
@@ -37,12 +70,14 @@ def expire(m: Words, tx: int, now: int) -> int:
     limit = timeout(m, tx)
     earliest = FOREVER
     expired = 0
+    age = 0
     psn = window.next_in_flight(m, tx, m[tx + TX_UNA])
     while psn < m[tx + TX_NEXT]:
         record = m[window.record_address(m, tx, psn)]
         sent = window.sent_at(record, now)
         if sent + limit <= now:
             expired += 1
+            age = max(age, now - sent)
             paths.feedback(m, tx, now, window.record_ev(record), PATH_IS_LOSSY)
             congestion.on_timeout(m, tx, window.mark_lost(m, tx, psn))
         else:
@@ -51,6 +86,7 @@ def expire(m: Words, tx: int, now: int) -> int:
     m[tx + TX_NUM_TIMEOUTS] += expired
     if expired > 0:
         m[tx + TX_ROUNDS] += 1
+        m[tx + TX_EXPIRED_AGE] = age
         if retry(m, tx):
             return DID_FAIL
     if earliest < FOREVER:

@@ -20,6 +20,8 @@ from fairlead.fabric.transport.ports import Sockets
 
 _PAUSE_S = 1.0
 """The longest wait, should a timer be missed."""
+_MAX_PUT_OFF = 16
+"""Turns in a row in which timers wait for what has already arrived: as many bursts as hold the answers to a window."""
 
 
 class Driver:
@@ -40,6 +42,7 @@ class Driver:
             self._epoll.register(fd, select.EPOLLIN)
         self._waiting: dict[int, int] = {}  # descriptor of a socket without room -> rail
         self._is_closed = False
+        self._num_put_off = 0
         engine.set_ports(links.up, time.monotonic_ns())
         self._thread = threading.Thread(target=self._run, name="fairlead-mrc", daemon=True)
         self._thread.start()
@@ -138,7 +141,10 @@ class Driver:
                 engine.set_ports(self._links.read(), now)
             elif fd in self._lifelines:
                 self._hear_end(fd)
-        engine.on_timers(now)
+        self._num_put_off += 1
+        if not has_more or self._num_put_off > _MAX_PUT_OFF:  # the answer may wait in a socket: no timeout before it
+            self._num_put_off = 0
+            engine.on_timers(now)
         has_more |= engine.send(time.monotonic_ns())
         self._await_room()
         return has_more

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 
 import pytest
 
 from fairlead.errors import LocalProtocolError
 from fairlead.fabric.mrc.completion import Completion, CompletionQueue, Status, WorkOpcode
-from fairlead.fabric.mrc.memory import MAX_REGIONS, NOWHERE, ProtectionDomain
+from fairlead.fabric.mrc.memory import MAX_REGIONS, NOWHERE, RESTING_KEYS, ProtectionDomain
+from fairlead.fabric.transport.context import _randoms
 
 
 def domain() -> ProtectionDomain:
@@ -56,34 +58,52 @@ def test_a_key_opens_its_own_region_and_only_while_it_is_registered() -> None:
     assert again.rkey != one.rkey
 
 
-def test_keys_do_not_come_back_for_65_536_registrations() -> None:
-    pd = ProtectionDomain(itertools.repeat(7))
+def test_keys_rest_after_their_region_is_gone() -> None:
+    few = itertools.cycle(range(RESTING_KEYS + 1))  # a stream that repeats itself as soon as it can
+    pd = ProtectionDomain(few)
     keys = set()
-    for _ in range(65_536):
+    for _ in range(RESTING_KEYS + 1):
         region = pd.register(bytearray(1))
         keys.add(region.rkey)
         pd.deregister(region)
-    assert len(keys) == 65_536
+    assert len(keys) == RESTING_KEYS + 1
+    assert pd.register(bytearray(1)).rkey == 0  # the one that has rested longest
 
 
 def test_the_key_of_a_living_region_is_never_given_again() -> None:
-    pd = ProtectionDomain(itertools.repeat(7))
+    pd = ProtectionDomain(itertools.chain([7], itertools.repeat(7, 50), [8]))
     old = pd.register(bytearray(1))
-    for _ in range(65_536):
-        pd.deregister(pd.register(bytearray(1)))
+    new = pd.register(bytearray(1))
+    assert (old.rkey, new.rkey) == (7, 8)
     assert pd.find(old.rkey, old.addr, 1) is old
 
 
 def test_closing_a_region_twice_does_not_close_another_that_got_its_key_since() -> None:
-    pd = ProtectionDomain(itertools.repeat(7))
+    pd = ProtectionDomain(itertools.cycle(range(RESTING_KEYS + 1)))
     old = pd.register(bytearray(1))
     pd.deregister(old)
-    for _ in range(65_535):
+    for _ in range(RESTING_KEYS):
         pd.deregister(pd.register(bytearray(1)))
     new = pd.register(bytearray(1))
     assert new.rkey == old.rkey
     pd.deregister(old)
     assert pd.find(new.rkey, new.addr, 1) is new
+
+
+def test_keys_cannot_be_guessed_from_those_seen() -> None:
+    """All 32 bits of 4,096 keys of the stream that contexts use: none is fixed, counts, or follows from the last."""
+    pd = ProtectionDomain(_randoms())
+    regions = [pd.register(bytearray(1), addr=0) for _ in range(4096)]
+    keys = [region.rkey for region in regions]
+    for bit in range(32):  # six standard deviations of a fair coin
+        assert abs(sum(key >> bit & 1 for key in keys) - 2048) < 6 * 32, bit
+    for half in (0, 16):  # a serial number in either half would step by one
+        steps = [(b >> half) - (a >> half) & 0xFFFF for a, b in itertools.pairwise(keys)]
+        assert max(Counter(steps).values()) < 8
+    own = set(keys)
+    near = {key + step & 0xFFFFFFFF for key in keys for step in (-65_536, -1, 1, 65_536)} - own
+    assert len(near) > 16_000
+    assert not any(pd.admit(key, 0, 1, 1) for key in near)
 
 
 def test_default_addresses_stay_within_64_bits() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.fabric.mrc import evs, law, state, window
+from fairlead.fabric.mrc import evs, law, state, timers, window
 from fairlead.fabric.mrc import layout as at
 from fairlead.fabric.mrc.profile import Profile
 from support.mrc_rows import ALL, Requestor, Responder, sack_block
@@ -449,6 +449,61 @@ def test_progress_restarts_the_count_and_the_timeout() -> None:
     assert row.TX_DEADLINE - now > 8 * RTO
     row.sack(now=now, cack=0)
     assert (row.TX_RETRIES, row.TX_DEADLINE - now) == (0, RTO)
+
+
+def measure(row: Requestor, now: int, rtt: int) -> int:
+    """One packet there and back; the timeout of the next one."""
+    row.post(1)
+    row.send(1, now=now)
+    row.sack(now=now + rtt, cack=row.TX_NEXT - 1, psn=row.TX_NEXT - 1, base=row.TX_NEXT, bitmap=0)
+    return timers.timeout(row.m, row.at)
+
+
+def test_the_timeout_follows_round_trips_as_rfc_6298_says() -> None:
+    row = make(rto_ns=1_000, rto_most_ns=1 << 30)
+    assert timers.timeout(row.m, row.at) == 1_000
+    assert measure(row, 0, 8_000) == 8_000 + 4 * 4_000  # (2.2): SRTT = R, RTTVAR = R / 2, RTO = SRTT + 4 RTTVAR
+    assert measure(row, 100_000, 8_000) == 8_000 + 4 * 3_000  # (2.3): RTTVAR = 3/4 RTTVAR + 1/4 |SRTT - R'|
+    assert measure(row, 200_000, 16_000) == 9_000 + 4 * 4_250  # SRTT = 7/8 SRTT + 1/8 R'
+    for i in range(60):
+        last = measure(row, 300_000 + 100_000 * i, 8_000)
+    assert last < 8_000 + 100
+
+
+def test_the_longest_round_trip_of_a_round_counts_at_once_and_as_one_sample() -> None:
+    row = make(rto_ns=1_000, rto_most_ns=1 << 30)
+    measure(row, 0, 8_000)  # the next round ends 8,000 ns later
+    timers.learn_rtt(row.m, row.at, 9_000, 200)
+    timers.learn_rtt(row.m, row.at, 9_100, 50_000)
+    timers.learn_rtt(row.m, row.at, 9_200, 300)
+    assert timers.timeout(row.m, row.at) == 50_000 + 4 * 4_000
+    assert row.TX_SRTT == 8_000
+    timers.learn_rtt(row.m, row.at, 17_000, 400)
+    assert row.TX_SRTT == 8_000 + (50_000 - 8_000) // 8
+
+
+def test_the_timeout_stays_between_its_floor_and_its_ceiling_or_does_not_move() -> None:
+    row = make(rto_ns=20_000, rto_most_ns=60_000)
+    assert measure(row, 0, 1_000) == 20_000
+    assert measure(row, 100_000, 900_000) == 60_000
+    fixed = make(rto_ns=20_000)
+    assert measure(fixed, 0, 900_000) == 20_000
+
+
+def test_a_peer_slower_than_the_timeout_is_waited_for_after_one_mistake() -> None:
+    """Every packet would be sent twice, and so none measured, if the mistake itself taught nothing."""
+    row = make(rto_ns=10_000, rto_most_ns=1 << 30)
+    row.post(2 * MTU)
+    row.send(2, now=0)
+    row.timer(10_000)
+    assert row.TX_NUM_TIMEOUTS == 2
+    row.sack(now=25_000, cack=1, psn=0, base=2, bitmap=0)  # both arrive after all, never sent again
+    assert row.TX_NUM_SPURIOUS == 2
+    row.post(1)
+    row.send(1, now=30_000)
+    row.timer(55_000)
+    assert row.TX_NUM_TIMEOUTS == 2
+    assert row.TX_DEADLINE == 30_000 + 10_000 + 4 * 5_000
 
 
 def test_the_backoff_has_a_ceiling() -> None:

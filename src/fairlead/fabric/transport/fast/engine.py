@@ -21,7 +21,7 @@ from fairlead.fabric.transport.fast.pair import BurstPair
 from fairlead.fabric.transport.fast.sheets import LetterPorts, Sheets, name_of
 from fairlead.fabric.transport.lanes import Route
 
-BURST = 64
+BURST = 128
 DRIVER_MBPS = 8_000
 
 

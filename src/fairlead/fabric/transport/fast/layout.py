@@ -14,7 +14,7 @@ WORD: Final = 8  # bytes
 
 # --- desk -----------------------------------------------------------------------------------------------------------
 (
-    K_CRC,  # address of zlib's crc32
+    K_CRC,  # address of a crc32
     K_CARDS,  # table: queue pair number -> address of its card
     K_CARDS_MASK,
     K_PLACES,  # table: where a datagram came from -> peer and plane
