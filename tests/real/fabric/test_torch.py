@@ -41,7 +41,7 @@ def ended(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str]]:
     return [(p.returncode, text) for p, text in zip(processes, words, strict=True)]
 
 
-@pytest.mark.parametrize("part", ["direct", "train"])
+@pytest.mark.parametrize("part", ["direct", "train", "kinds", "sizes"])
 def test_three_ranks_do_it_right(part: str, tmp_path: Path) -> None:
     with ranks(3, part, tmp_path) as processes:
         for code, text in ended(processes):
@@ -69,6 +69,29 @@ def test_a_rank_killed_or_stopped_in_a_collective_is_named_by_all_others(how: si
         for code, text in ended([processes[0], processes[2]]):
             assert (code, text) == (7, "fabric/rank-lost rank 1 is lost\n")
         assert time.monotonic() - begin < 20
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_rank_on_which_nobody_waits_is_found(how: signal.Signals, tmp_path: Path) -> None:
+    with ranks(3, "idle", tmp_path) as processes:
+        for process in processes:
+            assert process.stdout.readline() == "going\n"
+        time.sleep(1)
+        begin = time.monotonic()
+        processes[1].send_signal(how)
+        for code, text in ended([processes[0], processes[2]]):
+            assert (code, text) == (7, "fabric/rank-lost rank 1 is lost\n")
+        assert time.monotonic() - begin < (3 if how is signal.SIGKILL else 30)
+
+
+def test_after_a_timeout_all_ranks_say_who_gave_up_and_for_whom_it_waited(tmp_path: Path) -> None:
+    with ranks(3, "late", tmp_path) as processes:
+        first, absent, other = (text for _, text in ended(processes))
+    # of three ranks two are halves of the exchange, and the third hands its values to rank 0
+    assert first == "fabric/collective-timeout not done after 3 s; rank 0 waits for rank 1\n"
+    gave_up = "fabric/collective-timeout rank 0 gave up waiting for rank 1, as its time was over"
+    assert other == f"{gave_up}; this rank waits for rank 0\n"
+    assert absent == f"{gave_up}\n"
 
 
 def test_ranks_at_different_collectives_are_told_so(tmp_path: Path) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import sys
 import time
+from datetime import timedelta
 
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -110,6 +113,110 @@ def direct(_: dist.ProcessGroup) -> None:
         assert few.item() == SIZE + 1
 
 
+def kinds(gloo: dist.ProcessGroup) -> None:
+    """Bools, bits, lists and coalesced calls by both backends."""
+    chance = torch.Generator().manual_seed(100 + RANK)
+    bits = torch.randint(0, 1 << 30, (3, 50_000), generator=chance)
+    flags = bits % 3 == 0
+    few = [(bits[0, :n] % 1000).clone() for n in (1, 7, 300)]
+    lists = [torch.full((r + 1,), 100 * RANK + r) for r in range(SIZE)]
+    calls = []
+    for group in (None, gloo):
+        found: list[torch.Tensor] = []
+        for op in (dist.ReduceOp.BAND, dist.ReduceOp.BOR, dist.ReduceOp.BXOR):
+            for values in (bits.clone(), bits[0, :5].clone()):
+                dist.all_reduce(values, op, group=group)
+                found.append(values)
+        for op in (dist.ReduceOp.MIN, dist.ReduceOp.MAX):
+            values = flags.clone()
+            dist.all_reduce(values, op, group=group)
+            found.append(values)
+        values = flags.clone()
+        dist.broadcast(values, SIZE - 1, group=group)
+        gathered = [torch.empty_like(flags) for _ in range(SIZE)]
+        dist.all_gather(gathered, flags, group=group)
+        out = torch.empty(9, dtype=torch.int64)
+        dist.reduce_scatter(out, list(bits.flatten()[: 9 * SIZE].clone().chunk(SIZE)), group=group)
+        swapped = [torch.empty(RANK + 1, dtype=torch.int64) for _ in range(SIZE)]
+        works = [dist.all_to_all(swapped, lists, async_op=True)] if group is None else _swap(swapped, lists, group)
+        for work in works:
+            work.wait()
+        together = [t.clone() for t in few]
+        with dist._coalescing_manager(group=group, async_ops=False) if group is None else contextlib.nullcontext():
+            for tensor in together:
+                dist.all_reduce(tensor, group=group)
+        calls.append([*found, values, *gathered, out, *swapped, *together])
+    assert len(calls[0]) == len(calls[1])
+    for number, (mine, theirs) in enumerate(zip(*calls, strict=True)):
+        assert torch.equal(mine, theirs), (number, mine, theirs)
+    wide = [torch.empty(SIZE * t.numel(), dtype=t.dtype) for t in few]
+    with dist._coalescing_manager():
+        for into, tensor in zip(wide, few, strict=True):
+            dist.all_gather_into_tensor(into, tensor)
+    pieces = [torch.empty(t.numel() // SIZE, dtype=t.dtype) for t in wide]
+    with dist._coalescing_manager():
+        for into, tensor in zip(pieces, wide, strict=True):
+            dist.reduce_scatter_tensor(into, tensor)
+    assert all(torch.equal(piece, SIZE * tensor) for piece, tensor in zip(pieces, few, strict=True))
+
+
+def _swap(into: list[torch.Tensor], out: list[torch.Tensor], group: dist.ProcessGroup) -> list[dist.Work]:
+    """gloo has no all_to_all of lists: the same by sends."""
+    into[RANK].copy_(out[RANK])
+    others = [r for r in range(SIZE) if r != RANK]
+    works = [dist.isend(out[r], r, group=group) for r in others]
+    return works + [dist.irecv(into[r], r, group=group) for r in others]
+
+
+def sizes(_: dist.ProcessGroup) -> None:
+    """Messages of another size than who receives them thinks: told, dropped, and all goes on."""
+    right, left = (RANK + 1) % SIZE, (RANK - 1) % SIZE
+    for size in (3, 70_000):  # with its header, and in chunks
+        works = [dist.isend(torch.ones(size), right, tag=1), dist.isend(torch.full((5,), 7.0), right, tag=1)]
+        if size == 3:
+            time.sleep(0.5)  # kept aside before anybody asks; the others are waited for
+        with pytest.raises(FabricError, match=f"rank {left} sent {4 * size} bytes where 8 were to be") as raised:
+            dist.recv(torch.empty(2), left, tag=1)
+        assert raised.value.code == "fabric/size-mismatch"
+        here = torch.empty(5)
+        dist.recv(here, left, tag=1)
+        assert here.tolist() == [7.0] * 5
+        for work in works:
+            work.wait()
+
+
+def idle(_: dist.ProcessGroup) -> None:
+    """Ranks 0 and 2 talk to each other; on rank 1 nobody waits when it is killed or stopped from outside."""
+    dist.barrier()
+    print("going", flush=True)
+    begin = time.monotonic()
+    if RANK == 1:
+        time.sleep(100)
+    try:
+        while time.monotonic() - begin < 60:
+            if RANK == 0:
+                dist.send(torch.ones(10), 2)
+            else:
+                dist.recv(torch.ones(10), 0)
+            time.sleep(0.05)
+    except FabricError as exc:
+        print(exc.code, exc.message.split(":")[0], flush=True)
+        os._exit(7)
+
+
+def late(_: dist.ProcessGroup) -> None:
+    """Rank 1 does not take part; the others' time is over after three seconds."""
+    group = dist.new_group(backend="mrc", timeout=timedelta(seconds=3 + RANK))
+    dist.barrier()
+    if RANK == 1:
+        time.sleep(5)
+    try:
+        dist.all_reduce(torch.ones(4), group=group)
+    except FabricError as exc:
+        print(exc.code, exc.message, flush=True)
+        os._exit(7)
+
+
 def train(gloo: dist.ProcessGroup) -> None:
     """DDP and FSDP2 end with the parameters that gloo gives."""
     from torch.distributed.device_mesh import DeviceMesh
@@ -168,7 +275,7 @@ def unlike(_: dist.ProcessGroup) -> None:
 
 
 dist.init_process_group("mrc", init_method=f"file://{FILE}", rank=RANK, world_size=SIZE)
-globals()[PART](dist.new_group(backend="gloo") if PART in ("equal", "train") else None)
+globals()[PART](dist.new_group(backend="gloo") if PART in ("equal", "train", "kinds") else None)
 dist.barrier()
 dist.destroy_process_group()
 print("done", flush=True)

@@ -12,9 +12,11 @@ Everything here runs in one asyncio loop, but `Peer.begin`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import enum
 import struct
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -36,12 +38,25 @@ HELD_BYTES = 256 << 20
 NUM_RECVS = 64
 """More than the slots and answers of one peer that can be under way at once."""
 COLLECTIVE, DIRECT, FREED, CONTROL = range(4)
-LEAVES = 0
+_RANK_BITS = 24
 _HEADER = struct.Struct("<QQ")
 _LENGTH_BITS = 30
 
 Consume = Callable[[int, Any], None]
 """Takes an offset into a message, in bytes, and what lies there, as a uint8 tensor that is good for this call."""
+
+
+class Says(enum.IntEnum):
+    """What a rank tells another about the group; all but the first two with the number of a rank."""
+
+    LEAVES = 0
+    LIVES = 1
+    LOST = 2
+    """That rank cannot be reached."""
+    GIVES_UP = 3
+    """Its time is over, and it waits for that rank: itself, if it does not know for whom."""
+    FAILS = 4
+    """A call of its own failed: another collective, or another size than that rank's."""
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,7 +99,9 @@ class Peer:
         self._streams = (_Stream(COLLECTIVE), _Stream(DIRECT))
         self._sent: dict[int, asyncio.Future[None]] = {}
         self._num = 0
-        self._wanted: defaultdict[int, deque[tuple[int, Consume, asyncio.Future[None]]]] = defaultdict(deque)
+        self._wanted: defaultdict[int, deque[tuple[int, Consume, asyncio.Future[FabricError | None]]]] = defaultdict(
+            deque
+        )
         self._kept: defaultdict[int, deque[tuple[Any, asyncio.Future[None]]]] = defaultdict(deque)
         self._held = 0
         self._asked = asyncio.Event()
@@ -114,9 +131,9 @@ class Peer:
         stream.num_out += 1
         return self._post(data, stream.kind << _LENGTH_BITS | len(data), _place(stream.kind, slot))
 
-    def tell(self, word: int) -> asyncio.Future[None]:
-        """LEAVES, or 1 + the rank that was lost."""
-        return self._post(b"", CONTROL << _LENGTH_BITS | word, 0)
+    def tell(self, what: Says, rank: int = 0) -> asyncio.Future[None]:
+        """A word about the group."""
+        return self._post(b"", CONTROL << _LENGTH_BITS | what << _RANK_BITS | rank, 0)
 
     def _post(self, data: Any, imm: int, offset: int) -> asyncio.Future[None]:
         self._num += 1
@@ -129,41 +146,49 @@ class Peer:
 
     async def take(self, key: int, size: int, consume: Consume) -> None:
         """The next message of a collective, which must be the one that is due."""
-        self.num_awaited += 1
-        came, length, rest = await self._head(self._streams[COLLECTIVE])
-        if (came, length) != (key, size):
-            raise FabricError(
-                "fabric/collective-mismatch",
-                f"rank {self.rank} is at another collective, or gives {length} bytes where {size} are due",
-                hint="let all ranks call the same collectives in the same order, with tensors of one size and type",
-            )
-        await self._body(self._streams[COLLECTIVE], length, rest, consume)
-        self.num_awaited -= 1
+        with self._awaited():
+            came, length, rest = await self._head(self._streams[COLLECTIVE])
+            if (came, length) != (key, size):
+                raise FabricError(
+                    "fabric/collective-mismatch",
+                    f"rank {self.rank} is at another collective, or gives {length} bytes where {size} are due",
+                    hint="let all ranks call the same collectives in the same order, with tensors of one size and type",
+                )
+            await self._body(self._streams[COLLECTIVE], length, rest, consume)
 
     async def receive(self, tag: int, size: int, consume: Consume) -> None:
-        """The oldest message with this tag."""
+        """The oldest message with this tag. One of another size is dropped, and the next goes to the next call."""
+        with self._awaited():
+            if self._kept[tag]:
+                kept, done = self._kept[tag].popleft()
+                await done
+                self._held -= len(kept)
+                self._asked.set()
+                error = self._unfit(len(kept), size)
+                if error is None:
+                    consume(0, kept)
+            else:
+                wanted: asyncio.Future[FabricError | None] = asyncio.get_running_loop().create_future()
+                self._wanted[tag].append((size, consume, wanted))
+                self._asked.set()
+                error = await wanted
+        if error:
+            raise error
+
+    @contextlib.contextmanager
+    def _awaited(self) -> Iterator[None]:
         self.num_awaited += 1
-        if self._kept[tag]:
-            kept, done = self._kept[tag].popleft()
-            await done
-            self._held -= len(kept)
-            self._fits(len(kept), size)
-            consume(0, kept)
-        else:
-            done = asyncio.get_running_loop().create_future()
-            self._wanted[tag].append((size, consume, done))
-            self._asked.set()
-            await done
-        self._asked.set()
+        yield  # where it fails, this rank is still the one that was waited for
         self.num_awaited -= 1
 
-    def _fits(self, came: int, size: int) -> None:
-        if came != size:
-            raise FabricError(
-                "fabric/collective-mismatch",
-                f"rank {self.rank} sent {came} bytes where {size} were to be received",
-                hint="let both ends give tensors of one size and type",
-            )
+    def _unfit(self, came: int, size: int) -> FabricError | None:
+        if came == size:
+            return None
+        return FabricError(
+            "fabric/size-mismatch",
+            f"rank {self.rank} sent {came} bytes where {size} were to be received",
+            hint="let both ends give tensors of one size and type",
+        )
 
     async def sort(self) -> None:
         """For ever: messages of `send` to who wants them, or aside."""
@@ -174,21 +199,19 @@ class Peer:
                 self._asked.clear()
                 await self._asked.wait()
             if self._wanted[tag]:
-                size, consume, done = self._wanted[tag].popleft()
-                try:
-                    self._fits(length, size)
-                except FabricError as exc:
-                    done.set_exception(exc)
-                    return
-                await self._body(stream, length, rest, consume)
+                size, consume, wanted = self._wanted[tag].popleft()
+                error = self._unfit(length, size)
+                await self._body(stream, length, rest, _dropped if error else consume)
+                if not wanted.done():
+                    wanted.set_result(error)
             else:
                 kept = torch.empty(length, dtype=torch.uint8)
                 done = asyncio.get_running_loop().create_future()
                 self._kept[tag].append((kept, done))
                 self._held += length
                 await self._body(stream, length, rest, copier(kept))
-            if not done.done():
-                done.set_result(None)
+                if not done.done():
+                    done.set_result(None)
 
     async def _head(self, stream: _Stream) -> tuple[int, int, Any]:
         """Key and length of the next message, and what came with them."""
@@ -226,8 +249,8 @@ class Peer:
 
     # --- what completes ----------------------------------------------------------------------------------------------
 
-    def on(self, done: Completion) -> int | None:
-        """A completion of this queue pair. Answers with the rank the peer says is lost, if it does."""
+    def on(self, done: Completion) -> tuple[Says, int] | None:
+        """A completion of this queue pair. Answers with what the peer says of the group, and the rank it names."""
         if done.status is not Status.SUCCESS:
             return None
         if done.opcode is WorkOpcode.RDMA_WRITE:
@@ -235,13 +258,15 @@ class Peer:
             if future is not None and not future.done():
                 future.set_result(None)
             return None
-        self.qp.post_recv(wr_id=0)
+        with contextlib.suppress(FabricError):  # it has failed since: what came before counts all the same
+            self.qp.post_recv(wr_id=0)
         assert done.imm is not None
         kind, length = done.imm >> _LENGTH_BITS, done.imm & ((1 << _LENGTH_BITS) - 1)
         if kind == CONTROL:
-            self.has_left |= length == LEAVES
+            what, rank = length >> _RANK_BITS, length & ((1 << _RANK_BITS) - 1)
+            self.has_left |= what == Says.LEAVES
             self.wake()
-            return length - 1 if length else None
+            return (Says(what), rank) if what in (Says.LOST, Says.GIVES_UP, Says.FAILS) else None
         if kind == FREED:
             self._streams[length & 1].room.release()
         else:
@@ -263,14 +288,18 @@ class Peer:
             raise lost(self.rank, self.error)
 
 
-def lost(rank: int, error: FabricError | None) -> FabricError:
-    """The error that names a rank without which the group cannot go on."""
-    why = error.message if error else "it has left the group"
+def lost(rank: int, error: FabricError | None, teller: int | None = None) -> FabricError:
+    """The error that names a rank without which the group cannot go on; `teller` is another rank that says so."""
+    why = error.message if error else "it has left the group" if teller is None else f"rank {teller} cannot reach it"
     return FabricError(
         "fabric/rank-lost",
         f"rank {rank} is lost: {why}",
         hint=f"look at what rank {rank} said last, then start all ranks anew",
     )
+
+
+def _dropped(_: int, __: Any) -> None:
+    return
 
 
 def copier(into: Any) -> Consume:
