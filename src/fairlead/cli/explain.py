@@ -80,7 +80,12 @@ def _listed_page(entry: Listed, codes: list[Explanation]) -> str:
 
 def _page(entry: Explanation) -> str:
     head = f"{entry.code}" + (f"  ({entry.id})" if entry.id else "")
-    parts = [head, textwrap.fill(entry.title, 96, initial_indent="  ", subsequent_indent="  ")]
+    parts = [head, _filled(entry.title)]
     for label, text in (("cause", entry.cause), ("evidence", entry.evidence), ("remedy", entry.remedy)):
-        parts.append(f"\n{label}\n" + textwrap.fill(text, 96, initial_indent="  ", subsequent_indent="  "))
+        parts.append(f"\n{label}\n" + _filled(text))
     return "\n".join(parts)
+
+
+def _filled(text: str) -> str:
+    """In lines of a page; words with hyphens, which may be typed, stay whole."""
+    return textwrap.fill(text, 96, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)

@@ -39,6 +39,8 @@ _FORMS = tuple(
 )
 # looked for only where a word begins: from its middle, every long word would be read again and again
 _FOLDED = re.compile(r"(?<![A-Za-z0-9._:@-])[A-Za-z0-9._:@-]*(?:\[[0-9,\- ]+\][A-Za-z0-9._:@-]*)+")
+# what colons and the like part, and marks end, are sets of their own: `n[0-1]: up`, `user@n[0-1]:/tmp`
+_SET = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9._-]*)?\[[0-9,\- ]+\](?:[A-Za-z0-9._-]*(?:[A-Za-z0-9]|\[[0-9,\- ]+\]))*")
 _NAMES = re.compile(r"[A-Za-z0-9]+(?:[-_.:@]+[A-Za-z0-9]+)*")
 _ATOM = re.compile(r"[A-Za-z0-9]+")
 _DOMAIN = re.compile(r"(?:\.[A-Za-z0-9-]+){2,}")
@@ -96,7 +98,7 @@ class Redactor:
     def text(self, text: str) -> str:
         """Text with every name and secret replaced, in time that grows with its length and no faster."""
         text = hide(text)
-        text = _FOLDED.sub(lambda m: self._folded(m[0]), text)
+        text = _FOLDED.sub(lambda m: _SET.sub(lambda part: self._folded(part[0]), m[0]), text)
         text = self._pattern.sub(lambda m: self._others[m[0].lower()], text)
         text = self._named(text)
         text = _HOME.sub(self._at_home, text)
@@ -162,7 +164,7 @@ class Redactor:
         try:
             names = {name: self._named(name) for name in expand(found)}
         except FairleadError:
-            return found
+            return self._stand_in("nodes", found)  # nobody can tell whose name is in it
         if all(name == new for name, new in names.items()):
             return found
         names |= {name: self._learn(name) for name, new in names.items() if name == new}

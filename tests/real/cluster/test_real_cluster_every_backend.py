@@ -35,7 +35,9 @@ def test_every_node_has_its_result_whatever_the_others_do(world, mark):
         cluster.run(world.nodes, ["true"], limit_s=30)
         results = cluster.run(world.nodes, ["sh", "-c", script], limit_s=5)
     assert states(results) == ["done", "failed", "timeout", "failed"]
-    assert [r.rc for r in results] == [0, 3, -9, -11]
+    killed = results[2].rc  # on a machine that is very busy, how it ended may come too late to be known
+    assert killed in (-9, None)
+    assert [r.rc for r in results if r is not results[2]] == [0, 3, -11]
     assert [r.stdout.text for r in results] == ["fine\n", "", "hanging\n", ""]
     assert results[1].stderr.text == "wrong\n"
     assert results[2].error == "ran into the limit of 5 s"

@@ -232,7 +232,7 @@ def test_connections_of_one_node_leave_room_for_the_others(honest, wire):
                 link.setblocking(False)
                 with contextlib.suppress(OSError):
                     link.send(b"x" * 100)
-        n0.order(do="tcp", step=5, wait_s=2.0, pairs=[[0, 1, [0]]])
+        n0.order(do="tcp", step=5, wait_s=10.0, pairs=[[0, 1, [0]]])
         assert n0.answer() == {"step": 5, "errors": [], "ok": 1}
         assert n1.status("Threads") < 100
 

@@ -34,6 +34,22 @@ def test_a_folded_set_hides_nodes_nobody_listed():
     assert redact("eth[0-3] and [0-2]") == "eth[0-3] and [0-2]"
 
 
+@pytest.mark.parametrize(
+    ("text", "clean"),
+    [
+        ("h200-[000-001]: up", "node-[000-001]: up"),  # as clush and pdsh print
+        ("h200-[000-001]:::", "node-[000-001]:::"),
+        ("root@h200-[000-001]:/tmp", "root@node-[000-001]:/tmp"),
+        ("-h200-[000-001]-", "-node-[000-001]-"),
+        ("...h200-[000-001]...", "...node-[000-001]..."),
+        ("h200-[000-001]:h200-[000,001]", "node-[000-001]:node-[000-001]"),
+        ("h200-[001-000]", "<nodes-1>"),
+    ],
+)
+def test_a_set_among_marks_is_a_set(text, clean):
+    assert Redactor(nodes=["h200-000", "h200-001"]).text(text) == clean
+
+
 def test_longer_names_are_not_cut_by_shorter_ones():
     redact = Redactor(nodes=["n1", "n1-b", "n11"]).text
     assert redact("n1 n1-b n11") == "node-000 node-001 node-002"
