@@ -124,13 +124,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"{number:5}  {reason}")
     if not why:
         terminalreporter.write_line("nothing was skipped")
+    if num := len(_counted(skipped)):
+        terminalreporter.write_line(f"{num} of them fail this run: what is required skips nothing")
+
+
+def _counted(skipped: list[pytest.TestReport]) -> list[pytest.TestReport]:
+    """A full run skips nothing, for whatever reason a test may give: but what only tests use and it did not ask for."""
+    let_go = [f"needs {name}:" for name in _OURS if name not in REQUIRED]
+    return [r for r in skipped if not any(why in str(r.longrepr) for why in let_go)] if REQUIRED else []
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """A full run skips nothing, for whatever reason a test may give: but what only tests use and it did not ask for."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     skipped = reporter.stats.get("skipped", []) if reporter else []
-    let_go = [f"needs {name}:" for name in _OURS if name not in REQUIRED]
-    counted = [r for r in skipped if not any(why in str(r.longrepr) for why in let_go)]
-    if REQUIRED and counted and exitstatus == pytest.ExitCode.OK:
+    if _counted(skipped) and exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

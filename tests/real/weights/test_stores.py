@@ -145,9 +145,8 @@ def test_ls_needs_no_node(store, tmp_path):
     assert sorted(o["path"] for o in result["objects"]) == sorted(f"small/{i}" for i in range(40))
 
 
+@pytest.mark.parametrize("store", ["azure"], indirect=True, scope="module")  # moto checks no credentials
 def test_wrong_credentials_and_a_wrong_container_are_said_in_seconds(store, tmp_path):
-    if store.source.startswith("s3"):
-        pytest.skip("moto checks no credentials")
     wrong = {"AZURE_STORAGE_ACCOUNT_KEY": "d3Jvbmc="}
     for words, env, code in (
         (["ls", store.source], wrong, "weights/denied"),
@@ -161,9 +160,8 @@ def test_wrong_credentials_and_a_wrong_container_are_said_in_seconds(store, tmp_
     assert not (tmp_path / "d").exists()
 
 
+@pytest.mark.parametrize("store", ["azure"], indirect=True, scope="module")  # which has SAS alone
 def test_a_sas_token_is_used_as_it_is_and_shown_nowhere(store, tmp_path):
-    if not store.source.startswith("az"):
-        pytest.skip("SAS is Blob storage's")
     token = azure_sas("models")
     env = {"AZURE_STORAGE_ACCOUNT_KEY": "", "AZURE_STORAGE_SAS_TOKEN": token}
     status, result = run(store, tmp_path, "pull", store.source, str(tmp_path / "dest"), env=env)
