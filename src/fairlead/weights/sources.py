@@ -8,10 +8,13 @@ see them.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
-import json
+import http.client
 import os
 import re
+import stat
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -19,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -32,6 +35,9 @@ VALID = dt.timedelta(hours=12)
 """How long a signed address holds; a node that is refused gets a fresh one."""
 LIST_S = 4.0
 """How long listing goes on trying: what is wrong is said soon."""
+BODY_S = 120.0
+"""For a page of a list, however slowly it comes."""
+MAX_PAGES = 4096
 STORES = ("az", "azure", "abfs", "abfss", "adl", "s3", "s3a", "gs")
 _HOSTS = (".blob.core.", ".dfs.core.", ".fabric.microsoft.com", ".amazonaws.com", ".r2.cloudflarestorage.com",
           "storage.googleapis.com")  # fmt: skip
@@ -86,10 +92,10 @@ def _folder(path: Path) -> Source:
         for folder, _, names in os.walk(top):
             for name in sorted(names):
                 at = Path(folder) / name
-                stat = at.stat()  # a link to a file is that file: caches of models are made of them
-                when = dt.datetime.fromtimestamp(stat.st_mtime, dt.UTC).isoformat(timespec="seconds")
-                tag = f"{stat.st_size:x}-{stat.st_mtime_ns:x}"
-                found.append(Object(path=at.relative_to(top).as_posix(), size=stat.st_size, tag=tag, modified=when))
+                said = _file(at)  # a link to a file is that file: caches of models are made of them
+                when = dt.datetime.fromtimestamp(said.st_mtime, dt.UTC).isoformat(timespec="seconds")
+                tag = f"{said.st_size:x}-{said.st_mtime_ns:x}"
+                found.append(Object(path=at.relative_to(top).as_posix(), size=said.st_size, tag=tag, modified=when))
         return found
 
     return Source(
@@ -98,6 +104,18 @@ def _folder(path: Path) -> Source:
         urls=lambda paths: {p: "file://" + urllib.parse.quote(str(top / p)) for p in paths},
         pins=False,
     )
+
+
+def _file(path: Path) -> os.stat_result:
+    """A regular file, or a link to one. Raises FairleadError: a node would wait for a pipe, or find nothing."""
+    why = "is neither a file nor a link to one"
+    try:
+        found = path.stat()
+        if stat.S_ISREG(found.st_mode):
+            return found
+    except OSError as error:
+        why = f"cannot be looked at: {error.strerror}"
+    raise FairleadError("weights/no-origin", f"{shown(str(path))} {why}", hint="remove it from the source")
 
 
 # ---- stores ----------------------------------------------------------------------------------------------------------
@@ -203,29 +221,34 @@ def _http(url: str) -> Source:
     name = urllib.parse.unquote(urllib.parse.urlsplit(url).path.rpartition("/")[2])
     if not name:
         raise UsageError("weights/source", "an address of a file is needed: plain HTTP has no lists", hint=_HINT)
+    plain = url.partition("?")[0]
     token = os.environ.get("FAIRLEAD_WEIGHTS_TOKEN", "")
     headers = {"Authorization": f"Bearer {token}"} if token else {}
 
     def listed() -> list[Object]:
-        head = _asked(url, headers, method="HEAD").headers
-        if head.get("Content-Length") is None:
-            raise FairleadError("weights/no-origin", f"{url} does not say how large it is", hint="curl -I " + url)
+        with _asked(url, headers, method="HEAD") as answer:
+            head = answer.headers
+        length = head.get("Content-Length") or ""
+        if not re.fullmatch(r"[0-9]{1,18}", length):
+            raise FairleadError("weights/no-origin", f"{plain} does not say how large it is", hint="curl -I " + plain)
         tag = head.get("ETag") or ""
-        when = head.get("Last-Modified") or ""
-        when = parsedate_to_datetime(when).astimezone(dt.UTC).isoformat(timespec="seconds") if when else ""
+        when = ""
+        with contextlib.suppress(ValueError, TypeError, OverflowError):  # a date is told, and nothing rests on it
+            told = parsedate_to_datetime(head.get("Last-Modified") or "")
+            when = told.astimezone(dt.UTC).isoformat(timespec="seconds")
         # a weak tag (RFC 9110, 8.8.3) promises no byte, so nothing can be asked for by it
-        return [
-            Object(path=name, size=int(head["Content-Length"]), tag="" if tag.startswith("W/") else tag, modified=when)
-        ]
+        return [Object(path=name, size=int(length), tag="" if tag.startswith("W/") else tag, modified=when)]
 
-    return Source(
-        name=url.partition("?")[0], listed=listed, urls=lambda paths: dict.fromkeys(paths, url), headers=headers
-    )
+    return Source(name=plain, listed=listed, urls=lambda paths: dict.fromkeys(paths, url), headers=headers)
 
 
 class _Sha(msgspec.Struct):
     oid: str = ""
     size: int = 0
+
+
+class _Revision(msgspec.Struct):
+    sha: Annotated[str, msgspec.Meta(pattern=r"\A[0-9A-Za-z._-]{1,128}\Z")]
 
 
 class _Entry(msgspec.Struct):
@@ -249,13 +272,18 @@ def _hugging_face(text: str) -> Source:
     commit: list[str] = []
 
     def listed() -> list[Object]:
-        info = json.loads(_asked(f"{hub}/api/models/{name}/revision/{quoted}", headers).read(1 << 24))
-        commit[:] = [str(info["sha"])]
+        where = f"{hub}/api/models/{name}/revision/{quoted}"
+        commit[:] = [_decoded(where, _body(where, _asked(where, headers), 1 << 24), _Revision).sha]
         url: str | None = f"{hub}/api/models/{name}/tree/{commit[0]}?recursive=true"
         found: list[Object] = []
+        pages = 0
         while url and len(found) <= MAX_OBJECTS:
+            pages += 1
+            if pages > MAX_PAGES:
+                text_ = f"{hub} sends a list of more than {MAX_PAGES} pages"
+                raise FairleadError("weights/no-origin", text_, hint="set HF_ENDPOINT to the hub itself")
             answer = _asked(url, headers)
-            for entry in msgspec.json.decode(answer.read(1 << 28), type=list[_Entry]):
+            for entry in _decoded(url, _body(url, answer, 1 << 28), list[_Entry]):
                 if entry.type == "file":
                     tag = entry.lfs.oid if entry.lfs else entry.oid
                     digest = f"sha256:{tag}" if entry.lfs else f"git:{tag}" if len(tag) == 40 else ""
@@ -289,12 +317,39 @@ def read_whole(source: Source, path: str, most_bytes: int) -> bytes:
             return read_file(urllib.parse.unquote(urllib.parse.urlsplit(url).path), most_bytes)
         except OSError as error:
             raise FairleadError("weights/no-origin", f"{path}: {error}", hint=f"ls -l {source.name}") from None
-    data: bytes = _asked(url, source.headers).read(most_bytes + 1)
-    if len(data) > most_bytes:
-        raise FairleadError(
-            "weights/no-origin", f"{path} is larger than {most_bytes} bytes", hint=f"--leave-out {path}"
-        )
-    return data
+    return _body(url, _asked(url, source.headers), most_bytes)
+
+
+def _body(url: str, answer: Any, most_bytes: int) -> bytes:
+    """All of an answer. Raises FairleadError where it is longer, is cut off, or comes by drips."""
+    plain, end, parts, size = url.partition("?")[0], time.monotonic() + BODY_S, [], 0
+    try:
+        with answer:
+            while part := answer.read1(1 << 20):
+                parts.append(part)
+                size += len(part)
+                if size > most_bytes:
+                    text = f"{plain} sends more than {most_bytes} bytes"
+                    raise FairleadError("weights/no-origin", text, hint=f"curl -I {plain}")
+                if time.monotonic() > end:
+                    text = f"{plain} has sent {size} bytes in {BODY_S:g} s, and goes on"
+                    raise FairleadError("weights/no-origin", text, hint=f"curl -o /dev/null {plain}", exit=Exit.RETRY)
+    except (OSError, http.client.HTTPException) as error:
+        text = f"{plain} ends in the middle: {shown(str(error))}"
+        raise FairleadError("weights/no-origin", text, hint=f"curl -I {plain}", exit=Exit.RETRY) from None
+    if answer.length:  # what the head promised, and did not come
+        text = f"{plain} ends {answer.length} bytes too early"
+        raise FairleadError("weights/no-origin", text, hint=f"curl -I {plain}", exit=Exit.RETRY)
+    return b"".join(parts)
+
+
+def _decoded(url: str, data: bytes, kind: Any) -> Any:
+    """What a hub says, of its type. Raises FairleadError."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        text = f"{url.partition('?')[0]} answers with something else than a hub's list: {shown(str(error))}"
+        raise FairleadError("weights/no-origin", text, hint="set HF_ENDPOINT to the hub itself") from None
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
@@ -318,13 +373,14 @@ def _asked(url: str, headers: Mapping[str, str], method: str = "GET") -> Any:
     try:
         return _OPENER.open(request, timeout=LIST_S)
     except urllib.error.HTTPError as error:
+        error.close()
         if error.code in (401, 403):
-            text = f"{plain} refuses: {error.code} {error.reason}"
+            text = f"{plain} refuses: {error.code} {shown(str(error.reason))}"
             hint = "set HF_TOKEN (or FAIRLEAD_WEIGHTS_TOKEN for plain HTTP) to a token that may read it"
             raise FairleadError("weights/denied", text, hint=hint) from None
         raise FairleadError(
-            "weights/no-origin", f"{plain}: {error.code} {error.reason}", hint=f"curl -I {plain}"
+            "weights/no-origin", f"{plain}: {error.code} {shown(str(error.reason))}", hint=f"curl -I {plain}"
         ) from None
-    except (OSError, ValueError) as error:
-        why = getattr(error, "reason", error)
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        why = shown(str(getattr(error, "reason", error)))
         raise FairleadError("weights/no-origin", f"{plain}: {why}", hint=f"curl -I {plain}", exit=Exit.RETRY) from None
