@@ -272,7 +272,7 @@ class Expressions:
     def type_of(self) -> TypeOf:
         start = self.need("typeof").at
         self.need("(")
-        kinds = self.listed(self.kind_name, (")",))
+        kinds = self.listed(self.kind_name, (")",)) or [self.kind_name()]  # at least one: nothing else may stand here
         self.need(")")
         return TypeOf(self.since(start), tuple(kinds))
 

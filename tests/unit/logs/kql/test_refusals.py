@@ -22,6 +22,7 @@ REFUSED = [
     ("print 1 |", "kql/syntax", "operator behind", "", ""),
     ("print (1", "kql/syntax", "expected `)`", "", ""),
     ("print 'a", "kql/syntax", "has no end", "'", ""),
+    ("print a = dynamic([1]) | mv-expand a to typeof()", "kql/syntax", "is no type", ")", ""),
     ("datatable(a:long)[1] | wher a", "kql/unknown-name", "no operator `wher`", "wher", "where"),
     ("datatable(abc:long)[1] | where abd > 1", "kql/unknown-name", "no column `abd`", "abd", "abc"),
     ("print strlne('a')", "kql/unknown-name", "no function `strlne`", "strlne", "strlen"),
