@@ -9,6 +9,7 @@ Must not know: what the arrays are.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 from pathlib import Path
 
@@ -45,22 +46,27 @@ def digest(flat: torch.Tensor, begin: int) -> int:
     return total * (2 * (begin // PAGE) + 1) % (1 << 64)
 
 
+def _past_the_cache(handle: int) -> bool:
+    """Whether the file system takes O_DIRECT: asked of the open file, which nobody can exchange."""
+    try:
+        fcntl.fcntl(handle, fcntl.F_SETFL, fcntl.fcntl(handle, fcntl.F_GETFL) | _DIRECT)
+    except OSError as exc:
+        if exc.errno != errno.EINVAL:
+            raise
+        return False
+    return bool(_DIRECT)
+
+
 class BlobFile:
     """One file of fixed size."""
 
     def __init__(self, path: Path, size: int, *, create: bool) -> None:
         self.path = path
         self.size = pages(size)
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
-        self.direct = bool(_DIRECT)
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT | os.O_EXCL if create else 0)
         try:
-            try:
-                self.handle = os.open(path, flags | _DIRECT, 0o600)
-            except OSError as exc:
-                if exc.errno != errno.EINVAL or not _DIRECT:
-                    raise
-                self.direct = False
-                self.handle = os.open(path, flags & ~os.O_EXCL, 0o600)
+            self.handle = os.open(path, flags, 0o600)
+            self.direct = _past_the_cache(self.handle)
             if create:
                 os.posix_fallocate(self.handle, 0, self.size)
         except OSError as exc:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import shutil
 import time
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ import torch
 from transformers import AutoConfig
 
 from fairlead.base.files import disk_errors, write_atomic
+from fairlead.base.trust import read_file
 from fairlead.errors import TrainError
 from fairlead.train import weights
 from fairlead.train.activations import play
@@ -41,6 +43,7 @@ from fairlead.train.schedule import Schedule
 from fairlead.train.schedule import plan as make_schedule
 from fairlead.train.trace import Trace
 
+_MAX_METRICS = 1 << 30
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -179,14 +182,31 @@ class Session:
 
     def _begin_metrics(self) -> None:
         """Only committed steps stay; one that was killed before it could be told is told by what its commit says."""
-        lines = self.metrics.read_text(encoding="utf-8").splitlines() if self.metrics.exists() and self.done else []
-        whole = [line for line in lines if line.endswith("}") and json.loads(line)["step"] < self.done]
+        whole = [line for line in _told(self.metrics) if _step(line) < self.done] if self.done else []
         store, snapshots = self.engine.store, self.engine.snapshots
         last = store.manifest if store is not None else snapshots.taken if snapshots is not None else None
         if last is not None and len(whole) == self.done - 1:
             told = {"step": self.done - 1, "loss": last.loss, "grad_norm": last.grad_norm}
             whole.append(json.dumps(told))
         write_atomic(self.metrics, "".join(line + "\n" for line in whole))
+
+
+def _told(metrics: Path) -> list[str]:
+    """The lines of an earlier run; none where there is no such file, or it is something else than a file."""
+    try:
+        return read_file(metrics, _MAX_METRICS, follow=False).decode("utf-8", "replace").splitlines()
+    except OSError:
+        return []
+
+
+def _step(line: str) -> float:
+    """The step that a line is about; infinite where it is no line of ours."""
+    try:
+        said = json.loads(line)
+    except (ValueError, RecursionError):
+        return math.inf
+    step = said.get("step") if isinstance(said, dict) else None
+    return step if type(step) is int and step >= 0 else math.inf
 
 
 def model_of(config: Config, base: Path) -> Any:
