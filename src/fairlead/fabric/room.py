@@ -5,6 +5,7 @@ from fairlead.base.rooms import Doctor, Room, Verb
 ROOM = Room(
     verbs=(
         Verb("fabric", "", "The multi-plane fabric: simulated packet by packet, and measured.", 220),
+        Verb("fabric ping", "fairlead.cli.fabric_ping:ping", ""),
         Verb("fabric perf", "fairlead.cli.fabric_perf:perf", ""),
     ),
     doctor=(Doctor("numba", "the fabric simulator and transport", extra="fabric", modules=("numba", "numpy")),),

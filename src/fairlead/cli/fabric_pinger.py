@@ -1,0 +1,229 @@
+"""One node of `fairlead fabric ping`: sends numbered packets over named paths, answers those of others, times what
+comes back. Standard library, Python 3.9; nothing is installed on the node.
+
+The control side says who sends what where; packets without the token of the run, or of a test that was not announced,
+are dropped and answered by nobody. Arrivals are stamped by the kernel, and an answer says how long it was held back,
+so that a busy processor counts as little as can be.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import select
+import socket
+import struct
+import time
+
+from fairlead.cluster.channel import Channel
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+WINDOWS = 4
+LINGER_S = 1.0
+"""For answers under way after the last packet."""
+LEFT_S = 60.0
+ROWS = 200
+BURST = 32
+PACKET = struct.Struct("<16sIIBQ")
+"""Token, test, number in the test, REQUEST or ANSWER, nanoseconds the answer was held back."""
+REQUEST, ANSWER = 0, 1
+ROOM_BYTES = 8 << 20
+# linux/socket.h, linux/udp.h, linux/in6.h, asm-generic/socket.h: names that Python's socket module lacks
+SO_TIMESTAMPNS, SO_RCVBUFFORCE, UDP_NO_CHECK6_TX, UDP_NO_CHECK6_RX, IPV6_AUTOFLOWLABEL = 35, 33, 101, 102, 70
+TIMESPEC = struct.Struct("@ll")
+
+
+class Test:
+    """Packets over one path."""
+
+    def __init__(self, rail: int, flow: int, to: tuple[str, int], count: int) -> None:
+        self.rail, self.flow, self.to = rail, flow, to
+        self.sent_ns = [0] * count
+        self.rtts: list[list[int]] = [[] for _ in range(WINDOWS)]
+
+
+class Pinger:
+    """A node."""
+
+    def __init__(self, channel: Channel, wish: dict[str, Any]) -> None:
+        self.channel = channel
+        self.token = bytes.fromhex(wish["token"])
+        self.count, self.interval_s = int(wish["count"]), float(wish["interval_s"])
+        self.padding = bytes(max(int(wish["size"]) - PACKET.size, 0))
+        self.sockets: list[list[socket.socket]] = []
+        self.unbound: dict[str, str] = {}
+        for rail, address in enumerate(wish["addresses"]):
+            try:
+                self.sockets.append([opened(address, steered=wish["steered"]) for _ in range(wish["flows"])])
+            except OSError as error:
+                self.sockets.append([])
+                if address:
+                    self.unbound[str(rail)] = error.strerror or str(error)
+        self.by_fd = {sock.fileno(): sock for own in self.sockets for sock in own}
+        self.tests: dict[int, Test] = {}
+        self.answers: dict[int, tuple[int, str, int]] = {}
+        self.heard: dict[int, list[int]] = {}
+        self.errors: dict[str, int] = {}
+        self.has_to_stop = False
+
+    def say(self, what: str, **said: object) -> None:
+        """One line for whoever asked."""
+        self.channel.say(json.dumps({"say": what, **said}))
+
+    def run(self) -> None:
+        """Say where this node listens, hear what is to be sent, do it, tell what was seen."""
+        self.say("up", ports=[[s.getsockname()[1] for s in own] for own in self.sockets], unbound=self.unbound)
+        while not self.has_to_stop:
+            line = json.loads(self.channel.read(LEFT_S) or '{"do": "stop"}')
+            if line["do"] == "stop":
+                return
+            if line["do"] == "go":
+                break
+            for number, rail, flow, address, port in line["tests"]:
+                self.tests[number] = Test(rail, flow, (address, port), self.count)
+            for number, rail, address, port in line["answers"]:
+                self.answers[number] = (rail, address, port)
+                self.heard[number] = [0] * WINDOWS
+        self.ping()
+        self.say("sent")
+        end = time.monotonic() + LEFT_S
+        while not self.has_to_stop and time.monotonic() < end:
+            self.listen(0.2)
+        self.tell()
+
+    def ping(self) -> None:
+        """Every test sends a packet each interval; no two at once."""
+        order = list(self.tests.items())
+        gap = self.interval_s / max(len(order), 1)
+        begin = time.monotonic()
+        done, total = 0, self.count * len(order)
+        while done < total and not self.has_to_stop:
+            behind = 0
+            while done < total and behind < BURST and begin + done * gap <= time.monotonic():
+                number, test = order[done % len(order)]
+                self.send(number, test, done // len(order))
+                done += 1
+                behind += 1
+            self.listen(max(0.0, begin + done * gap - time.monotonic()))
+        end = time.monotonic() + LINGER_S
+        while (left := end - time.monotonic()) > 0 and not self.has_to_stop:
+            self.listen(left)
+
+    def send(self, number: int, test: Test, seq: int) -> None:
+        """One packet; a failure here is a packet that is lost, and is counted."""
+        own = self.sockets[test.rail]
+        test.sent_ns[seq] = time.time_ns()
+        packet = PACKET.pack(self.token, number, seq, REQUEST, 0) + self.padding
+        try:
+            own[test.flow % len(own)].sendto(packet, test.to)
+        except (OSError, ZeroDivisionError) as error:
+            self.note(error)
+
+    def note(self, error: Exception) -> None:
+        """Count what the kernel said."""
+        said = errno.errorcode.get(error.errno or 0, "error") if isinstance(error, OSError) else "no socket"
+        self.errors[said] = self.errors.get(said, 0) + 1
+
+    def listen(self, limit_s: float) -> None:
+        """Whatever comes within a time, and at least what is there."""
+        by_fd = self.by_fd
+        for fd in select.select([*by_fd, self.channel.fd_in], [], [], limit_s)[0]:
+            if fd == self.channel.fd_in:
+                self.hear()
+                continue
+            source = by_fd[fd]
+            for _ in range(BURST):
+                try:
+                    data, control, _, address = source.recvmsg(1 << 16, 128)
+                except BlockingIOError:
+                    break
+                except OSError as error:
+                    self.note(error)
+                    continue
+                self.take(source, data, control, address)
+
+    def hear(self) -> None:
+        """The control side: stop, or gone."""
+        try:
+            waiting = self.channel.take(os.read(self.channel.fd_in, 1 << 16))
+        except OSError:
+            waiting = []
+        self.has_to_stop |= bool(waiting) or self.channel.has_ended
+
+    def take(self, source: socket.socket, data: bytes, control: list[Any], address: tuple[Any, ...]) -> None:
+        """A packet came."""
+        if len(data) < PACKET.size:
+            return
+        token, number, seq, kind, held_ns = PACKET.unpack_from(data)
+        if token != self.token or seq >= self.count:
+            return
+        came_ns = stamped(control) or time.time_ns()
+        window = seq * WINDOWS // self.count
+        if kind == REQUEST and number in self.answers:
+            self.heard[number][window] += 1
+            _, to, port = self.answers[number]
+            back = PACKET.pack(self.token, number, seq, ANSWER, max(0, time.time_ns() - came_ns)) + self.padding
+            try:
+                source.sendto(back, (to, port) if to else address)
+            except OSError as error:
+                self.note(error)
+        elif number in self.tests:  # an answer, or a packet of ours that went around
+            test = self.tests[number]
+            if test.sent_ns[seq]:
+                test.rtts[window].append(max(1, came_ns - test.sent_ns[seq] - held_ns))
+                test.sent_ns[seq] = 0  # a second one of it is none
+
+    def tell(self) -> None:
+        """What was seen, a few tests a line."""
+        rows = [[n, [[len(w), min(w, default=0)] for w in t.rtts], *spread(t.rtts)] for n, t in self.tests.items()]
+        heard = [[n, windows] for n, windows in self.heard.items()]
+        for begin in range(0, max(len(rows), len(heard)), ROWS):
+            self.say("seen", rows=rows[begin : begin + ROWS], heard=heard[begin : begin + ROWS])
+        self.say("end", errors=self.errors)
+
+
+def opened(address: str, *, steered: bool) -> socket.socket:
+    """A UDP socket at an address of this node."""
+    v6 = ":" in address
+    sock = socket.socket(socket.AF_INET6 if v6 else socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        sock.setblocking(False)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, ROOM_BYTES)
+        except PermissionError:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, ROOM_BYTES)
+        sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        if v6 and steered:  # switches change the address that a checksum would cover (RFC 6935)
+            sock.setsockopt(socket.IPPROTO_UDP, UDP_NO_CHECK6_TX, 1)
+            sock.setsockopt(socket.IPPROTO_UDP, UDP_NO_CHECK6_RX, 1)
+            sock.setsockopt(socket.IPPROTO_IPV6, IPV6_AUTOFLOWLABEL, 0)
+        sock.bind((address, 0))
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def stamped(control: list[Any]) -> int:
+    """When the kernel had it, ns of the epoch; 0: it does not say."""
+    for level, kind, value in control:
+        if level == socket.SOL_SOCKET and kind == SO_TIMESTAMPNS and len(value) >= TIMESPEC.size:
+            seconds, ns = TIMESPEC.unpack_from(value)
+            return int(seconds) * 10**9 + int(ns)
+    return 0
+
+
+def spread(windows: list[list[int]]) -> tuple[int, int]:
+    """Median and 99th percentile of all round trips; 0 of none."""
+    times = sorted(t for window in windows for t in window)
+    return (times[len(times) // 2], times[min(len(times) * 99 // 100, len(times) - 1)]) if times else (0, 0)
+
+
+def main() -> None:
+    """Read the wish and carry it out."""
+    channel = Channel()
+    Pinger(channel, json.loads(channel.read() or "{}")).run()
