@@ -1,0 +1,162 @@
+"""Pings over every path of a scripted fabric: what is broken is named, and nothing else is."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from fairlead.preflight.pairs.limits import DEFAULT
+from fairlead.preflight.pairs.paths import Paths
+from fairlead.preflight.pairs.pinged import FLOWS, Plan, Seen, judge, plan_of
+from fairlead.preflight.pairs.steered import T0_ALONE
+from fairlead.spec import usid
+from support.fabric_draws import BLOCKED, DARK, LATE, Effect, Fabric
+
+WINDOWS = 4
+EACH = 75
+RTT_NS = 80_000
+LOSSY = Effect(loss=0.1)
+
+
+def steered(num_t0: int, per_t0: int, num_t1: int, num_planes: int) -> Plan:
+    nodes = [f"n{i}" for i in range(num_t0 * per_t0)]
+    seats = {n: (i // per_t0, i % per_t0) for i, n in enumerate(nodes)}
+    planes = range(1, num_planes + 1)
+    paths = Paths(
+        labels=("fabric", *(f"plane {p - 1}" for p in planes)),
+        addresses={
+            n: ("fdfa::1", *(str(usid.port_address(p - 1, *seat)) for p in planes)) for n, seat in seats.items()
+        },
+        groups={n: t0 for n, (t0, _) in seats.items()},
+        switches={n: ("", *(f"p{p - 1}/t0-{t0}" for p in planes)) for n, (t0, _) in seats.items()},
+        t1=num_t1,
+        seats=seats,
+        planes={p: p - 1 for p in planes},
+    )
+    return plan_of(nodes, paths)
+
+
+def by_ports(num_nodes: int, num_rails: int) -> Plan:
+    nodes = [f"n{i}" for i in range(num_nodes)]
+    labels = ("address", *(f"rail {r}" for r in range(num_rails)))
+    return plan_of(
+        nodes, Paths(labels, {n: tuple(f"10.{r}.0.{i + 1}" for r in range(num_rails + 1)) for i, n in enumerate(nodes)})
+    )
+
+
+def fabric_of(plan: Plan, num_planes: int, seed: int) -> Fabric:
+    t0_of = tuple(plan.steering.seats[i][0] for i in range(len(plan.nodes))) if plan.steering.seats else ()
+    return Fabric(len(plan.nodes), num_planes, seed=seed, t0_of=t0_of, num_t1=plan.steering.t1)
+
+
+def drawn(plan: Plan, fabric: Fabric) -> dict[int, Seen]:
+    """What the nodes would say: each packet meets the links of its way and the ports at its ends, there and back."""
+    rng = random.Random(fabric.seed)
+    out = {}
+    for number, ping in enumerate(plan.pings):
+        met = []
+        for src, dst in ((ping.src, ping.dst),) if ping.is_loop else ((ping.src, ping.dst), (ping.dst, ping.src)):
+            own = [fabric.effects.get((src, dst, ping.path), Effect())]
+            if ping.t1 not in (None, T0_ALONE):  # a loop meets its link on the way up and down
+                own += [fabric.links.get((ping.path, fabric.t0_of[n], ping.t1), Effect()) for n in (src, dst)]
+            met.append(own)
+        loss = [1 - math.prod(1 - e.loss for e in own) for own in met]
+        if any(e.dark and ping.flow < e.dark * FLOWS for own in met for e in own):
+            loss[0] = 1.0
+        delay = max(e.delay for own in met for e in own)
+        heard, back, rtt = [], [], []
+        for _ in range(WINDOWS):
+            there = sum(rng.random() >= loss[0] for _ in range(EACH))
+            returned = there if ping.is_loop else sum(rng.random() >= loss[1] for _ in range(there))
+            heard.append(there)
+            back.append(returned)
+            rtt.append(int(RTT_NS * delay * (1 + 0.1 * rng.random())) if returned else 0)
+        out[number] = Seen((EACH,) * WINDOWS, tuple(heard), tuple(back), tuple(rtt))
+    return out
+
+
+def named(plan: Plan, fabric: Fabric) -> list[tuple[str, str, bool]]:
+    return [
+        (f.code.partition("/")[2], str(f.subject), f.verdict == "fail")
+        for f in judge(plan, drawn(plan, fabric), {}, DEFAULT)
+    ]
+
+
+SHAPES = [(2, 2, 2, 2), (2, 1, 2, 4), (4, 4, 4, 2), (3, 2, 4, 8)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_healthy_fabric_accuses_nobody(shape) -> None:
+    plan = steered(*shape)
+    for seed in range(5):
+        assert named(plan, fabric_of(plan, shape[3], seed)) == []
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    ("effect", "code", "fails"),
+    [(BLOCKED, "unreachable", True), (LOSSY, "packet-loss", True), (LATE, "late-link", False)],
+)
+def test_one_link_between_switches_is_named(shape, effect, code, fails) -> None:
+    plan = steered(*shape)
+    for seed in range(5):
+        fabric = fabric_of(plan, shape[3], seed)
+        rng = random.Random(seed)
+        path, t0, t1 = rng.randint(1, shape[3]), rng.randrange(shape[0]), rng.randrange(shape[2])
+        fabric.links[path, t0, t1] = effect
+        assert named(plan, fabric) == [(code, f"p{path - 1}/t0-{t0}/t1-{t1}", fails)]
+
+
+@pytest.mark.parametrize(("effect", "code"), [(BLOCKED, "unreachable"), (LOSSY, "packet-loss")])
+def test_a_port_of_a_node_is_named(effect, code) -> None:
+    plan = steered(2, 3, 2, 2)
+    for node in range(6):
+        fabric = fabric_of(plan, 2, node)
+        fabric.hit(fabric.port(node, 2), effect)
+        fabric.hit(iter([(node, node, 2)]), effect)  # what it sends itself goes over its port, too
+        assert named(plan, fabric) == [(code, f"n{node} plane 1", True)]
+
+
+def test_a_lossy_a_late_and_a_dead_link_are_named_at_once() -> None:
+    plan = steered(2, 2, 2, 4)
+    fabric = fabric_of(plan, 4, 1)
+    fabric.links |= {(1, 0, 1): BLOCKED, (2, 1, 0): LOSSY, (4, 0, 0): LATE}
+    assert sorted(named(plan, fabric)) == [
+        ("late-link", "p3/t0-0/t1-0", False),
+        ("packet-loss", "p1/t0-1/t1-0", True),
+        ("unreachable", "p0/t0-0/t1-1", True),
+    ]
+
+
+def test_without_a_choice_of_ways_ports_rails_and_dead_flows_are_named() -> None:
+    plan = by_ports(4, 2)
+    assert {p.flow for p in plan.pings} == set(range(FLOWS))
+    for effect, code in ((BLOCKED, "unreachable"), (LOSSY, "packet-loss"), (DARK, "dead-path")):
+        fabric = fabric_of(plan, 2, 3)
+        fabric.hit(fabric.port(1, 2), effect)
+        assert named(plan, fabric) == [(code, "n1 rail 1", True)]
+    assert named(plan, fabric_of(plan, 2, 4)) == []
+    fabric = fabric_of(plan, 2, 5)
+    fabric.hit(fabric.plane(1), BLOCKED)
+    assert named(plan, fabric) == [("unreachable", "rail 0", True)]
+
+
+def test_many_nodes_have_a_bounded_number_of_partners() -> None:
+    plan = steered(8, 8, 2, 1)
+    assert max(sum(p.src == n and not p.is_loop for p in plan.pings) for n in range(64)) <= 16 * 2
+    fabric = fabric_of(plan, 1, 2)
+    fabric.links[1, 5, 1] = BLOCKED
+    assert named(plan, fabric) == [("unreachable", "p0/t0-5/t1-1", True)]
+
+
+def test_a_node_without_an_answer_is_unknown_and_accuses_nobody() -> None:
+    plan = steered(2, 2, 2, 2)
+    seen = {
+        i: one
+        for i, one in drawn(plan, fabric_of(plan, 2, 0)).items()
+        if 3 not in (plan.pings[i].src, plan.pings[i].dst)
+    }
+    (finding,) = judge(plan, seen, {3: "it fell silent"}, DEFAULT)
+    assert (finding.code, finding.verdict, finding.subject.nodes) == ("fabric/end-silent", "unknown", ("n3",))
