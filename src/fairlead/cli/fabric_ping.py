@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -36,10 +36,12 @@ SLACK_S = 60.0
 LOOK_S = 0.5
 TESTS_A_LINE = 200
 MAX_PACKETS_PER_S = 20_000
+MAX_LINES = 1000
+"""Of a node, beside one for ten paths."""
 WORST = 10
 _Count = Annotated[int, Meta(ge=0, le=1 << 62)]
 _Word = Annotated[str, Meta(max_length=2000)]
-_Windows = Annotated[tuple[tuple[_Count, _Count], ...], Meta(min_length=WINDOWS, max_length=WINDOWS)]
+_Windows = Annotated[tuple[tuple[_Count, _Count, _Count], ...], Meta(min_length=WINDOWS, max_length=WINDOWS)]
 _Heard = Annotated[tuple[_Count, ...], Meta(min_length=WINDOWS, max_length=WINDOWS)]
 _Ports = Annotated[tuple[Annotated[int, Meta(ge=0, le=0xFFFF)], ...], Meta(max_length=64)]
 
@@ -49,7 +51,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
 
     say: Literal["up", "sent", "seen", "end"]
     ports: Annotated[tuple[_Ports, ...], Meta(max_length=256)] = ()
-    unbound: Annotated[dict[_Word, _Word], Meta(max_length=256)] = {}
+    unbound: Annotated[tuple[tuple[_Count, _Word], ...], Meta(max_length=256)] = ()
     rows: Annotated[tuple[tuple[_Count, _Windows, _Count, _Count], ...], Meta(max_length=1000)] = ()
     heard: Annotated[tuple[tuple[_Count, _Heard], ...], Meta(max_length=1000)] = ()
     errors: Annotated[dict[_Word, _Count], Meta(max_length=64)] = {}
@@ -87,7 +89,7 @@ def ping(
     from fairlead.cluster import connect
     from fairlead.preflight.pairs.limits import limits_of
     from fairlead.preflight.pairs.paths import paths_of
-    from fairlead.probe.addresses import book_of
+    from fairlead.probe.addresses import book_of, unproved
 
     for ok, what in (
         (8 <= count <= 1_000_000, "--count must be 8 to 1000000"),
@@ -105,10 +107,11 @@ def ping(
             f"{len(names)} of the nodes have an address; pinging takes two",
             hint="fairlead probe, to see why",
         )
-    plan = pinged.plan_of(names, paths_of(book))
+    plan = pinged.plan_of(names, paths_of(book), unproved(book, facts))
     each = max(sum(p.src == n for p in plan.pings) for n in range(len(names)))
     interval = max(interval, each / MAX_PACKETS_PER_S)
-    run = _Run(plan, {"count": count, "interval_s": interval, "size": size})
+    wish = {"count": count, "interval_s": interval, "size": size}
+    run = Run(plan, wish, lambda done, total: session().progress("nodes", done, total, ""))
     program = Program.of("fairlead-ping", *PARTS, call="main()")
     limit_s = START_S + count * interval + SLACK_S
     with connect(cluster_file) as cluster, cluster.start(program, ",".join(names), limit_s=limit_s) as group:
@@ -116,7 +119,7 @@ def ping(
     assert folder is not None
     rows = list(run.rows())
     folder.write("paths.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    findings = [*silent, *pinged.judge(plan, run.seen(), run.lost, limits_of(cluster_file))]
+    findings = [*silent, *pinged.judge(plan, run.seen(), run.lost, limits_of(cluster_file), run.unbound)]
     folder.write("findings.json", findings)
     body = {"nodes": names, "count": count, "interval_s": interval, "paths": rows, "findings": findings}
     return Answer(
@@ -128,13 +131,18 @@ def ping(
     )
 
 
-class _Run:
+class Run:
     """The nodes, as they speak."""
 
-    def __init__(self, plan: Plan, wish: Mapping[str, Any]) -> None:
-        self.plan, self.wish = plan, wish
+    def __init__(
+        self, plan: Plan, wish: Mapping[str, Any], watch: Callable[[int, int], None] = lambda *_: None
+    ) -> None:
+        self.plan, self.wish, self.watch = plan, wish, watch
         self.number = {node: n for n, node in enumerate(plan.nodes)}
         self.ports: dict[int, tuple[_Ports, ...]] = {}
+        self.unbound: dict[tuple[int, int], str] = {}
+        """(node, path) -> why it has no socket there."""
+        self.num_lines: Counter[int] = Counter()
         self.sent: set[int] = set()
         self.ended: set[int] = set()
         self.lost: dict[int, str] = {}
@@ -171,12 +179,20 @@ class _Run:
             ):
                 continue
             if ping.src == n:
-                tests.append([number, ping.path, ping.flow, ping.to, self._port(ping.dst, ping.path)])
+                to, port = ping.to, self._port(ping.dst, ping.path)
+                is_open = (ping.dst, ping.path) not in self.plan.unproved
+                tests.append(
+                    [number, ping.path, ping.flow, to, port, self._address(ping.dst, ping.path), ping.is_loop, is_open]
+                )
             else:
-                answers.append([number, ping.path, ping.back, self._port(ping.src, ping.path) if ping.back else 0])
+                port = self._port(ping.src, ping.path) if ping.back else 0
+                answers.append([number, ping.back, port, self._address(ping.src, ping.path)])
         for begin in range(0, max(len(tests), len(answers)), TESTS_A_LINE):
             part = slice(begin, begin + TESTS_A_LINE)
             yield {"do": "tests", "tests": tests[part], "answers": answers[part]}
+
+    def _address(self, n: int, path: int) -> str:
+        return self.plan.paths.addresses[self.plan.nodes[n]][path]
 
     def _port(self, n: int, path: int) -> int:
         own = self.ports.get(n, ())
@@ -185,11 +201,12 @@ class _Run:
     def _until(self, group: Live, done: Any, limit_s: float, why: str) -> None:
         """Hear until all have said so; who has not by then, or has ended, is lost."""
         end = time.monotonic() + limit_s
-        session().progress("nodes", len(done()), len(self.plan.nodes), "")
+        self.watch(len(done()), len(self.plan.nodes))
         while len(set(done()) | self.lost.keys()) < len(self.plan.nodes) and time.monotonic() < end:
             line = group.read(LOOK_S)
             if line is not None and line.stream == "stdout":
                 self._hear(self.number[line.node], line.text)
+                self._bound(self.number[line.node])
             for (node, _), result in group.ended.items():
                 n = self.number[node]
                 if line is None and n not in done():
@@ -199,7 +216,15 @@ class _Run:
             if n not in done():
                 self.lost.setdefault(n, why)
 
+    def _bound(self, n: int) -> None:
+        """A node that talks without end is lost, with all that it said."""
+        self.num_lines[n] += 1
+        if self.num_lines[n] > len(self.plan.pings) // 10 + MAX_LINES:
+            self.lost.setdefault(n, f"it sent more than {self.num_lines[n] - 1} lines")
+
     def _hear(self, n: int, text: str) -> None:
+        if n in self.lost:
+            return
         try:
             said = msgspec.json.decode(text, type=Said)
         except (msgspec.DecodeError, RecursionError):
@@ -207,7 +232,9 @@ class _Run:
         pings = self.plan.pings
         match said.say:
             case "up":
-                self.ports[n] = said.ports
+                if n not in self.ports:
+                    self.ports[n] = said.ports
+                    self._note_unbound(n, dict(said.unbound))
             case "sent":
                 self.sent.add(n)
             case "seen":
@@ -216,15 +243,27 @@ class _Run:
             case "end":
                 self.ended.add(n)
 
+    def _note_unbound(self, n: int, why: Mapping[int, str]) -> None:
+        """Where this node has no socket, though its address is known: nothing is tested there."""
+        for path in self.plan.used:
+            if self._address(n, path) and not self._port(n, path):
+                self.unbound[n, path] = shown(why.get(path, "it opened no socket"))
+
     def seen(self) -> dict[int, Seen]:
         """By number of the path. Paths of which one end said nothing are not judged."""
         out = {}
-        sent = _windows(self.wish["count"])
+        wished = _windows(self.wish["count"])
         for i, (windows, p50, p99) in self.timed.items():
-            ping, back = self.plan.pings[i], tuple(num for num, _ in windows)
+            ping = self.plan.pings[i]
+            if {ping.src, ping.dst} & self.lost.keys():
+                continue
+            sent = tuple(min(said, most) for (said, _, _), most in zip(windows, wished, strict=True))
+            back = tuple(min(came, most) for (_, came, _), most in zip(windows, sent, strict=True))
             heard = back if ping.is_loop else self.heard.get(i)
             if heard is not None:
-                out[i] = Seen(sent, heard, back, tuple(ns for _, ns in windows), p50, p99)
+                # what came back was there, and no more than was sent
+                heard = tuple(min(max(h, b), s) for s, h, b in zip(sent, heard, back, strict=True))
+                out[i] = Seen(sent, heard, back, tuple(ns for _, _, ns in windows), p50, p99)
         return out
 
     def rows(self) -> Iterator[dict[str, Any]]:

@@ -1,9 +1,10 @@
 """One node of `fairlead fabric ping`: sends numbered packets over named paths, answers those of others, times what
 comes back. Standard library, Python 3.9; nothing is installed on the node.
 
-The control side says who sends what where; packets without the token of the run, or of a test that was not announced,
-are dropped and answered by nobody. Arrivals are stamped by the kernel, and an answer says how long it was held back,
-so that a busy processor counts as little as can be.
+The control side says who sends what where; packets without the token of the run, of a test that was not announced, or
+from another address than its other end has, are dropped and answered by nobody. Where a node alone says that an address
+is its own, a test sends one packet a window until the other end has answered. Arrivals are stamped by the kernel, and
+an answer says how long it was held back, so that a busy processor counts as little as can be.
 """
 
 from __future__ import annotations
@@ -40,8 +41,10 @@ TIMESPEC = struct.Struct("@ll")
 class Test:
     """Packets over one path."""
 
-    def __init__(self, rail: int, flow: int, to: tuple[str, int], count: int) -> None:
-        self.rail, self.flow, self.to = rail, flow, to
+    def __init__(self, rail: int, flow: int, to: tuple[str, int], peer: str, count: int) -> None:
+        self.rail, self.flow, self.to, self.peer = rail, flow, to, packed(peer)
+        self.is_loop, self.is_open = False, True
+        self.sent = [0] * WINDOWS
         self.sent_ns = [0] * count
         self.rtts: list[list[int]] = [[] for _ in range(WINDOWS)]
 
@@ -55,17 +58,17 @@ class Pinger:
         self.count, self.interval_s = int(wish["count"]), float(wish["interval_s"])
         self.padding = bytes(max(int(wish["size"]) - PACKET.size, 0))
         self.sockets: list[list[socket.socket]] = []
-        self.unbound: dict[str, str] = {}
+        self.unbound: list[tuple[int, str]] = []
         for rail, address in enumerate(wish["addresses"]):
             try:
                 self.sockets.append([opened(address, steered=wish["steered"]) for _ in range(wish["flows"])])
             except OSError as error:
                 self.sockets.append([])
                 if address:
-                    self.unbound[str(rail)] = error.strerror or str(error)
+                    self.unbound.append((rail, error.strerror or str(error)))
         self.by_fd = {sock.fileno(): sock for own in self.sockets for sock in own}
         self.tests: dict[int, Test] = {}
-        self.answers: dict[int, tuple[int, str, int]] = {}
+        self.answers: dict[int, tuple[str, int, bytes]] = {}
         self.heard: dict[int, list[int]] = {}
         self.errors: dict[str, int] = {}
         self.has_to_stop = False
@@ -83,10 +86,11 @@ class Pinger:
                 return
             if line["do"] == "go":
                 break
-            for number, rail, flow, address, port in line["tests"]:
-                self.tests[number] = Test(rail, flow, (address, port), self.count)
-            for number, rail, address, port in line["answers"]:
-                self.answers[number] = (rail, address, port)
+            for number, rail, flow, address, port, peer, is_loop, is_open in line["tests"]:
+                self.tests[number] = test = Test(rail, flow, (address, port), peer, self.count)
+                test.is_loop, test.is_open = is_loop, is_open
+            for number, address, port, peer in line["answers"]:
+                self.answers[number] = (address, port, packed(peer))
                 self.heard[number] = [0] * WINDOWS
         self.ping()
         self.say("sent")
@@ -115,6 +119,10 @@ class Pinger:
 
     def send(self, number: int, test: Test, seq: int) -> None:
         """One packet; a failure here is a packet that is lost, and is counted."""
+        window = seq * WINDOWS // self.count
+        if not test.is_open and test.sent[window]:
+            return
+        test.sent[window] += 1
         own = self.sockets[test.rail]
         test.sent_ns[seq] = time.time_ns()
         packet = PACKET.pack(self.token, number, seq, REQUEST, 0) + self.padding
@@ -163,23 +171,31 @@ class Pinger:
             return
         came_ns = stamped(control) or time.time_ns()
         window = seq * WINDOWS // self.count
+        sender = packed(address[0])
         if kind == REQUEST and number in self.answers:
+            to, port, peer = self.answers[number]
+            if sender != peer:
+                return
             self.heard[number][window] += 1
-            _, to, port = self.answers[number]
             back = PACKET.pack(self.token, number, seq, ANSWER, max(0, time.time_ns() - came_ns)) + self.padding
             try:
                 source.sendto(back, (to, port) if to else address)
             except OSError as error:
                 self.note(error)
-        elif number in self.tests:  # an answer, or a packet of ours that went around
+        elif number in self.tests:
             test = self.tests[number]
-            if test.sent_ns[seq]:
+            wanted = REQUEST if test.is_loop else ANSWER
+            if kind == wanted and sender == test.peer and test.sent_ns[seq]:
+                test.is_open = True
                 test.rtts[window].append(max(1, came_ns - test.sent_ns[seq] - held_ns))
                 test.sent_ns[seq] = 0  # a second one of it is none
 
     def tell(self) -> None:
         """What was seen, a few tests a line."""
-        rows = [[n, [[len(w), min(w, default=0)] for w in t.rtts], *spread(t.rtts)] for n, t in self.tests.items()]
+        rows = [
+            [n, [[t.sent[w], len(t.rtts[w]), min(t.rtts[w], default=0)] for w in range(WINDOWS)], *spread(t.rtts)]
+            for n, t in self.tests.items()
+        ]
         heard = [[n, windows] for n, windows in self.heard.items()]
         for begin in range(0, max(len(rows), len(heard)), ROWS):
             self.say("seen", rows=rows[begin : begin + ROWS], heard=heard[begin : begin + ROWS])
@@ -206,6 +222,12 @@ def opened(address: str, *, steered: bool) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+def packed(address: str) -> bytes:
+    """An address as the bytes of its family, so that two spellings are one."""
+    host = address.partition("%")[0]
+    return socket.inet_pton(socket.AF_INET6 if ":" in host else socket.AF_INET, host)
 
 
 def stamped(control: list[Any]) -> int:

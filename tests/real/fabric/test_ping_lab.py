@@ -53,7 +53,7 @@ def test_all_paths_of_a_healthy_fabric_are_timed(cluster, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("fault", "on", "settings", "code", "subject", "status"),
     [
-        ("loss", "p0/t0-1/t1-0", {"share": 0.1}, "preflight/packet-loss", "p0/t0-1/t1-0", 3),
+        ("loss", "p0/t0-1/t1-0", {"percent": "10"}, "preflight/packet-loss", "p0/t0-1/t1-0", 3),
         ("silent-drop", "p1/t0-0/t1-1", {}, "preflight/unreachable", "p1/t0-0/t1-1", 3),
         ("link-down", "p1/t0-1/t1-1", {}, "preflight/unreachable", "p1/t0-1/t1-1", 3),
         ("silent-drop", "p0/n2", {}, "preflight/unreachable", "n2 plane 0", 3),

@@ -84,13 +84,13 @@ def named(plan: Plan, fabric: Fabric) -> list[tuple[str, str, bool]]:
     ]
 
 
-SHAPES = [(2, 2, 2, 2), (2, 1, 2, 4), (4, 4, 4, 2), (3, 2, 4, 8)]
+SHAPES = [(2, 2, 2, 2), (2, 1, 2, 4), (4, 4, 4, 2)]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_healthy_fabric_accuses_nobody(shape) -> None:
     plan = steered(*shape)
-    for seed in range(5):
+    for seed in range(3):
         assert named(plan, fabric_of(plan, shape[3], seed)) == []
 
 
@@ -101,7 +101,7 @@ def test_a_healthy_fabric_accuses_nobody(shape) -> None:
 )
 def test_one_link_between_switches_is_named(shape, effect, code, fails) -> None:
     plan = steered(*shape)
-    for seed in range(5):
+    for seed in range(2):
         fabric = fabric_of(plan, shape[3], seed)
         rng = random.Random(seed)
         path, t0, t1 = rng.randint(1, shape[3]), rng.randrange(shape[0]), rng.randrange(shape[2])

@@ -11,9 +11,10 @@ make in quiet; what they show goes through the same rules (symptoms.py, blame.py
 from __future__ import annotations
 
 import statistics
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from fairlead.base.units import counted, duration
 from fairlead.preflight.pairs.facts import Burst, PairFacts, Speed
@@ -79,6 +80,13 @@ class Plan:
     steering: Steering
     pings: tuple[Ping, ...]
     partners: int
+    unproved: frozenset[tuple[int, int]] = frozenset()
+    """(node, path) of addresses that only their own node says are of this site: sent little until somebody answers."""
+
+    @property
+    def used(self) -> tuple[int, ...]:
+        """The paths that packets are sent over."""
+        return tuple(range(1, len(self.paths.labels))) or (0,)
 
     def name(self, ping: Ping) -> str:
         """A path as people call it."""
@@ -88,8 +96,8 @@ class Plan:
         return f"{label} over {'its T0 alone' if ping.t1 == T0_ALONE else f't1-{ping.t1}'}"
 
 
-def plan_of(nodes: Sequence[str], paths: Paths) -> Plan:
-    """Every path between each node and its partners; `nodes` all have a place."""
+def plan_of(nodes: Sequence[str], paths: Paths, unproved: Mapping[str, Collection[str]] = MappingProxyType({})) -> Plan:
+    """Every path between each node and its partners; `nodes` all have a place, `unproved` are addresses of nodes."""
     seats = {i: paths.seats[n] for i, n in enumerate(nodes) if n in paths.seats}
     steering = Steering(paths.t1, seats, paths.planes, len(paths.labels))
     partners = min(len(nodes) - 1, MAX_PARTNERS)
@@ -98,7 +106,7 @@ def plan_of(nodes: Sequence[str], paths: Paths) -> Plan:
         for shift in range(1, partners + 1):
             dst = (src + shift) % len(nodes)
             other = nodes[dst]
-            for path in range(1, len(paths.labels)) if len(paths.labels) > 1 else (0,):
+            for path in range(1, len(paths.labels)) or (0,):
                 here, there = paths.addresses[name][path], paths.addresses[other][path]
                 if here and there:
                     pings += _between(steering, src, dst, path, there)
@@ -107,7 +115,13 @@ def plan_of(nodes: Sequence[str], paths: Paths) -> Plan:
                 if paths.addresses[name][path]:
                     ways = range(T0_ALONE, steering.t1)
                     pings += [Ping(src, src, path, t1, to=steering.address(src, path, t1)) for t1 in ways]
-    return Plan(tuple(nodes), paths, steering, tuple(pings), partners)
+    alone = frozenset(
+        (i, path)
+        for i, name in enumerate(nodes)
+        for path, address in enumerate(paths.addresses[name])
+        if address in unproved.get(name, ())
+    )
+    return Plan(tuple(nodes), paths, steering, tuple(pings), partners, alone)
 
 
 def _between(steering: Steering, src: int, dst: int, path: int, there: str) -> Iterator[Ping]:
@@ -179,10 +193,19 @@ def _burst(
     sent, came = sum(s for s, _ in counts), sum(c for _, c in counts)
     if sent < 2 or (0 in pieces and sent == came):
         return None
+    dark = _dark(counts)
+    return Burst(*test, max(came - 1, 0), min(came, 1), FLOWS - dark if dark else 0, dark, 0, sent - 1)
+
+
+def _dark(counts: Sequence[tuple[int, int]]) -> int:
+    """How many of FLOWS flows do not arrive, where each arrives whole or not at all; 0 where that is not so.
+
+    Requests and answers of a pair both count, and there may be more than FLOWS of them: their share decides.
+    """
     whole, dark = sum(s == c for s, c in counts), sum(c == 0 for _, c in counts)
-    if len(counts) != FLOWS:  # dark flows are told where source ports choose, all of them were sent
-        whole = dark = 0
-    return Burst(*test, max(came - 1, 0), min(came, 1), whole, dark, 0, sent - 1)
+    if not (whole and dark) or whole + dark != len(counts) or len(counts) < FLOWS:
+        return 0
+    return min(max(round(FLOWS * dark / len(counts)), 1), FLOWS - 1)
 
 
 _WORDS = {
@@ -194,8 +217,14 @@ _WORDS = {
 _REMEDY = "look at error counters and link state at both ends of it, then run fairlead preflight"
 
 
-def judge(plan: Plan, seen: Mapping[int, Seen], lost: Mapping[int, str], limits: Limits) -> list[Finding]:
-    """Findings: guilty parts, nodes that gave no answer, and a summary."""
+def judge(
+    plan: Plan,
+    seen: Mapping[int, Seen],
+    lost: Mapping[int, str],
+    limits: Limits,
+    unbound: Mapping[tuple[int, int], str] = MappingProxyType({}),
+) -> list[Finding]:
+    """Findings: guilty parts, nodes that gave no answer or not of all paths, ports without their address."""
     facts = facts_of(plan, seen, lost)
     times = [s.rtt_ns for s in facts.speeds if s.rtt_ns]
     median_ns = statistics.median(times) if times else 0
@@ -237,9 +266,34 @@ def judge(plan: Plan, seen: Mapping[int, Seen], lost: Mapping[int, str], limits:
             message=f"gave no answer: {why}",
             remedy=f"fairlead probe -w {plan.nodes[n]}",
         )
-        for n, why in lost.items()
+        for n, why in {**_silent_about(plan, seen, lost, unbound), **lost}.items()
+    ]
+    findings += [
+        Finding(
+            code="preflight/no-address",
+            verdict=Verdict.FAIL,
+            subject=Subject(kind="port", nodes=(plan.nodes[n],), name=plan.paths.labels[path]),
+            message=f"the node does not have the address it should have there: {why}",
+            evidence=(Evidence(f"bind on {plan.nodes[n]}", plan.paths.addresses[plan.nodes[n]][path]),),
+            remedy="ip -br address; correct the interface's configuration",
+        )
+        for (n, path), why in sorted(unbound.items())
+        if n not in lost
     ]
     return findings
+
+
+def _silent_about(
+    plan: Plan, seen: Mapping[int, Seen], lost: Mapping[int, str], unbound: Mapping[tuple[int, int], str]
+) -> dict[int, str]:
+    """Nodes that said they were done, and not what became of all their packets."""
+    missing: Counter[int] = Counter()
+    for number, ping in enumerate(plan.pings):
+        ends = {(ping.src, ping.path), (ping.dst, ping.path)}
+        if number not in seen and not ends & unbound.keys() and not {ping.src, ping.dst} & lost.keys():
+            missing.update({ping.src, ping.dst})
+    most = max(missing.values(), default=0)
+    return {n: f"nothing is known of {counted(num, 'path')} from or to it" for n, num in missing.items() if num == most}
 
 
 def _evidence(facts: PairFacts, pairs: Sequence[Triple], *, is_late: bool) -> Iterator[Evidence]:
