@@ -156,7 +156,7 @@ def verify(
         if manifests or key is not None:
             raise UsageError("cli/usage", "the proof takes a command alone", hint="verify the bundle by itself")
         flags = {"serve.watch_s": watch, "serve.patience_s": patience}
-        return _proof(words, allow, common, url=url, settings=_settings(spec, flags))
+        return _proof(words, allow, common, url=url, settings=settings_of(spec, flags))
     if len(words) > 1 or (not words and not manifests):
         raise UsageError("cli/usage", "name one bundle", hint="fairlead serve verify BUNDLE --key bundle.pub")
     from fairlead.records.finding import verdict_of, worst_first
@@ -218,7 +218,7 @@ def _proof(command: tuple[str, ...], allow: tuple[str, ...], common: Common, *, 
     )
 
 
-def _settings(spec: Path | None, said: dict[str, float | None]) -> Serve:
+def settings_of(spec: Path | None, said: dict[str, float | None] | None = None) -> Serve:
     """[serve] of the cluster file, if there is one, with the flags laid over."""
     import os
 
@@ -228,8 +228,8 @@ def _settings(spec: Path | None, said: dict[str, float | None]) -> Serve:
     from fairlead.spec.loader import DEFAULT_FILE, read
 
     if spec is not None or os.environ.get("FAIRLEAD_SPEC") or Path(DEFAULT_FILE).exists():
-        return read(spec, flags=said).spec.table(Serve)
-    own = {key.partition(".")[2]: value for key, value in said.items() if value is not None}
+        return read(spec, flags=said or {}).spec.table(Serve)
+    own = {key.partition(".")[2]: value for key, value in (said or {}).items() if value is not None}
     try:
         return msgspec.convert(own, Serve)
     except msgspec.ValidationError as error:

@@ -4,9 +4,12 @@ from fairlead.base.rooms import Doctor, Room, Schema, Table, Verb
 
 ROOM = Room(
     verbs=(
-        Verb("serve", "", "Bundles for closed sites, and the proof that a server calls nobody.", 170),
+        Verb(
+            "serve", "", "Bundles for closed sites, the proof that a server calls nobody, an endpoint for a model.", 170
+        ),
         Verb("serve bundle", "fairlead.cli.serve:bundle"),
         Verb("serve verify", "fairlead.cli.serve:verify"),
+        Verb("serve run", "fairlead.cli.serve_run:run"),
     ),
     schemas=(
         Schema("serve-manifest", "the manifest of a bundle, fairlead-bundle.json", "fairlead.serve.record:Bundle"),
@@ -19,6 +22,13 @@ ROOM = Room(
     tables=(Table("serve", "fairlead.serve.table:Serve"),),
     limits=("fairlead.serve.table:limits",),
     doctor=(
+        Doctor("aiohttp", "the endpoint of `serve run`", extra="serve", modules=("aiohttp",)),
+        Doctor(
+            "transformers serve",
+            "an engine for `serve run` where there is no vLLM",
+            extra="engine",
+            modules=("transformers", "accelerate", "fastapi", "uvicorn", "openai"),
+        ),
         Doctor("cryptography", "signatures of bundles", extra="serve", modules=("cryptography",)),
         Doctor(
             "skopeo",
