@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -31,6 +33,7 @@ def run(
     engine: Annotated[str, Parameter(group=_ENGINE)] = "",
     python: Annotated[str, Parameter(group=_ENGINE)] = "",
     key: Path | None = None,
+    dry_run: Annotated[bool, Parameter(negative=())] = False,
     spec: SpecFile = None,
     common: Common = Common(),
 ) -> Answer:
@@ -63,12 +66,16 @@ def run(
         The Python that has the engine, when it is installed in an environment of its own.
     key
         The public key that must have signed the bundle.
+    dry_run
+        Verify the model, and only say how the engine would be started.
     spec
         The cluster file, for limits in [serve]; else FAIRLEAD_SPEC, or ./cluster.toml, where there is one.
     """
+    from fairlead.serve.endpoint.engines import Wanted, engine_command
+
     settings = settings_of(spec)
     try:
-        from fairlead.serve.endpoint.run import Place, engine_in, keys_in, model_of, name_of, serve
+        from fairlead.serve.endpoint.run import Place, context_of, engine_in, keys_in, model_of, name_of, serve
     except ModuleNotFoundError as error:
         text = f"the endpoint needs the package {error.name}"
         raise MissingTool("serve/no-engine", text, hint="pip install 'fairlead[serve]'") from None
@@ -81,6 +88,12 @@ def run(
     if host not in ("127.0.0.1", "localhost", "::1"):
         who = "with a key" if keys else "without a key"
         session().note(f"warning: everyone who can reach {host} may ask, {who}; nothing is encrypted here")
+    verify = partial(_verified, source, key) if is_bundle else partial(_fit, model)
+    if dry_run:
+        verify()
+        command = engine_command(interpreter, chosen, Wanted(model=str(model.resolve()), name=called, port=0), more)
+        body = {"model": called, "engine": chosen.name, "command": command, "context": context_of(model)}
+        return Answer(schema="fairlead.serve-run/1", text=shlex.join(command), body=body)
     folder = session().open_folder(common.runs).path
     place = Place(
         model=model.resolve(),
@@ -98,7 +111,7 @@ def run(
         place,
         settings,
         keys=keys,
-        verify=lambda: _verified(source, key) if is_bundle else _fit(model),
+        verify=verify,
         said=session().note,
     )
     return Answer(

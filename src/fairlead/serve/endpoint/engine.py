@@ -17,7 +17,7 @@ from pathlib import Path
 
 import aiohttp
 
-from fairlead.serve.endpoint.engines import Engine, Wanted
+from fairlead.serve.endpoint.engines import Engine, Wanted, engine_command
 from fairlead.serve.image import OFFLINE
 
 log = logging.getLogger("fairlead.serve")
@@ -106,7 +106,7 @@ class Process:
 
     async def _start(self) -> None:
         self._wanted = Wanted(model=self._wanted.model, name=self._wanted.name, port=_free_port())
-        words = [self._python, "-m", *self.engine.words(self._wanted), *self._more]
+        words = engine_command(self._python, self.engine, self._wanted, self._more)
         if setpriv := shutil.which("setpriv"):
             words = [setpriv, "--pdeathsig", "TERM", "--", *words]
         with (self._place / "engine.log").open("ab") as out:

@@ -69,6 +69,11 @@ ENGINES = (
 """The first that is there serves, unless one is named."""
 
 
+def engine_command(python: str, engine: Engine, wanted: Wanted, more: Sequence[str]) -> list[str]:
+    """The whole command line of an engine; `more` are the user's own options for it."""
+    return [python, "-m", *engine.words(wanted), *more]
+
+
 def choose(wanted: str, there: Collection[str], python: str) -> Engine:
     """The engine to start, of those whose modules are `there`. Raises UsageError or MissingTool."""
     if wanted and wanted not in {engine.name for engine in ENGINES}:
