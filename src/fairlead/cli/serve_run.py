@@ -14,7 +14,7 @@ from fairlead.base.units import counted
 from fairlead.cli.common import Common, SpecFile
 from fairlead.cli.output import Answer, session
 from fairlead.cli.serve import settings_of
-from fairlead.errors import Exit, FairleadError, MissingTool
+from fairlead.errors import Exit, FairleadError
 from fairlead.records.finding import verdict_of
 from fairlead.records.verdict import Verdict
 
@@ -72,14 +72,9 @@ def run(
         The cluster file, for limits in [serve]; else FAIRLEAD_SPEC, or ./cluster.toml, where there is one.
     """
     from fairlead.serve.endpoint.engines import Wanted, engine_command
+    from fairlead.serve.endpoint.run import Place, context_of, engine_in, keys_in, model_of, name_of, serve
 
     settings = settings_of(spec)
-    try:
-        from fairlead.serve.endpoint.run import Place, context_of, engine_in, keys_in, model_of, name_of, serve
-    except ModuleNotFoundError as error:
-        text = f"the endpoint needs the package {error.name}"
-        raise MissingTool("serve/no-engine", text, hint="pip install 'fairlead[serve]'") from None
-
     model, is_bundle = model_of(source)
     called = name_of(source, name)
     keys = keys_in(api_keys) if api_keys is not None else None
