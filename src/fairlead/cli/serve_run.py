@@ -15,7 +15,7 @@ from fairlead.cli.common import Common, SpecFile
 from fairlead.cli.output import Answer, session
 from fairlead.cli.serve import settings_of
 from fairlead.errors import Exit, FairleadError
-from fairlead.records.finding import verdict_of
+from fairlead.records.finding import verdict_of, worst_first
 from fairlead.records.verdict import Verdict
 
 _ENGINE = Group("The engine", sort_key=10)
@@ -125,7 +125,7 @@ def _verified(bundle: Path, key: Path | None) -> None:
     _bundle, findings = verify(bundle, key=trusted, platform=this_platform())
     if verdict_of(findings) in (Verdict.FAIL, Verdict.UNKNOWN):
         hint = f"fairlead serve verify {bundle}" + (f" --key {key}" if key else "")
-        worst = findings[0]
+        worst = worst_first(findings)[0]
         text = f"{bundle} is not served: {worst.subject.name}: {worst.message}"
         raise FairleadError("serve/refused", text, hint=hint, exit=Exit.FAIL)
 

@@ -197,6 +197,16 @@ class Endpoint:
             raise Refused(400, "invalid_body", f"the body is not what its head says: {error}") from None
         return bytes(raw)
 
+    async def _written(self, request: web.Request, answer: web.StreamResponse, chunk: bytes) -> None:
+        """Pass on a part. A client that reads none of it for `request_s` would keep its place for ever: it loses it."""
+        try:
+            async with asyncio.timeout(self.settings.request_s):
+                await answer.write(chunk)
+        except TimeoutError:
+            if request.transport is not None:
+                request.transport.abort()
+            raise _ReadsNothing from None
+
     async def _passed(self, request: web.Request, raw: bytes, began: float) -> web.StreamResponse:
         """Ask the engine. Whoever goes away cancels this, which closes the connection to it: it generates no more."""
         assert self.process is not None
@@ -216,7 +226,7 @@ class Endpoint:
                     if not answer.prepared:
                         self.metrics.first.add(time.monotonic() - began)
                         await answer.prepare(request)
-                    await answer.write(chunk)
+                    await self._written(request, answer, chunk)
                 if not answer.prepared:
                     await answer.prepare(request)
                 await answer.write_eof()
@@ -224,6 +234,10 @@ class Endpoint:
         except asyncio.CancelledError:
             self.metrics.left += 1
             raise
+        except _ReadsNothing:
+            self.metrics.left += 1
+            answer.force_close()
+            return answer
         except (aiohttp.ClientError, OSError) as error:
             if isinstance(error, aiohttp.ClientConnectionResetError) and (
                 request.transport is None or request.transport.is_closing()
@@ -238,11 +252,15 @@ class Endpoint:
             return await _cut(request, answer, text)
 
 
+class _ReadsNothing(Exception):
+    """A client took nothing of its answer for too long."""
+
+
 async def _cut(request: web.Request, answer: web.StreamResponse, text: str) -> web.StreamResponse:
     """End an answer that had begun: a stream says so, and no other answer ends as if it were whole."""
     if answer.content_type == "text/event-stream":
         with suppress(OSError):
-            await answer.write(b"data: " + error_body(503, "engine_gone", text) + b"\n\n")
+            await answer.write(b"\n\ndata: " + error_body(503, "engine_gone", text) + b"\n\n")
     elif request.transport is not None:
         request.transport.abort()
     answer.force_close()

@@ -10,8 +10,10 @@ import contextlib
 import logging
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("fairlead.serve")
 
+_KEPT_S = 75.0
+"""How long a connection without a request is kept; load balancers keep theirs for 60 s."""
 _LINGER_S = 2.0
 """How long a client may still send after it was refused: it would not read the refusal otherwise."""
 _MAX_CONFIG_BYTES = 4 << 20
@@ -126,7 +130,12 @@ async def _serve(
     hosts = frozenset({*(LOOPBACK if _is_loopback(place.host) else ()), *(name.lower() for name in place.hosts)})
     endpoint = Endpoint(place.name, settings, context=context, count=counter_of(place.model), keys=keys, hosts=hosts)
     runner = web.AppRunner(
-        endpoint.app(), handler_cancellation=True, access_log=None, lingering_time=_LINGER_S, handle_signals=False
+        endpoint.app(),
+        handler_cancellation=True,
+        access_log=None,
+        lingering_time=_LINGER_S,
+        keepalive_timeout=_KEPT_S,
+        handle_signals=False,
     )
     await runner.setup()
     stop = asyncio.Event()
@@ -155,7 +164,8 @@ async def _with_engine(
     *,
     stop: asyncio.Event,
 ) -> None:
-    await asyncio.to_thread(verify)
+    if not await _done_before(stop, verify):
+        return
     limit = aiohttp.ClientTimeout(total=None, sock_connect=10)
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=4)
     async with aiohttp.ClientSession(timeout=limit, connector=connector, auto_decompress=False) as session:
@@ -187,6 +197,28 @@ async def _with_engine(
             for task in (keeping, telling, stopping):
                 task.cancel()
             await asyncio.gather(keeping, telling, stopping, return_exceptions=True)
+
+
+async def _done_before(stop: asyncio.Event, work: Callable[[], None]) -> bool:
+    """Whether `work` ended before `stop` was set; nobody waits for it then. Raises what `work` raises."""
+    done: Future[None] = Future()
+    done.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+
+    threading.Thread(target=run, daemon=True).start()
+    ended, stopping = asyncio.wrap_future(done), asyncio.create_task(stop.wait())
+    await asyncio.wait((ended, stopping), return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if ended.done():
+        ended.result()
+    return ended.done()
 
 
 async def _tell(endpoint: Endpoint, said: Callable[[str], None]) -> None:
