@@ -236,6 +236,7 @@ class Endpoint:
             raise
         except _ReadsNothing:
             self.metrics.left += 1
+            assert answer is not None
             answer.force_close()
             return answer
         except (aiohttp.ClientError, OSError) as error:
