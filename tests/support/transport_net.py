@@ -1,7 +1,7 @@
 """Two engines of the transport on a network of a test: virtual time, real packets, faults drawn from a seed.
 
 What a datagram meets: it is lost, doubled, delayed (which reorders), has bits turned, is cut short, or comes once more
-under a stranger's address; a plane may lose everything from some time on."""
+under a stranger's address; a plane or single paths may lose everything for a time, and an end may stand still."""
 
 from __future__ import annotations
 
@@ -39,6 +39,10 @@ class Faults:
     jitter_ns: int = 0
     full: float = 0.0  # the socket has no room
     dead_from_ns: dict[int, int] = field(default_factory=dict)  # plane -> since when it loses everything
+    dead: list[tuple[int, int, int, int]] = field(default_factory=list)
+    """(plane, bits of the source ports, from ns, until ns): paths that lose everything meanwhile."""
+    still: list[tuple[str, int, int]] = field(default_factory=list)
+    """("a" or "b", from ns, until ns): an end that does nothing meanwhile; what comes waits in its sockets."""
 
 
 class Net:
@@ -58,6 +62,9 @@ class Net:
         data = bytes(arrival.data)
         self.log.append((self.now, arrival.host, to, arrival.path, data))
         if faults.dead_from_ns.get(arrival.path.plane, self.now + 1) <= self.now or chance() < faults.loss:
+            return
+        way = 1 << (arrival.path.source_port & 7)
+        if any(p == arrival.path.plane and way & bits and a <= self.now < z for p, bits, a, z in faults.dead):
             return
         if chance() < faults.corrupt:
             bad = bytearray(data)
@@ -176,22 +183,23 @@ class Pair:
     def turn(self) -> bool:
         """Go to the next arrival or timer; False if nothing will ever happen."""
         net = self.net
-        for end in (self.a, self.b):
+        awake = self._awake()
+        for end in awake:
             while end.engine.send(net.now):
                 pass
             end.done += end.sends.poll(4096)
             end.got += end.receives.poll(4096)
-        blocked = any(end.engine.blocked for end in (self.a, self.b))
-        times = [t for end in (self.a, self.b) if (t := end.engine.next_timer()) is not None]
+        times = [t for end in awake if (t := end.engine.next_timer()) is not None]
         times += [net.queue[0][0]] if net.queue else []
-        times += [net.now + 10_000] if blocked else []
+        times += [net.now + 10_000] if any(end.engine.blocked for end in awake) else []
+        times += [until for _, since, until in net.faults.still if since <= net.now < until]
         if not times:
             return False
         net.now = max(net.now, min(times))
         while net.queue and net.queue[0][0] <= net.now:
             _, _, ports, arrival = heapq.heappop(net.queue)
             ports.come[arrival.path.plane].append(replace(arrival))
-        for end in (self.a, self.b):
+        for end in self._awake():
             for rail in end.engine.blocked:
                 end.engine.writable(rail)
             for rail in range(end.engine.num_rails):
@@ -199,6 +207,11 @@ class Pair:
                     pass
             end.engine.on_timers(net.now)
         return True
+
+    def _awake(self) -> list[End]:
+        still, now = self.net.faults.still, self.net.now
+        stopped = {name for name, since, until in still if since <= now < until}
+        return [end for name, end in (("a", self.a), ("b", self.b)) if name not in stopped]
 
     def run(self, done: Callable[[], bool], *, for_ns: int, turns: int = 200_000) -> bool:
         """Run until `done`; False if the time, or the number of turns, was over first."""

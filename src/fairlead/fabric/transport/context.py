@@ -16,6 +16,7 @@ whose process ends, as soon as the kernel there has closed its sockets.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import socket
 import time
@@ -325,7 +326,12 @@ class Context:
         talk = Talk(sock, token, is_caller=False, limit_s=limit_s)
         theirs = talk.receive(Offer)
         mine = self._offer(private)
-        line = self._line(mine, theirs, token, MIN_RTT_NS, send_cq, recv_cq)
+        try:
+            line = self._line(mine, theirs, token, MIN_RTT_NS, send_cq, recv_cq)
+        except FabricError:
+            with contextlib.suppress(FabricError):
+                talk.send(mine)  # so that the caller finds the reason, too
+            raise
         self.driver.add(line)
         try:
             talk.send(mine)

@@ -1,0 +1,266 @@
+"""What does not fit, or dies, is an error by its code within its limit, and other queue pairs of the context go on.
+
+| what | error | limit | test |
+|---|---|---|---|
+| no common plane | fabric/no-common-plane | that of connect | here |
+| MTU that does not fit the way | fabric/mtu-mismatch | that of connect | here |
+| a peer of another version | fabric/exchange | that of connect | here |
+| another token | fabric/exchange, fabric/wrong-token | that of connect | here, unit/fabric/transport/test_exchange.py |
+| a wrong key, out of bounds | fabric/qp-failed at the writer | a round trip | test_transport.py |
+| a region freed while in use | fabric/qp-failed at the writer | a round trip | test_transport.py |
+| a peer killed in mid-message | fabric/peer-gone | a second | here, test_transport.py |
+| all planes dead | fabric/qp-failed | all retries | here |
+"""
+
+from __future__ import annotations
+
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, ClassVar
+
+import pytest
+
+from fairlead.errors import FabricError
+from fairlead.fabric.mrc.completion import Status
+from fairlead.fabric.transport.context import Context, QueuePair, remote_of
+from fairlead.fabric.transport.engine import READ_BURST
+from fairlead.fabric.transport.exchange import MAGIC, NONCE_BYTES
+from fairlead.fabric.transport.fast.engine import FastEngine
+from fairlead.fabric.transport.fast.sheets import LetterSockets
+
+pytestmark = pytest.mark.real
+TOKEN = secrets.token_bytes(32)
+CONNECT_S = 2.0
+"""The limit given to `connect`; what is found earlier is told earlier."""
+BUSY_S = 3.0
+"""What a busy machine may add."""
+GONE_S = 1.0
+"""From a SIGKILL to the error: the kernel there closes its sockets."""
+RETRIES_S = 8.0
+"""All retries: `Profile.software` doubles its timeout, which a busy machine may have made longer."""
+
+
+@contextmanager
+def listening(context: Context, token: bytes = TOKEN, limit_s: float = 20) -> Iterator[int]:
+    """The port of a listener that accepts one peer, and keeps what that does to itself."""
+    queue = context.completion_queue(64)
+    region = context.register(bytearray(1 << 20))
+
+    def accept() -> None:
+        with suppress(FabricError):
+            listener.accept(queue, queue, private=remote_of(region), limit_s=limit_s)
+
+    with context.listen("::1", token) as listener:
+        thread = threading.Thread(target=accept)
+        thread.start()
+        yield listener.port
+        thread.join()
+
+
+class Other:
+    """A queue pair beside the one that something is wrong with, in the same context."""
+
+    def __init__(self, context: Context) -> None:
+        self.peer = Context(addresses=["::1"])
+        self.queue = context.completion_queue(64)
+        with listening(self.peer) as port:
+            self.qp = context.connect("::1", port, TOKEN, self.queue, self.queue)
+
+    def goes_on(self) -> bool:
+        self.qp.post_write(secrets.token_bytes(100_000), self.qp.remote, wr_id=5)
+        return [(c.wr_id, c.status) for c in self.queue.wait(20)] == [(5, Status.SUCCESS)]
+
+
+@pytest.fixture
+def here() -> Iterator[Context]:
+    with Context(addresses=["::1"]) as context:
+        yield context
+
+
+@pytest.fixture
+def other(here: Context) -> Iterator[Other]:
+    made = Other(here)
+    yield made
+    assert made.goes_on()
+    made.peer.close()
+
+
+def refused(here: Context, port: int, token: bytes = TOKEN) -> tuple[str, float]:
+    """(code, seconds) of a connect that fails."""
+    begin = time.monotonic()
+    queue = here.completion_queue(8)
+    with pytest.raises(FabricError) as told:
+        here.connect("::1", port, token, queue, queue, limit_s=CONNECT_S)
+    return told.value.code, time.monotonic() - begin
+
+
+def test_no_common_plane(here: Context, other: Other) -> None:
+    with Context(addresses=["127.0.0.1"]) as there, listening(there) as port:
+        code, took_s = refused(here, port)
+    assert code == "fabric/no-common-plane"
+    assert took_s < CONNECT_S + BUSY_S
+
+
+@pytest.mark.parametrize(
+    "said", [b"fairlead-mrc/999", b"HTTP/1.1 400 Bad Request\r\n", b""], ids=["newer", "web", "mute"]
+)
+def test_a_peer_of_another_version(here: Context, other: Other, said: bytes) -> None:
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as server:
+
+        def answer() -> None:
+            sock, _ = server.accept()
+            with sock:
+                sock.settimeout(CONNECT_S + BUSY_S)
+                if said:
+                    sock.sendall(said[: len(MAGIC)].ljust(len(MAGIC), b" ") + bytes(NONCE_BYTES))
+                while sock.recv(1 << 16):
+                    pass
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        code, took_s = refused(here, server.getsockname()[1])
+        thread.join()
+    assert code == "fabric/exchange"
+    assert took_s < CONNECT_S + BUSY_S
+
+
+def test_another_token(here: Context, other: Other) -> None:
+    with Context(addresses=["::1"]) as there, listening(there, limit_s=0.5) as port:
+        code, took_s = refused(here, port, secrets.token_bytes(32))
+    assert code in ("fabric/exchange", "fabric/wrong-token")
+    assert took_s < CONNECT_S + BUSY_S
+
+
+NARROW = """
+import secrets, sys, threading, time
+from fairlead.errors import FabricError
+from fairlead.fabric.transport.context import Context
+token = secrets.token_bytes(32)
+with Context(addresses=["fd00::1"], compiled=False) as a, Context(addresses=["fd00::2"], compiled=False) as b:
+    mine, theirs = a.completion_queue(), b.completion_queue()
+    with b.listen("fd00::2", token) as listener:
+        def accept():
+            try:
+                listener.accept(theirs, theirs, limit_s=1)
+            except FabricError:
+                pass
+        thread = threading.Thread(target=accept)
+        thread.start()
+        begin = time.monotonic()
+        try:
+            a.connect("fd00::2", listener.port, token, mine, mine, limit_s=5)
+        except FabricError as error:
+            print(error.code, time.monotonic() - begin)
+        thread.join()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.requires("root", "netns")
+def test_packets_that_do_not_fit_the_way() -> None:
+    """Both interfaces take 64 KB, and the route between them 1,400 bytes."""
+    script = (
+        "ip link set lo up; ip -6 addr add fd00::1/128 dev lo; ip -6 addr add fd00::2/128 dev lo;"
+        "ip -6 route del local fd00::2 dev lo table local;"
+        'ip -6 route add local fd00::2 dev lo table local mtu 1400; exec "$0" -c "$1"'
+    )
+    done = subprocess.run(
+        ["unshare", "-n", "sh", "-ec", script, sys.executable, NARROW], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout, done.stderr
+    code, took_s = done.stdout.split()
+    assert code == "fabric/mtu-mismatch"
+    assert float(took_s) < CONNECT_S
+
+
+PEER = """
+import sys
+from fairlead.fabric.transport.context import Context, remote_of
+with Context(addresses=["::1"], compiled=False) as context:
+    queue = context.completion_queue()
+    with context.listen("::1", bytes.fromhex(sys.argv[1])) as listener:
+        print(listener.port, flush=True)
+        listener.accept(queue, queue, private=remote_of(context.register(bytearray(1 << 26))), limit_s=60)
+        sys.stdin.read()
+"""
+
+
+def failed(qp: QueuePair, queue: Any, limit_s: float) -> tuple[str, float]:
+    """(code, seconds) until both requests of a queue pair have ended, neither well."""
+    begin = time.monotonic()
+    done: list[Any] = []
+    while len(done) < 2 and time.monotonic() < begin + 2 * limit_s:
+        done += queue.wait(0.1)
+    took_s = time.monotonic() - begin
+    assert [c.wr_id for c in done] == [1, 2]
+    assert Status.SUCCESS not in {c.status for c in done}
+    assert qp.error is not None
+    return qp.error.code, took_s
+
+
+def test_a_peer_killed_in_mid_message(here: Context, other: Other) -> None:
+    queue = here.completion_queue()
+    command = [sys.executable, "-c", PEER, TOKEN.hex()]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as peer:
+        try:
+            qp = here.connect("::1", int(peer.stdout.readline()), TOKEN, queue, queue)
+            for wr_id in (1, 2):
+                qp.post_write(bytes(1 << 26), qp.remote, wr_id=wr_id)
+            time.sleep(0.05)
+            peer.send_signal(signal.SIGKILL)
+            code, took_s = failed(qp, queue, GONE_S + BUSY_S)
+        finally:
+            peer.kill()
+    assert code == "fabric/peer-gone"
+    assert took_s < GONE_S + BUSY_S
+    assert other.goes_on()
+
+
+class Cut(LetterSockets):
+    """The kernel's sockets, without anything that comes from hosts that are cut off."""
+
+    dead: ClassVar[set[str]] = set()
+
+    def receive(self, rail: int) -> Any:
+        while (arrival := super().receive(rail)) is not None and arrival.host in self.dead:
+            pass
+        return arrival
+
+    def collect(self, sheets: Any, rail: int) -> int:
+        num = 0
+        while num < READ_BURST and (arrival := self.receive(rail)) is not None:
+            sheets.put(num, arrival)
+            num += 1
+        return sheets.sort(num, rail, steered=False)
+
+
+def test_all_planes_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of one peer arrives any more, on either plane; its TCP connection lives, and so does another peer."""
+    monkeypatch.setattr("fairlead.fabric.transport.context._engine_of", lambda **_: (FastEngine, Cut))
+    monkeypatch.setattr(Cut, "dead", set())
+    planes = ("127.0.0.3", "127.0.0.4")
+    with (
+        Context(addresses=["127.0.0.1", "127.0.0.2"]) as here,
+        Context(addresses=planes) as there,
+        Context(addresses=["127.0.0.5", "127.0.0.6"]) as beside,
+    ):
+        queues = [here.completion_queue(), here.completion_queue()]
+        pairs = []
+        for peer, queue in zip((there, beside), queues, strict=True):
+            with listening(peer) as port:
+                pairs.append(here.connect("::1", port, TOKEN, queue, queue))
+        Cut.dead.update(planes)
+        for wr_id in (1, 2):
+            pairs[0].post_write(bytes(1 << 20), pairs[0].remote, wr_id=wr_id)
+        code, took_s = failed(pairs[0], queues[0], RETRIES_S + BUSY_S)
+        pairs[1].post_write(bytes(1 << 20), pairs[1].remote, wr_id=3)
+        assert [(c.wr_id, c.status) for c in queues[1].wait(20)] == [(3, Status.SUCCESS)]
+    assert code == "fabric/qp-failed"
+    assert took_s < RETRIES_S + BUSY_S
