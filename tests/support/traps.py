@@ -382,6 +382,72 @@ spec:
 """AKS's own driver with the module that it does not load, that holds."""
 
 
+LIVE = {
+    "cluster.yaml": """\
+apiVersion: v1
+kind: List
+items:
+- apiVersion: v1
+  kind: Node
+  metadata:
+    name: aks-gpu-10001234-vmss000000
+    uid: 0d6a1cf2-5a4e-4f1e-9f5e-3a1f3f3d9a10
+    labels:
+      kubernetes.azure.com/agentpool: gpu
+      network.nvidia.com/operator.mofed.wait: "false"
+      node.kubernetes.io/instance-type: Standard_ND96isr_H100_v5
+      nvidia.com/gpu.present: "true"
+      nvidia.com/gpu.product: NVIDIA-H100-80GB-HBM3
+  status:
+    allocatable: {cpu: 95500m, memory: 1887436800Ki, nvidia.com/gpu: "8", rdma/ib: "8"}
+    capacity: {cpu: "96", memory: 1946157056Ki, nvidia.com/gpu: "8", rdma/ib: "8"}
+    conditions:
+    - {type: MemoryPressure, status: "False", reason: KubeletHasSufficientMemory}
+    - {type: Ready, status: "True", reason: KubeletReady, message: kubelet is posting ready status}
+- apiVersion: v1
+  kind: Node
+  metadata:
+    name: aks-system-10001234-vmss000000
+    uid: 5d1b7f2e-8a6f-4a45-8b43-6f2f0f3f9c11
+    labels: {node.kubernetes.io/instance-type: Standard_D4ds_v5}
+  status:
+    allocatable: {cpu: 3860m, memory: 12905508Ki}
+    conditions:
+    - {type: Ready, status: "True", reason: KubeletReady}
+- apiVersion: mellanox.com/v1alpha1
+  kind: NicClusterPolicy
+  metadata: {name: nic-cluster-policy, uid: 7b0e3e0c-6a50-4a2f-9d0e-0b6a8f1d2c12}
+  status:
+    state: ready
+    appliedStates:
+    - {name: state-OFED, state: ready}
+    - {name: state-SRIOV-device-plugin, state: ready}
+    - {name: state-ib-kubernetes, state: ignore}
+- apiVersion: apps/v1
+  kind: DaemonSet
+  metadata: {name: mofed-ubuntu22.04-ds, namespace: network-operator, uid: 3e0c1c55-0f5e-4f6e-8d62-1d4b0b6f2d13}
+  status: {desiredNumberScheduled: 16, currentNumberScheduled: 16, numberReady: 16, numberAvailable: 16}
+- apiVersion: v1
+  kind: Pod
+  metadata:
+    name: nvidia-device-plugin-daemonset-x7k2p
+    namespace: gpu-operator
+    uid: 94f5a6f1-3f0a-4c8e-b7f4-7a8b9c0d1e14
+    ownerReferences: [{apiVersion: apps/v1, kind: DaemonSet, name: nvidia-device-plugin-daemonset}]
+  spec: {nodeName: aks-gpu-10001234-vmss000000}
+  status:
+    phase: Running
+    conditions:
+    - {type: PodScheduled, status: "True"}
+    - {type: Ready, status: "True"}
+    containerStatuses:
+    - {name: nvidia-device-plugin, ready: true, restartCount: 0, state: {running: {startedAt: "2026-08-01T10:00:00Z"}}}
+"""
+}
+"""What `kubectl get ... -A -o yaml` gives of an AKS pool: fields of Kubernetes' API reference, labels and states as
+the two operators document them, names as AKS makes them."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Trap:
     """One change that makes a whole fall into a trap."""
@@ -727,5 +793,23 @@ TRAPS = [
         old="-c 1 \\",
         new="-c 0 \\",
         at="args:",
+    ),
+    Trap(
+        code="plan/node-resources",
+        source="Kubernetes, device plugins: a device that is not healthy leaves allocatable and stays in capacity",
+        file="cluster.yaml",
+        old='1887436800Ki, nvidia.com/gpu: "8", rdma/ib: "8"',
+        new='1887436800Ki, nvidia.com/gpu: "7", rdma/ib: "8"',
+        at="allocatable",
+        base=LIVE,
+    ),
+    Trap(
+        code="plan/operator-ready",
+        source="Mellanox/network-operator: the label stays true until the driver's pod is ready",
+        file="cluster.yaml",
+        old='mofed.wait: "false"',
+        new='mofed.wait: "true"',
+        at="status:",
+        base=LIVE,
     ),
 ]  # fmt: skip

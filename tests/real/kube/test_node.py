@@ -103,6 +103,40 @@ def test_a_device_that_is_lost_leaves_the_node_with_seven(cluster, plugins):
     remove(cluster, whole)
 
 
+def test_what_kubectl_says_of_the_node_is_judged(cluster, plugins, tmp_path):
+    """Eight of eight, seven of eight and the reason, from the words of a real kubelet."""
+    import shutil
+    import subprocess
+
+    from fairlead.plan.lint.judge import lint_paths
+
+    kubectl = shutil.which("kubectl")
+    if not kubectl:
+        pytest.skip("needs kubectl: see kubernetes.io/docs/tasks/tools")
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}
+    size = {"node.kubernetes.io/instance-type": "Standard_ND96isr_H100_v5"}
+    cluster.api.merge(node, {"metadata": {"labels": size}})
+
+    def said() -> list[tuple[str, str]]:
+        words = [kubectl, f"--kubeconfig={cluster.config('admin')}", "get", "nodes,pods", "-A", "-o", "json"]
+        run = subprocess.run(words, capture_output=True, text=True, timeout=60)
+        (tmp_path / "cluster.json").write_text(run.stdout)
+        found = lint_paths([tmp_path / "cluster.json"]).findings
+        return [(f.verdict.value, f.message) for f in found if f.code == "plan/node-resources"]
+
+    gpus, _ = plugins
+    cluster.until(lambda: has(cluster, "8", "8"), "eight of both")
+    ((verdict, _),) = said()
+    assert verdict == "pass"
+    gpus.set_health(gpus.ids[3], is_healthy=False)
+    cluster.until(lambda: has(cluster, "7", "8"), "seven GPUs")
+    ((verdict, message),) = said()
+    gpus.set_health(gpus.ids[3], is_healthy=True)
+    cluster.until(lambda: has(cluster, "8", "8"), "eight of both")
+    assert verdict == "fail"
+    assert "1 of 8 are not healthy" in message
+
+
 def test_a_plugin_that_is_gone_leaves_no_device(cluster):
     from support.kube.plugin import DevicePlugin
 

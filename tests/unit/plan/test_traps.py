@@ -8,10 +8,10 @@ from fairlead.plan.kubernetes import variants
 from fairlead.plan.lint.judge import lint_paths
 from fairlead.records.codes import explanations
 from fairlead.records.verdict import Verdict
-from support.traps import IPOIB, MANAGED, SLOTS, TRAPS, WELL
+from support.traps import IPOIB, LIVE, MANAGED, SLOTS, TRAPS, WELL
 
 BAD = (Verdict.FAIL, Verdict.WARN, Verdict.UNKNOWN)
-WHOLES = {"sriov": WELL, "ipoib": IPOIB, "shared": SLOTS, "managed": MANAGED}
+WHOLES = {"sriov": WELL, "ipoib": IPOIB, "shared": SLOTS, "managed": MANAGED, "live": LIVE}
 
 
 def lint(tmp_path, files, sizes=()):

@@ -20,14 +20,14 @@ CHARTS = ("gpu-operator", "network-operator", "amd-gpu-operator")
 class Object:
     """A Kubernetes object, or a part of one."""
 
-    def __init__(self, document: Document, path: Path = ()) -> None:
-        self.document, self.path = document, path
+    def __init__(self, document: Document, path: Path = (), kind: str = "") -> None:
+        self.document, self.path, self._listed = document, path, kind
         self.value = mapping(dig(document.value, *path))
 
     @property
     def kind(self) -> str:
-        """`MPIJob`; empty for a part without one."""
-        return str(self.value.get("kind", ""))
+        """`MPIJob`; of a part without one, what its list says; else empty."""
+        return str(self.value.get("kind", "") or self._listed)
 
     @property
     def name(self) -> str:
@@ -201,7 +201,8 @@ class Bundle:
         for document in self.documents:
             top = Object(document)
             if top.kind.endswith("List") and isinstance(top.value.get("items"), list):
-                found += [Object(document, ("items", i)) for i in range(len(top.value["items"]))]
+                kind = top.kind.removesuffix("List")  # an API server's NodeList names no kind in its items
+                found += [Object(document, ("items", i), kind) for i in range(len(top.value["items"]))]
             elif top.kind:
                 found.append(top)
         return found

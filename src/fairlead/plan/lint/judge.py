@@ -11,10 +11,10 @@ from msgspec import Struct
 
 from fairlead.base.trust import read_file
 from fairlead.errors import UsageError
-from fairlead.plan.lint import rules_azure, rules_offline, rules_operators, rules_pods
+from fairlead.plan.lint import rules_azure, rules_cluster, rules_offline, rules_operators, rules_pods
 from fairlead.plan.lint.bundle import Bundle
 from fairlead.plan.lint.commands import Command, commands
-from fairlead.plan.lint.read import MAX_BYTES, Document, Place, Refused, documents
+from fairlead.plan.lint.read import MAX_BYTES, MAX_DUMP_BYTES, Document, Place, Refused, documents
 from fairlead.plan.lint.rule import OFFLINE, RULES, Hit, Lacks, Rule, Well
 from fairlead.records.finding import Evidence, Finding, Subject
 from fairlead.records.verdict import Verdict
@@ -22,7 +22,7 @@ from fairlead.spec.vmsize import size as size_of_name
 
 YAML, SHELL = (".yaml", ".yml", ".json"), (".sh", ".bash", ".azcli", ".zsh")
 MAX_FILES = 5_000
-_ALL = (rules_azure, rules_offline, rules_operators, rules_pods)
+_ALL = (rules_azure, rules_cluster, rules_offline, rules_operators, rules_pods)
 """Loaded for the rules that stand in them."""
 
 
@@ -46,7 +46,7 @@ def lint_paths(paths: Iterable[Path], *, sizes: Sequence[str] = (), offline: boo
     for path in _files(paths):
         files.append(str(path))
         try:
-            text = read_file(path, MAX_BYTES).decode("utf-8")
+            text = read_file(path, MAX_DUMP_BYTES if path.suffix == ".json" else MAX_BYTES).decode("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
             problems.append(_unread(Place(str(path)), f"cannot be read: {why or error}", ""))

@@ -5,6 +5,7 @@ PyYAML reads YAML 1.1, as Kubernetes does. A file has limits in bytes, values an
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,6 +13,10 @@ import yaml
 from msgspec import Struct
 
 MAX_BYTES = 8 << 20
+MAX_DUMP_BYTES = 64 << 20
+"""Of JSON, which a program wrote: what a cluster of 500 nodes says of itself."""
+DUMP_BYTES = 128 << 10
+"""JSON from here on is read as JSON, in a tenth of the time; what stands in it has no line then, only a name."""
 MAX_VALUES = 200_000
 MAX_DEPTH = 100
 MAX_NUMBER = 100
@@ -62,6 +67,9 @@ class Document(Struct, frozen=True, kw_only=True):
 
 def documents(text: str, *, file: str) -> Iterator[Document]:
     """Every document with a value. Raises Refused at the first thing that is no YAML."""
+    if file.endswith(".json") and len(text) > DUMP_BYTES:
+        yield Document(file=file, value=_dump(text, file), places={})
+        return
     try:
         _bounded(text, file)
         loader = _Loader(text)
@@ -80,6 +88,22 @@ def documents(text: str, *, file: str) -> Iterator[Document]:
         raise Refused(Place(file), "it is nested too deeply") from None
     finally:
         loader.dispose()
+
+
+def _dump(text: str, file: str) -> Any:
+    """The value of a large JSON text."""
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise Refused(Place(file, error.lineno, error.colno), f"no JSON: {error.msg}") from None
+    except (ValueError, RecursionError) as error:
+        raise Refused(Place(file), f"no JSON that can be read: {error}") from None
+    inner = [value]
+    for _ in range(MAX_DEPTH):
+        inner = [v for x in inner for v in (x.values() if isinstance(x, dict) else x if isinstance(x, list) else ())]
+        if not inner:
+            return value
+    raise Refused(Place(file), "it is nested too deeply")
 
 
 def _bounded(text: str, file: str) -> None:
