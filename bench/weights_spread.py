@@ -1,118 +1,268 @@
-"""One model onto every host of a lab: fairlead, and every host downloading by itself (curl), in turns on the same
-links. Then, by fairlead alone: everything is there already, and one host that has nothing.
+"""A model onto every host of a lab, in turns on the same links: fairlead; every host downloading by itself (curl);
+shares by MPI, then broadcasts (Open MPI by mpi4py under the lab's Slurm), as it is and tuned; BitTorrent
+(libtorrent; the origin is the web seed of one host, as it would give every host everything).
+Then, by fairlead alone: everything is there already, and one host that has nothing.
 
+Kinds of model: `one` file, `mixed` (500 files from 1 KiB to a twentieth of all bytes), `small` (files of equal size).
 The bound is arithmetic: max(S/E, S/B), S the bytes, E what the origin gives, B what a host's link is shaped to; headers
 count against whoever sends them. Ratios of runs that follow each other say something on a busy machine; seconds do not.
-Only fairlead writes for good (fsync) and publishes; curl verifies nothing.
+All but curl write for good (fsync); only fairlead verifies what it passes on, and publishes.
 
-    sudo python bench/weights_spread.py [--hosts 8] [--mib 256] [--mbps 200] [--rounds 3]
+    pip install libtorrent mpi4py; apt install openmpi-bin       (peers that are missing are named, and left out)
+    sudo python bench/weights_spread.py [--kind one|mixed|small] [--hosts 8] [--mib 256] [--files 2000] [--mbps 200]
+                                        [--rounds 3]
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
+import os
 import random
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from fairlead.cluster.enter import into_host, running
-from support.injector import World
-from support.origins import Origin, serving
-from support.spreads import NAME, Run
+from support.injector import FAIRLEAD, World
+from support.origins import Origin, Request, serving
+from support.stores import s3_env
 from support.trials import world
+
+PEERS = Path(__file__).with_name("weights_peers.py")
+BUCKET = "models"
+
+
+@dataclass
+class Model:
+    """Files below a folder that an origin serves."""
+
+    root: Path
+    files: list[tuple[str, int]]
+    rate: float
+    lab: World
+    took: dict[str, list[float]] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(size for _, size in self.files)
 
 
 def main() -> None:
     """A line of JSON for each run, then the table."""
     said = argparse.ArgumentParser()
-    for name, usual in (("hosts", 8), ("mib", 256), ("mbps", 200), ("rounds", 3)):
+    said.add_argument("--kind", choices=("one", "mixed", "small"), default="one")
+    for name, usual in (("hosts", 8), ("mib", 256), ("files", 2000), ("mbps", 200), ("rounds", 3)):
         said.add_argument(f"--{name}", type=int, default=usual)
     asked = said.parse_args()
-    size, link = asked.mib << 20, 2 * asked.mbps * 1e6 / 8
-    ways: dict[str, Callable[[World, Origin], float]] = {"fairlead": spread, "each by itself": each}
-    ratios: dict[str, list[float]] = {name: [] for name in ways}
+    ways = {
+        name: way for name, (way, lacks) in WAYS.items() if not (lack := lacks()) or print(f"without {name}: {lack}")
+    }
     with (
-        tempfile.TemporaryDirectory() as place,
+        # hosts of a lab have their own /tmp and /var/tmp
+        tempfile.TemporaryDirectory(dir=Path.home(), prefix=".weights-") as place,
         world(hosts=asked.hosts, gpus=1, planes=2, rate_mbps=asked.mbps) as lab,
     ):
-        (Path(place) / NAME).write_bytes(random.Random(1).randbytes(size))
-        python = f'gpus = 1\npython = "{sys.executable}"\n'
-        lab.file.write_text(lab.file.read_text().replace("gpus = 1\n", python))
+        model = Model(Path(place), list(written(Path(place), asked)), 2 * asked.mbps * 1e6 / 8, lab)
+        lab.file.write_text(lab.file.read_text().replace("gpus = 1\n", f'gpus = 1\npython = "{sys.executable}"\n'))
+        ratios: dict[str, list[float]] = {name: [] for name in ways}
         for number in range(asked.rounds):
             for name in sorted(ways, reverse=bool(number % 2)):
-                with serving(Path(place), rate=link) as origin:
-                    listen_everywhere(lab, origin)
-                    took_s = ways[name](lab, origin)
-                    ratio, egress = took_s * link / size, origin.given / size
-                clear(lab)
+                with given(model) as origin:
+                    took_s = ways[name](model, origin)
+                    ratio, egress = took_s * model.rate / model.size, origin.given / model.size
+                whole(model)
                 ratios[name].append(ratio)
                 what = {"seconds": round(took_s, 2), "of_bound": round(ratio, 3), "egress": round(egress, 3)}
                 print(json.dumps({"way": name, **what}), flush=True)
-        with serving(Path(place), rate=link) as origin:
-            listen_everywhere(lab, origin)
-            again(lab, origin)
-    print(f"{asked.hosts} hosts, {asked.mib} MiB, origin and links of {link / 1e6:.1f} MB/s; bound {size / link:.2f} s")
+        with given(model) as origin:
+            again(model, origin)
+    rate = f"origin and links of {model.rate / 1e6:.1f} MB/s; bound {model.size / model.rate:.2f} s"
+    print(f"{asked.hosts} hosts, {len(model.files)} files of {model.size / 2**20:.0f} MiB, {rate}")
     for name, all_ in ratios.items():
         print(f"{name:16} {statistics.median(all_):6.2f} of the bound ({min(all_):.2f} to {max(all_):.2f})")
 
 
-def listen_everywhere(lab: World, origin: Origin) -> None:
-    """The same address for all hosts."""
-    for host in lab.nodes:
-        origin.also_in(running(lab.name).host(host).anchor.pid)
+def written(root: Path, asked: argparse.Namespace) -> Iterator[tuple[str, int]]:
+    """The model's files; they are made here, from a seed."""
+    rng, total = random.Random(1), asked.mib << 20
+    if asked.kind == "one":
+        sizes = [total]
+    elif asked.kind == "small":
+        sizes = [total // asked.files] * asked.files
+    else:
+        parts = [min(rng.paretovariate(0.6), 2000.0) for _ in range(500)]
+        sizes = [max(1024, min(total // 20, int(total * part / sum(parts)))) for part in parts]
+    for number, size in enumerate(sizes):
+        name = f"{BUCKET}/model/{number % 16:02}/{number:06}.bin"
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(rng.randbytes(size))
+        yield name, size
 
 
-def clear(lab: World) -> None:
-    """Nothing of a run is left on the hosts."""
-    for host in lab.nodes:
-        lab.sh(host, "rm -rf /tmp/b-*")
+@contextmanager
+def given(model: Model) -> Iterator[Origin]:
+    """An origin with the model in its bucket, at one address for control side and hosts."""
+    with serving(model.root, rate=model.rate) as origin:
+        origin.fault = lambda request: listed(model, request)
+        for host in model.lab.nodes:
+            origin.also_in(running(model.lab.name).host(host).anchor.pid)
+        yield origin
 
 
-def spread(lab: World, origin: Origin) -> float:
+def listed(model: Model, request: Request) -> bool:
+    """S3's ListObjectsV2, one page for all."""
+    if "list-type=2" not in request.path:
+        return False
+    rows = []
+    for name, size in model.files:
+        tag = request.origin.tag(model.root / name)
+        key = name.removeprefix(f"{BUCKET}/")
+        rows.append(
+            f"<Contents><Key>{key}</Key><Size>{size}</Size><ETag>{tag}</ETag>"
+            "<LastModified>2026-01-01T00:00:00.000Z</LastModified></Contents>"
+        )
+    page = f"<Name>{BUCKET}</Name><KeyCount>{len(rows)}</KeyCount><IsTruncated>false</IsTruncated>{''.join(rows)}"
+    answer = f'<?xml version="1.0"?><ListBucketResult>{page}</ListBucketResult>'
+    request.answer(200, {"Content-Type": "application/xml"}, answer.encode())
+    return True
+
+
+def whole(model: Model) -> None:
+    """Every host has every byte; then nothing of a run is left on it."""
+    for host in model.lab.nodes:
+        got = model.lab.sh(host, "find /tmp/b-*/ -name '*.bin' -printf '%s\\n' | sort -n | md5sum; rm -rf /tmp/b-*")
+        sizes = "".join(f"{size}\n" for size in sorted(size for _, size in model.files))
+        due = subprocess.run(["md5sum"], input=sizes, capture_output=True, text=True, check=True).stdout
+        assert got == due, f"{host} has not all"
+
+
+def spread(model: Model, origin: Origin) -> float:
     """Seconds of the spread itself: verified, on the disk and published everywhere."""
-    return one(lab, origin)["took_s"]["spread"]
+    return one(model, origin)["took_s"]["spread"]
 
 
-def one(lab: World, origin: Origin) -> dict:
-    """A run that every host ends well."""
-    status, result = Run(lab, origin, "/tmp/b-one").end()
-    assert status == 0, result["findings"]
-    return result
+def one(model: Model, origin: Origin) -> dict:
+    """A run of fairlead that every host ends well."""
+    file = model.lab.file
+    words = [f"s3://{BUCKET}/model", "/tmp/b-one", "-f", str(file), "--json", "--runs", str(file.parent / "r")]
+    done = subprocess.run(
+        [*FAIRLEAD, "weights", "spread", *words],
+        env={**os.environ, **s3_env(origin.url)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout)
 
 
-def again(lab: World, origin: Origin) -> None:
+def again(model: Model, origin: Origin) -> None:
     """Everything is there; then one host has nothing."""
-    one(lab, origin)
-    for what, host in (("everything is there", ""), ("one host has nothing", lab.nodes[1])):
+    one(model, origin)
+    for what, host in (("everything is there", ""), ("one host has nothing", model.lab.nodes[1])):
         if host:
-            lab.sh(host, "rm -rf /tmp/b-one")
+            model.lab.sh(host, "rm -rf /tmp/b-one")
         before = origin.given
-        took = one(lab, origin)["took_s"]
-        told = {
-            "way": what,
-            "seconds": {k: round(v, 2) for k, v in took.items()},
-            "origin_bytes": origin.given - before,
-        }
-        print(json.dumps(told), flush=True)
-    clear(lab)
+        took = one(model, origin)["took_s"]
+        seconds = {k: round(v, 2) for k, v in took.items()}
+        print(json.dumps({"way": what, "seconds": seconds, "origin_bytes": origin.given - before}), flush=True)
 
 
-def each(lab: World, origin: Origin) -> float:
-    """Every host downloads the whole by itself, at once; nothing is verified."""
-    state, began = running(lab.name), time.monotonic()
-    words = ["curl", "-sf", "--create-dirs", "-o", f"/tmp/b-curl/{NAME}", f"{origin.url}/{NAME}"]
-    running_ = [subprocess.Popen(into_host(state, state.host(host), words)) for host in lab.nodes]
-    assert all(child.wait() == 0 for child in running_)
+def each(model: Model, origin: Origin) -> float:
+    """Every host downloads the whole by itself, all at once, eight files at a time; nothing is verified."""
+    config = model.root / "curl"
+    config.write_text("".join(f'url = "{origin.url}/{n}"\noutput = "/tmp/b-curl/{n}"\n' for n, _ in model.files))
+    words = ["curl", "-sf", "--create-dirs", "--parallel", "--parallel-max", "8", "-K", str(config)]
+    children, began = started(model, lambda _: words), time.monotonic()
+    assert all(child.wait() == 0 for child in children)
     return time.monotonic() - began
 
+
+def by_mpi(model: Model, origin: Origin, *, tuned: str = "") -> float:
+    """What rank 0 measured, between barriers: the start of mpirun does not count."""
+    listed_at = model.root / "list.json"
+    listed_at.write_text(json.dumps(model.files))
+    tcp = "--mca pml ob1 --mca btl tcp,self --mca btl_tcp_if_include fab0 --mca oob_tcp_if_include eth0"
+    program = f"{sys.executable} {PEERS} mpi {origin.url} {listed_at} /tmp/b-mpi"
+    mpirun = f"mpirun --allow-run-as-root {tcp} {tuned} --map-by ppr:1:node {program}"
+    said = model.lab.sh(model.lab.nodes[0], f"cd / && salloc -Q -N {len(model.lab.nodes)} {mpirun}")
+    return json.loads(said)["seconds"]
+
+
+def by_tuned_mpi(model: Model, origin: Origin) -> float:
+    """A chain of small segments: what suits large messages best on such links."""
+    rules = {"use_dynamic_rules": 1, "bcast_algorithm": 3, "bcast_algorithm_segmentsize": 131072}
+    return by_mpi(model, origin, tuned=" ".join(f"--mca coll_tuned_{name} {value}" for name, value in rules.items()))
+
+
+def by_torrent(model: Model, origin: Origin) -> float:
+    """Until the last host has all of it on its disk; the pieces were hashed before."""
+    import libtorrent as lt
+
+    content = model.root / BUCKET
+    files = lt.list_files(str(content))
+    made = lt.create_torrent(files, 4 << 20)
+    lt.set_piece_hashes(made, str(model.root))
+    (model.root / "others.torrent").write_bytes(lt.bencode(made.generate()))
+    made.add_url_seed(f"{origin.url}/")
+    (model.root / "first.torrent").write_bytes(lt.bencode(made.generate()))
+    hosts = {host: model.lab.sh(host, f"getent ahostsv6 {host}").split()[0] for host in model.lab.nodes}
+
+    def words(host: str) -> list[str]:
+        torrent = model.root / ("first.torrent" if host == model.lab.nodes[0] else "others.torrent")
+        others = [at for other, at in hosts.items() if other != host]
+        return [sys.executable, str(PEERS), "torrent", str(torrent), "/tmp/b-torrent", hosts[host], *others]
+
+    children = started(model, words)
+    began = time.monotonic()
+    assert all(child.stdout.readline() == b"done\n" for child in children)
+    took = time.monotonic() - began
+    for child in children:
+        child.communicate()
+    return took
+
+
+def started(model: Model, words: Callable[[str], list[str]]) -> list[subprocess.Popen]:
+    """A program on every host at once."""
+    state = running(model.lab.name)
+    piped = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    return [subprocess.Popen(into_host(state, state.host(h), words(h)), **piped) for h in model.lab.nodes]
+
+
+def missing(*needs: str) -> Callable[[], str]:
+    """Says which of these programs (`mpirun`) or packages (`mpi4py:`) is not there."""
+
+    def look() -> str:
+        for need in needs:
+            name = need.rstrip(":")
+            found = importlib.util.find_spec(name) if need.endswith(":") else shutil.which(name)
+            if found is None:
+                return f"{name} is missing"
+        return ""
+
+    return look
+
+
+WAYS: dict[str, tuple[Callable[[Model, Origin], float], Callable[[], str]]] = {
+    "fairlead": (spread, missing()),
+    "each by itself": (each, missing("curl")),
+    "MPI": (by_mpi, missing("mpirun", "mpi4py:")),
+    "MPI, tuned": (by_tuned_mpi, missing("mpirun", "mpi4py:")),
+    "BitTorrent": (by_torrent, missing("libtorrent:")),
+}
 
 if __name__ == "__main__":
     main()

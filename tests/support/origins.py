@@ -76,7 +76,7 @@ class Request(BaseHTTPRequestHandler):
         if not path.is_file():
             return self.answer(404)
         stat = path.stat()
-        tag = '"' + hashlib.md5(f"{stat.st_mtime_ns}".encode()).hexdigest() + '"'
+        tag = self.origin.tag(path)
         if self.headers.get("If-Match", tag) != tag:
             return self.answer(412)
         start, end, status = 0, stat.st_size, 200
@@ -154,6 +154,11 @@ class Origin:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    @staticmethod
+    def tag(path: Path) -> str:
+        """A file's ETag: another whenever it is written."""
+        return '"' + hashlib.md5(f"{path.stat().st_mtime_ns}".encode()).hexdigest() + '"'
 
     def pace(self, num_bytes: int) -> None:
         """No more than `rate` bytes a second, of all connections together."""
