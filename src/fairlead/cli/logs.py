@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from fairlead.base.files import write_atomic
 from fairlead.cli.common import Common
 from fairlead.cli.output import Answer, session
-from fairlead.errors import Exit, QueryError, UsageError
+from fairlead.errors import Exit, FairleadError, QueryError, UsageError
 from fairlead.logs.kql.evaluate import Answer as Found
 from fairlead.logs.kql.evaluate import NoTables, Tables, answer
 from fairlead.logs.kql.faces import csv_text, document, svg, text, write_parquet
 from fairlead.logs.kql.relation import Limits
 from fairlead.logs.kql.script import queries_of
+
+if TYPE_CHECKING:
+    from fairlead.logs.remote import Answered, Remote
 
 
 def query(
@@ -29,6 +33,8 @@ def query(
     memory: int = 0,
     rows: int = 500_000,
     store: Path | None = None,
+    server: str = "",
+    token_file: Path | None = None,
     common: Common = Common(),
 ) -> Answer:
     """Ask in KQL, the language of Azure Monitor. `print`, `range` and `datatable` need no store.
@@ -50,21 +56,83 @@ def query(
     rows
         How many rows an answer may have.
     store
-        The folder of the store; else `logs` in the user's state directory, where one was made.
+        The folder of the store; else `logs` in the user's state directory, where one was made. While
+        `fairlead logs serve` has it, that is asked.
+    server
+        The URL of a `fairlead logs serve`, instead.
+    token_file
+        With --server: the file with its token.
     """
     parameters = _parameters(param or [])
     limits = Limits(memory_bytes=memory << 20, answer_rows=rows)
+    if remote := _remote(store, server, token_file):
+        return _asked(remote, (kql, file), (format, out), limits, parameters)
     with _tables(store) as tables:
         if not kql and not file and sys.stdin is not None and sys.stdin.isatty():
-            return _prompted(tables, parameters, limits)
+            return _prompted(lambda kql: text(answer(kql, tables, limits=limits, parameters=parameters)))
         if bool(kql) == bool(file):
             raise UsageError("cli/usage", "one query, or one --file of them", hint="fairlead logs query 'print 1'")
         if file is not None:
-            return _script(file, tables, parameters, limits)
+
+            def one(kql: str, name: str) -> tuple[dict[str, Any], str]:
+                found = answer(kql, tables, limits=limits, parameters=parameters, name=name)
+                return document(found), text(found)
+
+            return _script(file, one)
         found = answer(kql, tables, limits=limits, parameters=parameters)
     if found.cut:
         session().note(f"the answer has more than {rows:,} rows: the rest is left out; --rows takes more")
     return Answer(schema="fairlead.query/1", text=lambda: _written(found, format, out, kql), body=document(found))
+
+
+def _remote(store: Path | None, server: str, token_file: Path | None) -> Remote | None:
+    """Whom to ask: a server that is named, or the owner of the store; None where the store is there to be opened."""
+    if bool(server) != bool(token_file) or (server and store):
+        text = "--server goes with --token-file, without --store"
+        raise UsageError("cli/usage", text, hint="fairlead logs query --help")
+    from fairlead.logs.remote import Remote
+
+    if server and token_file:
+        return Remote(server, token_file)
+    from fairlead.logs.owner import owner_of
+    from fairlead.logs.store import default_place
+
+    found = owner_of((store or default_place()).absolute())
+    return Remote(found.url, Path(found.token_file)) if found else None
+
+
+def _asked(
+    remote: Remote, said: tuple[str, Path | None], how: tuple[str, Path | None], limits: Limits, named: dict[str, str]
+) -> Answer:
+    """The same from the owner of the store."""
+    (kql, file), (form, out) = said, how
+    if form == "parquet":
+        raise UsageError("cli/usage", "a server answers with no Parquet", hint="--format csv")
+
+    def ask(text: str, face: str = "table") -> Answered:
+        return remote.ask(text, form=face, rows=limits.answer_rows, memory_bytes=limits.memory_bytes, parameters=named)
+
+    if not kql and not file and sys.stdin is not None and sys.stdin.isatty():
+        return _prompted(lambda text: ask(text).text)
+    if bool(kql) == bool(file):
+        raise UsageError("cli/usage", "one query, or one --file of them", hint="fairlead logs query 'print 1'")
+    if file is not None:
+
+        def one(text: str, _: str) -> tuple[dict[str, Any], str]:
+            return (found := ask(text)).document, found.text
+
+        return _script(file, one)
+    found = ask(kql, form)
+    if found.cut:
+        session().note(f"the answer has more than {limits.answer_rows:,} rows: the rest is left out; --rows takes more")
+
+    def written() -> str:
+        if out is None:
+            return found.text
+        write_atomic(out, found.text if found.text.endswith("\n") else found.text + "\n")
+        return f"{found.num_rows} rows in {out}"
+
+    return Answer(schema="fairlead.query/1", text=written, body=found.document)
 
 
 def _tables(store: Path | None) -> contextlib.AbstractContextManager[Tables]:
@@ -79,15 +147,15 @@ def _tables(store: Path | None) -> contextlib.AbstractContextManager[Tables]:
     return contextlib.closing(LazyTables(place.absolute()))
 
 
-def _prompted(tables: Tables, parameters: dict[str, str], limits: Limits) -> Answer:
+def _prompted(ask_one: Callable[[str], str]) -> Answer:
     """Query after query, at a terminal."""
     from fairlead.logs.kql.prompt import ask
     from fairlead.records.journal import state_place
 
     def answered(kql: str) -> None:
         try:
-            session().say(text(answer(kql, tables, limits=limits, parameters=parameters)), session().stdout)
-        except QueryError as error:
+            session().say(ask_one(kql), session().stdout)
+        except FairleadError as error:
             session().say(str(error))
         except KeyboardInterrupt:
             session().say("interrupted")
@@ -128,7 +196,7 @@ def _drawn(found: Found, command: str) -> str:
     return made
 
 
-def _script(file: Path, tables: Tables, parameters: dict[str, str], limits: Limits) -> Answer:
+def _script(file: Path, ask_one: Callable[[str, str], tuple[dict[str, Any], str]]) -> Answer:
     """Every query of a file, one after the other; one that is wrong does not keep the others from their answers."""
     results: list[dict[str, Any]] = []
     pages: list[str] = []
@@ -136,7 +204,7 @@ def _script(file: Path, tables: Tables, parameters: dict[str, str], limits: Limi
     for name, kql in queries_of(file):
         head = {"id": name} if name else {}
         try:
-            found = answer(kql, tables, limits=limits, parameters=parameters, name=name or f"query {len(results) + 1}")
+            body, page = ask_one(kql, name or f"query {len(results) + 1}")
         except QueryError as error:
             wrong += 1
             problem = error.problems[0]
@@ -144,11 +212,11 @@ def _script(file: Path, tables: Tables, parameters: dict[str, str], limits: Limi
             results.append(head | {"query": kql, "error": said | {"hint": problem.hint}})
             pages.append(str(error))
             continue
-        results.append(head | {"query": kql} | document(found))
-        pages.append(text(found))
-    body: dict[str, Any] = {"results": results}
+        results.append(head | {"query": kql} | body)
+        pages.append(page)
+    whole: dict[str, Any] = {"results": results}
     if len(results) == 1 and not wrong:
-        body |= {key: results[0][key] for key in ("columns", "rows")}
+        whole |= {key: results[0][key] for key in ("columns", "rows")}
     return Answer(
-        schema="fairlead.query/1", text="\n\n".join(pages), body=body, exit=int(Exit.USAGE) if wrong else None
+        schema="fairlead.query/1", text="\n\n".join(pages), body=whole, exit=int(Exit.USAGE) if wrong else None
     )

@@ -60,7 +60,7 @@ def import_(
         raise UsageError("cli/usage", f"{missing} is not there", hint="fairlead logs import /var/log")
     if format and format not in formats():
         raise UsageError("cli/usage", f"no such format: {format}", hint="one of " + ", ".join(sorted(formats())))
-    clock = Clock(zone=_zone(zone))
+    clock = Clock(zone=zone_of(zone))
     if boot is not None:
         start = boot if boot.tzinfo else boot.replace(tzinfo=clock.zone)
         clock = Clock(zone=clock.zone, boot_ns=int(start.timestamp() * 1e6) * 1000)
@@ -86,7 +86,8 @@ def import_(
     )
 
 
-def _zone(name: str) -> dt.tzinfo:
+def zone_of(name: str) -> dt.tzinfo:
+    """A zone by its name. Raises UsageError."""
     try:
         return ZoneInfo(name) if name != "UTC" else dt.UTC
     except (ZoneInfoNotFoundError, ValueError, OSError):

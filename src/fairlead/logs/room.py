@@ -5,6 +5,8 @@ from fairlead.base.rooms import Doctor, Room, Verb
 ROOM = Room(
     verbs=(
         Verb("logs", "", "Every node's logs in one store, questions in KQL.", 180),
+        Verb("logs collect", "fairlead.cli.logs_collect:collect"),
+        Verb("logs serve", "fairlead.cli.logs_serve:serve"),
         Verb("logs import", "fairlead.cli.logs_import:import_"),
         Verb("logs diagnose", "fairlead.cli.logs_diagnose:diagnose_"),
         Verb("logs query", "fairlead.cli.logs:query"),
@@ -15,7 +17,7 @@ ROOM = Room(
             "chdb",
             "logs in a store of this machine; Parquet; a prompt",
             extra="logs",
-            modules=("chdb", "prompt_toolkit", "pyarrow"),
+            modules=("aiohttp", "chdb", "prompt_toolkit", "pyarrow"),
         ),
     ),
 )

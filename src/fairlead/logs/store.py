@@ -116,6 +116,7 @@ class Store:
     def __init__(self, place: Path) -> None:
         from chdb import session
 
+        self.place = place
         self._held = contextlib.ExitStack()
         self._held.enter_context(owned(place))
         try:
@@ -152,10 +153,11 @@ class Store:
         sql = f"SELECT {', '.join(Known.__struct_fields__)} FROM _files FINAL WHERE Computer = {quoted(computer)}"  # noqa: S608
         return [Known(*row) for row in self.engine.rows(sql)]
 
-    def progress(self) -> dict[int, Progress]:
-        """By file, how far its records reach."""
+    def progress(self, numbers: Iterable[int] | None = None) -> dict[int, Progress]:
+        """By file, how far its records reach; of all files, or of some."""
         last = "argMaxIf(toUnixTimestamp64Nano(TimeGenerated), End, TimeFrom != 'file')"
-        sql = f"SELECT FileId, max(End), {last} FROM Logs GROUP BY FileId"  # noqa: S608
+        where = "" if numbers is None else f"WHERE FileId IN ({', '.join(map(str, numbers)) or 'NULL'})"
+        sql = f"SELECT FileId, max(End), {last} FROM Logs {where} GROUP BY FileId"  # noqa: S608
         return {row[0]: Progress(row[1], row[2]) for row in self.engine.rows(sql)}
 
     def remember(self, files: Iterable[Known]) -> None:
@@ -181,6 +183,11 @@ class Store:
                     return False
                 raise _failed(error) from None
         return True
+
+    def add_all(self, rows: Iterable[tuple[Record, str, str, int]]) -> None:
+        """A block of records of many files: (record, path, table, file) each. All of them, or none."""
+        now = f"{time.time():.3f}"
+        self._insert("Logs", (_row(*row, now) for row in rows))
 
     def _insert(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
         encode = msgspec.json.Encoder().encode

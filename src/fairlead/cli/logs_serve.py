@@ -1,0 +1,75 @@
+"""`fairlead logs serve`: the owner of a store, who takes what nodes collect and answers queries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fairlead.cli.common import Common
+from fairlead.cli.logs_import import zone_of
+from fairlead.cli.output import Answer, session
+from fairlead.errors import MissingTool
+from fairlead.logs.dcr import read_rules
+from fairlead.logs.eventtime import Clock
+from fairlead.logs.store import Store, default_place
+
+
+def serve(
+    *,
+    store: Path | None = None,
+    listen: str = "127.0.0.1:8470",
+    name: tuple[str, ...] = (),
+    token_file: Path | None = None,
+    rules: Path | None = None,
+    zone: str = "UTC",
+    common: Common = Common(),
+) -> Answer:
+    """Own a store of logs: take what `fairlead logs collect` sends, and answer queries, until Ctrl-C or SIGTERM.
+
+    `fairlead logs query --store FOLDER` asks it as long as it runs, and `logs query --server URL` from elsewhere. What
+    was acknowledged is on the disk. It speaks plain HTTP: on an address that others reach, use a network of your own.
+
+    Parameters
+    ----------
+    store
+        The folder of the store; else `logs` in the user's state directory.
+    listen
+        Address and port; port 0 takes a free one.
+    name
+        A name under which it is asked besides its address and this machine's name; may be given several times.
+    token_file
+        The file with the token, mode 600; else `serve.token` in the store, made where it is not there.
+    rules
+        Data collection rules of Azure Monitor (a JSON file, or a folder of them) that say which table a file has.
+    zone
+        The zone of times without one, such as Europe/Berlin.
+    """
+    try:
+        from fairlead.logs.serve import listening, secret_of
+        from fairlead.logs.serve import serve as run
+    except ModuleNotFoundError as error:
+        raise MissingTool("cli/extra", f"{error.name} is not installed", hint="pip install 'fairlead[logs]'") from None
+    from fairlead.logs.receive import Receiver
+
+    address = listening(listen)
+    said = read_rules(rules) if rules else ()
+    place = (store or default_place()).absolute()
+    opened = Store(place)
+    try:
+        secret, file = secret_of(place, token_file)
+        receiver = Receiver(opened, clock=Clock(zone=zone_of(zone)), rules=said)
+
+        def begun(url: str) -> None:
+            session().say(f"{url} owns {place}; its token is in {file}")
+
+        try:
+            run(opened, receiver, secret, address, names=name, begun=begun, token_file=file.absolute())
+        finally:
+            receiver.close()
+    finally:
+        opened.close()
+    num = sum(each.records for each in receiver.nodes.values())
+    return Answer(
+        schema="fairlead.logs-serve/1",
+        text=f"{num:,} records of {len(receiver.nodes)} nodes were taken",
+        body={"store": str(place), "records": num, "nodes": sorted(receiver.nodes)},
+    )

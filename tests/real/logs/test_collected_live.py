@@ -1,0 +1,307 @@
+"""A collector and an owner as programs of their own: files rotate, either is killed, the spool is full, strangers come.
+
+What must come out is counted from what was written: each line once, in the order of its file.
+"""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import zlib
+from pathlib import Path
+
+import pytest
+
+from fairlead.logs.onnode.agent import token_for
+from support.depth import cases
+
+pytestmark = [pytest.mark.real, pytest.mark.requires("chdb")]
+FAIRLEAD = [sys.executable, "-m", "fairlead"]
+LIMIT_S = 30.0
+
+
+class Site:
+    """An owner and a collector over folders of their own."""
+
+    def __init__(self, place: Path, *, spool_mib: int = 64) -> None:
+        self.store, self.logs, self.spool = place / "store", place / "logs", place / "spool"
+        self.logs.mkdir()
+        self.spool_mib, self.port, self.running = spool_mib, 0, {}
+        self.num = 0
+        self.written: dict[str, list[str]] = {}
+
+    def begin(self, what: str) -> None:
+        words = {
+            "serve": ["serve", "--store", self.store, "--listen", f"127.0.0.1:{self.port}"],
+            "collect": ["collect", "--server", f"http://127.0.0.1:{self.port}", "--token-file",
+                        self.store / "serve.token", "--folder", self.spool, "--node", "gpu05",
+                        "--spool-mib", self.spool_mib, self.logs / "*.log", self.logs / "*.out"],
+        }[what]  # fmt: skip
+        env = os.environ | {"FAIRLEAD_RUNS": str(self.store.parent / "runs")}
+        child = subprocess.Popen([*FAIRLEAD, "logs", *map(str, words)], stdout=subprocess.DEVNULL,
+                                 stderr=subprocess.PIPE, env=env)  # fmt: skip
+        self.running[what] = child
+        if what == "serve":
+            line = child.stderr.readline().decode()
+            assert line.startswith("http://127.0.0.1:"), line + child.stderr.read().decode()
+            self.port = int(line.split()[0].rpartition(":")[2])
+
+    def end(self, what: str, number: int = signal.SIGTERM) -> None:
+        child = self.running.pop(what)
+        child.send_signal(number)
+        child.wait(LIMIT_S)
+        child.stderr.close()
+
+    def close(self) -> None:
+        for what in list(self.running):
+            self.end(what, signal.SIGKILL)
+
+    def write(self, name: str, num: int = 1, *, pad: int = 0) -> None:
+        """Lines that say which they are."""
+        made = []
+        for _ in range(num):
+            self.num += 1
+            made.append(f"2026-11-20T10:00:00Z line {self.num} of {name}{'.' * pad}")
+        self.written.setdefault(name, []).extend(made)
+        with (self.logs / name).open("a") as file:
+            file.write("".join(line + "\n" for line in made))
+
+    def ask(self, kql: str) -> list[list]:
+        found = subprocess.run([*FAIRLEAD, "logs", "query", "--store", str(self.store), "--json", kql],
+                               capture_output=True, text=True, timeout=LIMIT_S)  # fmt: skip
+        assert not found.returncode, found.stdout + found.stderr
+        return json.loads(found.stdout)["rows"]
+
+    def post(self, path: str, body: bytes, **headers: str) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        said = {"Authorization": f"Bearer {self.token}"} | {name.replace("_", "-"): v for name, v in headers.items()}
+        connection.request("POST", path, body, said)
+        answer = connection.getresponse()
+        found = answer.status, answer.read()
+        connection.close()
+        return found
+
+    @property
+    def token(self) -> str:
+        return (self.store / "serve.token").read_text().strip()
+
+    def arrived(self) -> None:
+        """Wait until as many lines are there as were written, then compare them one by one."""
+        want = sum(map(len, self.written.values()))
+        body = json.dumps({"query": "Logs | where FilePath !endswith 'fairlead-collect' | count"}).encode()
+        deadline = time.monotonic() + LIMIT_S
+        while True:
+            status, said = self.post("/v1/query", body)
+            assert status == 200, said
+            num = json.loads(said)["document"]["rows"][0][0]
+            for child in self.running.values():
+                assert child.poll() is None, child.stderr.read().decode()
+            if num >= want:
+                break
+            if time.monotonic() > deadline:
+                break  # the lines that lack are named below
+            time.sleep(0.2)
+        rows = self.ask("Logs | where FilePath !endswith 'fairlead-collect' | project FilePath, RawData, Computer")
+        assert {row[2] for row in rows} == {"gpu05"}
+        assert sorted(row[1] for row in rows) == sorted(line for lines in self.written.values() for line in lines)
+
+    def now(self, what: str) -> object:
+        """What the collector says of itself."""
+        path = self.spool / "now.json"
+        return json.loads(path.read_bytes())[what] if path.exists() else None
+
+    def read(self, name: str) -> None:
+        """Wait until the collector has read all of a file."""
+        size, deadline = (self.logs / name).stat().st_size, time.monotonic() + LIMIT_S
+        while True:
+            state = [json.loads(path.read_bytes()) | {"number": path.stem} for path in self.spool.glob("[0-9]*.json")]
+            for each in state:
+                parts = self.spool.glob(f"{each['number']}.*.seg")
+                ends = [int(part.name.split(".")[1]) + part.stat().st_size for part in parts]
+                if each["path"].endswith(name) and max([each["acked"], *ends]) >= size:
+                    return
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+@pytest.fixture
+def site(tmp_path: Path):
+    made = Site(tmp_path)
+    yield made
+    made.close()
+
+
+def test_each_line_is_there_once_however_files_are_rotated(site: Site):
+    site.write("a.log", 100)
+    site.begin("serve")
+    site.begin("collect")
+    site.arrived()
+    # rename and create, with a writer that is slow to follow
+    old = (site.logs / "a.log").open("a")
+    (site.logs / "a.log").rename(site.logs / "a.log.1")
+    site.write("a.log", 50)
+    site.written["a.log"].append("2026-11-20T10:00:00Z a late line")
+    old.write("2026-11-20T10:00:00Z a late line\n")
+    old.close()
+    # compressed at once
+    site.write("b.log", 300, pad=50)
+    site.read("b.log")
+    site.write("b.log", 10)
+    with (site.logs / "b.log").open("rb") as source, gzip.open(site.logs / "b.log.1.gz", "wb") as packed:
+        shutil.copyfileobj(source, packed)
+    (site.logs / "b.log").unlink()
+    # copied and truncated, by a writer that appends
+    site.write("c.log", 100)
+    site.read("c.log")
+    site.write("c.log", 20)
+    shutil.copy(site.logs / "c.log", site.logs / "c.log.1")
+    os.truncate(site.logs / "c.log", 0)
+    site.write("c.log", 5)
+    # a line without an end, and one that is continued later
+    with (site.logs / "d.out").open("w") as job:
+        job.write("2026-11-20T10:00:00Z half a")
+        job.flush()
+        time.sleep(0.5)
+        job.write(" line\n")
+    site.written["d.out"] = ["2026-11-20T10:00:00Z half a line"]
+    site.arrived()
+    assert site.ask("collect_CL | where RawData has 'lost' | count") == [[0]]
+    # what was collected is not imported again
+    site.end("collect")
+    site.end("serve")
+    found = subprocess.run([*FAIRLEAD, "logs", "import", "--store", str(site.store), "--node", "gpu05", "--json",
+                            str(site.logs / "b.log.1.gz")], capture_output=True, text=True)  # fmt: skip
+    assert json.loads(found.stdout)["records"] == 0, found.stdout + found.stderr
+
+
+def _killed(site: Site, num: int, seed: int) -> None:
+    """Writers go on, files are rotated, and either side is killed at any time."""
+    chance = random.Random(seed)
+    site.begin("serve")
+    site.begin("collect")
+    for turn in range(num):
+        for _ in range(chance.randrange(1, 8)):
+            name = chance.choice(["a.log", "b.log", "job1.out"])
+            site.write(name, chance.randrange(1, 400), pad=chance.randrange(0, 300))
+            time.sleep(chance.random() * 0.2)
+        if turn % 3 == 2:
+            (site.logs / "a.log").exists() and (site.logs / "a.log").rename(site.logs / f"a.log.{turn}")
+        whom = chance.choice([["serve"], ["collect"], ["serve", "collect"]])
+        for what in whom:
+            site.end(what, signal.SIGKILL)
+        for what in ("serve", "collect"):
+            if what in whom:
+                site.begin(what)
+    site.arrived()
+
+
+def test_a_kill_of_either_side_loses_and_repeats_nothing(site: Site):
+    _killed(site, 4, seed=14)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_hundred_kills_lose_and_repeat_nothing(site: Site):
+    _killed(site, 20 * cases(1) if cases(1) > 1 else 100, seed=int(time.time()))
+
+
+def test_without_an_owner_the_spool_fills_and_then_nothing_is_read(tmp_path: Path):
+    site = Site(tmp_path, spool_mib=4)
+    try:
+        site.begin("serve")
+        site.end("serve")
+        site.begin("collect")
+        for _ in range(8):
+            site.write("a.log", 1000, pad=1000)
+        deadline = time.monotonic() + LIMIT_S
+        while site.now("disk") != "the spool is full":
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        assert sum(part.stat().st_size for part in site.spool.glob("*.seg")) <= 4 << 20
+        site.begin("serve")
+        site.arrived()
+    finally:
+        site.close()
+
+
+def test_what_is_thrown_away_beyond_the_bound_is_counted(tmp_path: Path):
+    site = Site(tmp_path, spool_mib=4)
+    try:
+        site.begin("serve")
+        site.end("serve")
+        for _ in range(8):
+            site.write("a.log", 1000, pad=1000)
+        site.begin("collect")
+        deadline = time.monotonic() + LIMIT_S
+        while site.now("disk") != "the spool is full":
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        size = (site.logs / "a.log").stat().st_size
+        os.truncate(site.logs / "a.log", 0)
+        kept = sum(part.stat().st_size for part in site.spool.glob("*.seg"))
+        time.sleep(0.5)
+        site.begin("serve")
+        deadline = time.monotonic() + LIMIT_S * 1.5
+        while not (rows := site.ask("collect_CL | where isnotempty(tostring(Fields.LostBytes)) "
+                                    "| project tolong(Fields.LostBytes)")):  # fmt: skip
+            assert time.monotonic() < deadline, (site.spool / "now.json").read_text()
+            time.sleep(0.5)
+        assert abs(rows[0][0] - (size - kept)) < 4096, (rows, size, kept)
+    finally:
+        site.close()
+
+
+def test_strangers_and_junk_are_refused(site: Site):
+    site.begin("serve")
+    query = json.dumps({"query": "print 1"}).encode()
+    assert site.post("/v1/query", query)[0] == 200
+    assert site.post("/v1/query", query, Authorization="Bearer x")[0] == 401
+    assert site.post("/v1/query", query, Host="evil.example:80")[0] == 403
+    assert site.post("/v1/query", query, Origin="http://127.0.0.1")[0] == 403
+    node = token_for(site.token.encode(), "gpu07").decode()
+    of_node = {"Authorization": f"Bearer {node}", "X_Fairlead_Node": "gpu07"}
+    assert site.post("/v1/query", query, **of_node)[0] == 401  # a node sends, it does not ask
+    head = {
+        "node": "gpu07",
+        "sources": [{"id": 7, "path": "/x.log", "start": 0, "end": 6, "size": 6, "head": "", "settled": True}],
+    }
+
+    def packed(header: dict, data: bytes) -> bytes:
+        return zlib.compress(json.dumps(header).encode() + b"\n" + data)
+
+    status, said = site.post("/v1/batch", packed(head, b"hello\n"), **of_node)
+    assert (status, json.loads(said)) == (200, {"ends": {}, "unknown": [7]})
+    head["sources"][0]["head"] = "aGVsbG8K"
+    for _ in range(2):  # sent again, kept once
+        status, said = site.post("/v1/batch", packed(head, b"hello\n"), **of_node)
+        assert (status, json.loads(said)["ends"]) == (200, {"7": 6})
+    assert site.post("/v1/batch", packed(head | {"node": "gpu08"}, b"hello\n"), **of_node)[0] == 403
+    for junk in (b"", b"junk", zlib.compress(b"junk"), zlib.compress(bytes(64 << 20)), packed(head, b"too long"),
+                 packed(head, b"hello\n")[:-4]):  # fmt: skip
+        assert site.post("/v1/batch", junk)[0] == 400
+    assert site.post("/v1/batch", bytes(9 << 20))[0] == 413
+    status, said = site.post("/v1/query", json.dumps({"query": "SELECT * FROM Logs"}).encode())
+    assert json.loads(said)["problems"][0]["code"].startswith("kql/")
+    assert site.ask("Logs | project RawData, Computer") == [["hello", "gpu07"]]
+
+
+def test_long_lines_and_tracebacks_are_one_record_each(site: Site):
+    long = b"2026-11-20T10:00:00Z " + b"x" * (10 << 20)
+    trace = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    f()\nValueError: no'
+    (site.logs / "slurm-9.out").write_bytes(long + b"\n" + trace.encode() + b"\nafter\n")
+    site.begin("serve")
+    site.begin("collect")
+    deadline = time.monotonic() + LIMIT_S
+    while len(rows := site.ask("Logs | sort by Offset asc | project RawData, Cut, strlen(RawData)")) < 3:
+        assert time.monotonic() < deadline, rows
+        time.sleep(0.3)
+    assert [row[1] for row in rows] == [len(long) - (1 << 20), 0, 0]
+    assert [row[0] for row in rows[1:]] == [trace, "after"]
