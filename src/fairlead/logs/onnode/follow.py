@@ -155,7 +155,9 @@ class Follower:
         """Read what is new of every file. Whether anything was. Raises OSError where our own disk takes nothing."""
         now, any_read = time.monotonic(), False
         for number, followed in list(self.open.items()):
-            if followed.due <= now and self._poll(followed, now):
+            if followed.due > now:
+                continue
+            if self._poll(followed, now):
                 any_read = True
             if number in self.open:
                 rests_s = now - followed.source.grew
