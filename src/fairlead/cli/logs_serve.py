@@ -7,7 +7,6 @@ from pathlib import Path
 from fairlead.cli.common import Common
 from fairlead.cli.logs_import import zone_of
 from fairlead.cli.output import Answer, session
-from fairlead.errors import MissingTool
 from fairlead.logs.dcr import read_rules
 from fairlead.logs.eventtime import Clock
 from fairlead.logs.store import Store, default_place
@@ -43,12 +42,9 @@ def serve(
     zone
         The zone of times without one, such as Europe/Berlin.
     """
-    try:
-        from fairlead.logs.serve import listening, secret_of
-        from fairlead.logs.serve import serve as run
-    except ModuleNotFoundError as error:
-        raise MissingTool("cli/extra", f"{error.name} is not installed", hint="pip install 'fairlead[logs]'") from None
     from fairlead.logs.receive import Receiver
+    from fairlead.logs.serve import listening, secret_of
+    from fairlead.logs.serve import serve as run
 
     address = listening(listen)
     said = read_rules(rules) if rules else ()
