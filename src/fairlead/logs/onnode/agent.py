@@ -91,6 +91,7 @@ class Agent:
         self.held = _alone(os.path.join(self.folder, LOCK))
         self.sources = Sources(self.folder, int(settings["spool_bytes"]))
         self.files = Follower(self.sources, list(settings["files"]))
+        self.files.looked_ns = _looked_ns(self.folder)
         self.streams: list[Any] = []
         self.hole = ""
         """Why something is not collected."""
@@ -195,6 +196,7 @@ class Agent:
                 "waiting_bytes": sum(each.pos - each.acked for each in self.sources.waiting()),
                 "received_bytes": self.num_sent, "lost_bytes": self.sources.lost_bytes, "disk": self.disk,
                 "owner": self.owner, "hole": self.hole, "crowded": self.files.is_crowded,
+                "looked_ns": self.files.looked_ns,
                 "cpu_s": round(time.process_time(), 3),
             }  # fmt: skip
         with contextlib.suppress(OSError):
@@ -219,6 +221,14 @@ def _alone(path: str) -> int:
             time.sleep(0.1)
         else:
             return handle
+
+
+def _looked_ns(folder: str) -> int:
+    """When the collector before us last looked at all files; 0 where there was none."""
+    try:
+        return int(json.loads(read_file(os.path.join(folder, NOW), SETTINGS_BYTES, ours=True))["looked_ns"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return 0
 
 
 def _boot() -> str:

@@ -2,7 +2,8 @@
 
 An open file is read to its end, whatever its name has become. Who truncates a file leaves a copy first: what was not
 read yet is taken from the file beside it that begins with the same bytes. Only where there is none, something is lost,
-and that is said.
+and that is said. A file that came and was renamed between two looks, or while no collector ran, is known by being an
+older part of a followed name, younger than the last look, with a beginning that nobody has read.
 """
 
 from __future__ import annotations
@@ -63,6 +64,8 @@ class Follower:
         """Sources whose file is not there, and until when it is looked for."""
         self.matched: dict[int, float] = {}
         self.is_crowded = False
+        self.looked_ns = 0
+        """When all of it was last looked at, by the clock that files have their times from; 0 for never."""
         now = time.monotonic()
         for source in sources.all.values():
             if source.kind == "file":
@@ -72,7 +75,7 @@ class Follower:
 
     def scan(self) -> None:
         """Find files that are new, or that are there again."""
-        now = time.monotonic()
+        now, begun_ns = time.monotonic(), time.time_ns()
         by_inode: dict[int, list[Source]] = {}
         for source in self.sources.all.values():
             if source.kind == "file":
@@ -82,6 +85,11 @@ class Follower:
                 self._look(path, by_inode, now)
         for number in list(self.orphans):
             self._seek(self.sources.all[number], now)
+        if self.looked_ns:
+            for path in self._older():
+                with contextlib.suppress(OSError):
+                    self._look_older(path, by_inode, now)
+        self.looked_ns = begun_ns
         for number, at in list(self.matched.items()):
             known = self.sources.all.get(number)
             if known is None or (known.is_over() and now - at > REST_S):
@@ -94,6 +102,33 @@ class Follower:
                 if path not in seen and not _PACKED.search(path):
                     seen.add(path)
                     yield path
+
+    def _older(self) -> Iterator[str]:
+        """Older parts of the followed logs that are not compressed."""
+        found = set()
+        for pattern in self.patterns:
+            for path in glob.iglob(pattern + "[-.]*", recursive=True):
+                if _OLDER.search(path):
+                    found.add(path)
+        return iter(sorted(found))
+
+    def _look_older(self, path: str, by_inode: dict[int, list[Source]], now: float) -> None:
+        """Begin an older part that was a log of its own and gone before anybody looked; keep in mind the others."""
+        found = os.stat(path)
+        for source in by_inode.get(found.st_ino, ()):
+            is_as_read = found.st_size == source.pos and found.st_mtime_ns == source.written_ns
+            if source.number in self.open or is_as_read or self._continues(source, path, found, now):
+                self.matched[source.number] = now
+                return
+        if found.st_mtime_ns > self.looked_ns and found.st_size and not self._was_read(path):
+            self._begin(path, now)
+
+    def _was_read(self, path: str) -> bool:
+        """Whether a file begins like one that is known: a copy of it is made, and it will be truncated."""
+        with open(path, "rb") as file:
+            head = file.read(HEAD_BYTES)
+        known = (each.head for each in self.sources.all.values() if each.kind == "file" and each.head)
+        return any(head.startswith(each) or each.startswith(head) for each in known)
 
     def _look(self, path: str, by_inode: dict[int, list[Source]], now: float) -> None:
         found = os.stat(path)
@@ -108,8 +143,11 @@ class Follower:
         older = _OLDER.search(path)
         if older and (os.path.exists(path[: older.start()]) or self._is_copy(path)):
             return  # an older part of a log that is followed under its own name
-        if not found.st_size:
-            return
+        if found.st_size:
+            self._begin(path, now)
+
+    def _begin(self, path: str, now: float) -> None:
+        """Follow a file that nobody has read."""
         if len(self.sources.all) >= MAX_SOURCES:
             self.is_crowded = True
             return
