@@ -139,6 +139,7 @@ def site(tmp_path: Path):
     made.close()
 
 
+@pytest.mark.slow
 def test_each_line_is_there_once_however_files_are_rotated(site: Site):
     site.write("a.log", 100)
     site.begin("serve")
@@ -203,6 +204,7 @@ def _killed(site: Site, num: int, seed: int) -> None:
     site.arrived()
 
 
+@pytest.mark.slow
 def test_a_kill_of_either_side_loses_and_repeats_nothing(site: Site):
     _killed(site, 4, seed=14)
 
@@ -213,6 +215,7 @@ def test_a_hundred_kills_lose_and_repeat_nothing(site: Site):
     _killed(site, 20 * cases(1) if cases(1) > 1 else 100, seed=int(time.time()))
 
 
+@pytest.mark.slow
 def test_without_an_owner_the_spool_fills_and_then_nothing_is_read(tmp_path: Path):
     site = Site(tmp_path, spool_mib=4)
     try:
@@ -232,6 +235,7 @@ def test_without_an_owner_the_spool_fills_and_then_nothing_is_read(tmp_path: Pat
         site.close()
 
 
+@pytest.mark.slow
 def test_what_is_thrown_away_beyond_the_bound_is_counted(tmp_path: Path):
     site = Site(tmp_path, spool_mib=4)
     try:
