@@ -188,6 +188,10 @@ def _killed(site: Site, num: int, seed: int) -> None:
     chance = random.Random(seed)
     site.begin("serve")
     site.begin("collect")
+    deadline = time.monotonic() + LIMIT_S
+    while not site.now("looked_ns"):  # what was rotated before a collector ever looked is no business of it
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
     for turn in range(num):
         for _ in range(chance.randrange(1, 8)):
             name = chance.choice(["a.log", "b.log", "job1.out"])
