@@ -42,12 +42,13 @@ class Wreck:
         return Job(4711, names, ns(0), ns(self.end), self.state, self.exit_code, self.ranks)
 
     def kernel(self, node: str, at: float, text: str) -> None:
-        self._syslog(node, at, "kernel", f"[{86400 + at:.6f}] {text}")
+        self.syslog(node, at, "kernel", f"[{86400 + at:.6f}] {text}")
 
     def networkd(self, node: str, at: float, text: str) -> None:
-        self._syslog(node, at, "systemd-networkd[812]", text)
+        self.syslog(node, at, "systemd-networkd[812]", text)
 
-    def _syslog(self, node: str, at: float, who: str, text: str) -> None:
+    def syslog(self, node: str, at: float, who: str, text: str) -> None:
+        """A line of a program in a node's system log."""
         when = (START + dt.timedelta(seconds=at + self.skew.get(node, 0))).isoformat(timespec="microseconds")
         self.files.setdefault((node, "syslog"), []).append((at, f"{when} {node} {who}: {text}"))
 

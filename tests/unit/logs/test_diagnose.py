@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import pytest
 
@@ -257,3 +258,91 @@ def test_a_clock_that_is_wrong_is_seen_and_taken_off() -> None:
     least, most = found.offsets_s["gpu03"]
     assert least <= -400 <= most
     assert most - least < 2
+
+
+def event(kind: str, status: str, due: str, *names: str) -> str:
+    """An entry as the documentation of scheduled events has it (Azure, Scheduled Events for Linux VMs)."""
+    entry = {
+        "EventId": "C7061BAC-AFDC-4513-B24B-AA5F13A16123", "EventStatus": status, "EventType": kind,
+        "ResourceType": "VirtualMachine", "Resources": list(names), "NotBefore": due, "EventSource": "Platform",
+        "Description": "Virtual machine is being paused because of a memory-preserving Live Migration operation.",
+        "DurationInSeconds": 5,
+    }  # fmt: skip
+    return json.dumps({"DocumentIncarnation": 1, "Events": [entry]})
+
+
+def lost(wreck: Wreck, node: str, at: float) -> None:
+    wreck.slurmctld(at + 300, f"error: Nodes {node} not responding")
+    wreck.slurmctld(at + 600, f"error: Nodes {node} not responding, setting DOWN")
+
+
+DUE = "Mon, 02 Mar 2026 10:50:00 GMT"  # 3,000 s after the start
+
+
+@pytest.mark.parametrize("kind", ["Freeze", "Reboot", "Redeploy"])
+def test_what_the_platform_announced_is_the_cause_at_the_time_it_named(kind: str) -> None:
+    wreck = Wreck(state="NODE_FAIL")
+    wreck.syslog("gpu02", 2000, "scheduled-events", event(kind, "Scheduled", DUE, "gpu02"))
+    lost(wreck, "gpu02", 3000)
+    found = wreck.diagnosed()
+    assert (found.what, found.nodes) == ("host-servicing", ("gpu02",))
+    assert found.chain[0].what == "host-servicing"
+    assert "node-lost" in [link.what for link in found.chain]
+
+
+def test_an_announcement_for_other_machines_or_later_or_cancelled_blames_nobody() -> None:
+    for text in (
+        event("Freeze", "Scheduled", DUE, "gpu77"),  # all machines of a set hear of each other's events
+        event("Freeze", "Scheduled", "Mon, 02 Mar 2026 18:00:00 GMT", "gpu02"),
+        event("Freeze", "Canceled", DUE, "gpu02"),
+    ):
+        wreck = Wreck(state="NODE_FAIL")
+        wreck.syslog("gpu02", 2000, "scheduled-events", text)
+        lost(wreck, "gpu02", 3000)
+        assert wreck.diagnosed().what == "node-lost", text
+
+
+def test_an_event_that_started_counts_from_then_and_for_each_machine_it_names() -> None:
+    wreck = Wreck(state="NODE_FAIL")
+    wreck.syslog("gpu01", 2995, "scheduled-events", event("Redeploy", "Started", "", "gpu02", "gpu77"))
+    lost(wreck, "gpu02", 3000)
+    found = wreck.diagnosed()
+    assert (found.what, found.nodes) == ("host-servicing", ("gpu02",))
+
+
+@pytest.mark.parametrize("state", ["TIMEOUT", "CANCELLED by 1000"])
+def test_a_job_that_hung_until_it_was_ended_died_of_what_stopped_it(state: str) -> None:
+    wreck = Wreck(state=state, end=20_000)
+    wreck.kernel("gpu02", 3000, FELL_OFF)
+    wreck.slurmctld(
+        20_000, "Time limit exhausted for JobId=4711" if state == "TIMEOUT"
+        else "_slurm_rpc_kill_job: REQUEST_KILL_JOB JobId=4711 uid 1000"
+    )  # fmt: skip
+    found = wreck.diagnosed()
+    assert (found.what, found.nodes) == ("gpu-bus", ("gpu02",))
+    wreck.progress = {(99, ""): Progress(10**6, ns(19_000))}
+    assert wreck.diagnosed().what in {"time-limit", "cancelled"}, "it printed steps until then"
+
+
+def test_what_is_only_possible_hours_before_a_time_limit_is_no_cause() -> None:
+    wreck = Wreck(state="TIMEOUT", end=20_000)
+    wreck.networkd("gpu03", 3000, "ib1: Lost carrier")
+    wreck.slurmctld(20_000, "Time limit exhausted for JobId=4711")
+    assert wreck.diagnosed().what == "time-limit"
+
+
+def test_whom_all_others_could_not_reach_is_named_and_not_who_ended_first() -> None:
+    refused = "{0}:10:11 [0] misc/socket.cc:484 NCCL WARN Connect to {1}<56821> failed : Connection refused"
+    wreck = Wreck(end=70)
+    addresses(wreck)
+    for node in ("gpu01", "gpu02", "gpu04"):
+        wreck.out(refused.format(node, "10.0.0.3"), 40)
+    wreck.out("srun: error: gpu01: task 0: Exited with exit code 1", 70)
+    found = wreck.diagnosed()
+    assert (found.what, found.nodes, found.at) == ("not-in-the-logs", (), "gpu03")
+    assert "gpu03" in found.says
+    lone = Wreck(end=70)
+    addresses(lone)
+    lone.out(refused.format("gpu02", "10.0.0.3"), 40)
+    lone.out("srun: error: gpu02: task 4: Exited with exit code 1", 70)
+    assert lone.diagnosed().at == "gpu02", "of one connection nothing tells which end it is"

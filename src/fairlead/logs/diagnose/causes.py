@@ -15,6 +15,8 @@ from fairlead.logs.diagnose.table import Class, table
 
 _ORDERED = {"time-limit", "cancelled"}
 """What Slurm or a person did when the job was broken already, or was not."""
+_ENDED = {"TIMEOUT", "DEADLINE", "CANCELLED"}
+"""sacct(1), JOB STATE CODES: states of jobs that did not end by themselves."""
 
 
 @dataclass(slots=True)
@@ -116,6 +118,16 @@ def _of_pairs(pairs: list[Event]) -> list[Candidate]:
     """Links between nodes that NCCL gave up: who all of them meet in, else both ends of them."""
     if not pairs:
         return []
+    if middle := met_in(pairs):
+        return [Candidate("link", (middle,), [e for e in pairs if middle in e.nodes], own=True)]
+    earliest = pairs[0]
+    ends = tuple(dict.fromkeys(name for e in pairs if set(e.nodes) & set(earliest.nodes) for name in e.nodes))
+    nodes = ends[:2] if len(earliest.nodes) == 2 and len(ends) <= 2 else earliest.nodes
+    return [Candidate("link", nodes, [e for e in pairs if set(e.nodes) & set(nodes)] or pairs, pair=True)]
+
+
+def met_in(pairs: list[Event]) -> str:
+    """The one node that has more partners than each of them; empty where there is none."""
     partners: defaultdict[str, set[str]] = defaultdict(set)
     for event in pairs:
         if len(event.nodes) == 2:
@@ -126,13 +138,7 @@ def _of_pairs(pairs: list[Event]) -> list[Candidate]:
             partners[event.nodes[0]].add(event.peer)
     num = {name: len(others) for name, others in partners.items()}
     most = [name for name in num if num[name] > 1 and all(num[name] > num.get(other, 1) for other in partners[name])]
-    if len(most) == 1:
-        met = [e for e in pairs if most[0] in e.nodes]
-        return [Candidate("link", (most[0],), met, own=True)]
-    earliest = pairs[0]
-    ends = tuple(dict.fromkeys(name for e in pairs if set(e.nodes) & set(earliest.nodes) for name in e.nodes))
-    nodes = ends[:2] if len(earliest.nodes) == 2 and len(ends) <= 2 else earliest.nodes
-    return [Candidate("link", nodes, [e for e in pairs if set(e.nodes) & set(nodes)] or pairs, pair=True)]
+    return most[0] if len(most) == 1 else ""
 
 
 def sift(found: list[Candidate], symptoms: list[Event], scene: Scene, evidence: Evidence) -> None:
@@ -150,7 +156,7 @@ def sift(found: list[Candidate], symptoms: list[Event], scene: Scene, evidence: 
         one.why_not = (
             _survived(one, scene, evidence)
             or _over(one, first, scene)
-            or ("it was long before anything else failed" if _long_before(last, law, first, scene) else "")
+            or ("it was long before anything else failed" if _long_before(last, one, first, scene) else "")
             or ("it came after the job had ended" if one.early > scene.end + slack and not _late(one) else "")
         )
     standing = [one for one in found if not one.why_not]
@@ -176,9 +182,12 @@ def _meets(one: Candidate, other: Candidate) -> bool:
     return not one.nodes or not other.nodes or bool(set(one.nodes) & set(other.nodes)) or other.pair
 
 
-def _long_before(last: int, law: Class, first: int, scene: Scene) -> bool:
-    """A job that still runs may have hung ever since."""
-    return scene.job.end_ns is not None and last + int(law.acts_s * NS) < min(first, scene.end)
+def _long_before(last: int, one: Candidate, first: int, scene: Scene) -> bool:
+    """A job that still runs may have hung ever since; so may one that others ended, by what is sure to stop a rank."""
+    law, until = one.law, min(first, scene.end)
+    if scene.job.word in _ENDED and one.sure and "collective-hang" in law.brings_anywhere and first >= scene.end:
+        return False
+    return scene.job.end_ns is not None and last + int(law.acts_s * NS) < until
 
 
 def _late(one: Candidate) -> bool:

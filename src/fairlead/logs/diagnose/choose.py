@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fairlead.base.nodeset import NodeSet, fold
-from fairlead.logs.diagnose.causes import Candidate, brings, candidates, roots, sift
+from fairlead.logs.diagnose.causes import Candidate, brings, candidates, met_in, roots, sift
 from fairlead.logs.diagnose.events import NS, Event, Scene, scene
 from fairlead.logs.diagnose.hang import Missing, missing
 from fairlead.logs.diagnose.model import Cited, Confidence, Diagnosis, Evidence, Link, Other
@@ -325,11 +325,16 @@ def _others(first: Candidate, found: Iterable[Candidate]) -> tuple[Other, ...]:
 
 
 def _nothing(seen: Scene, found: list[Candidate], symptoms: list[Event]) -> Diagnosis:
-    """What is known all the same: who ended first."""
+    """What is known all the same: whom several others could not reach, else who ended first."""
     exits = [s for s in symptoms if s.cls in {"task-exit", "killed"}]
-    says = "the cause is not in the logs"
-    if exits:
+    pairs = [s for s in symptoms if s.hit.signature.pair and not (exits and exits[0].before(s))]
+    says, at = "the cause is not in the logs", met_in(pairs)
+    if at:
+        told = next(s for s in pairs if at in s.nodes)
+        says += f"; several others lost {at}, or never reached it: {told.hit.text.strip()[:200]}"
+    elif exits:
         who = fold(exits[0].nodes) if exits[0].nodes else "somebody"
+        at = exits[0].nodes[0] if exits[0].nodes else ""
         says += f"; the first that is known to have ended is {who}: {exits[0].hit.text.strip()[:200]}"
     return Diagnosis(
         job=seen.job.id,
@@ -337,7 +342,7 @@ def _nothing(seen: Scene, found: list[Candidate], symptoms: list[Event]) -> Diag
         what=NOTHING,
         confidence="none",
         says=says,
-        at=exits[0].nodes[0] if exits and exits[0].nodes else "",
+        at=at,
         chain=_chain(Candidate("node-lost", (), early=seen.start), [], symptoms, seen),
         remedy=explanations()[f"diagnose/{NOTHING}"].remedy,
         others=_others(Candidate("node-lost", ()), found),

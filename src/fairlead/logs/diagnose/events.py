@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import email.utils
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -113,6 +115,8 @@ def _when(hit: Hit, scene: Scene, by: str, limits: Limits) -> tuple[int, int]:
         (clock.middle, clock.half) if clock else (0, 0 if speaker(line) == "slurmctld" else int(limits.clock_s * NS))
     )
     at = line.time_ns - middle
+    if due := _due(hit.groups.get("due", "")):
+        return due, due  # by the platform's clock, whenever it was announced
     if line.time_from == "before":
         return at - half, max(scene.end, at)
     if line.time_from != "line":
@@ -121,6 +125,15 @@ def _when(hit: Hit, scene: Scene, by: str, limits: Limits) -> tuple[int, int]:
         at -= int(ran[:12]) * 10**6
     late = float(hit.groups.get("late_s") or hit.signature.late_s)
     return at - half - int(late * NS), at + half
+
+
+def _due(said: str) -> int:
+    """A date of HTTP; 0 where it is none."""
+    try:
+        when = email.utils.parsedate_to_datetime(said)
+        return int((when if when.tzinfo else when.replace(tzinfo=dt.UTC)).timestamp()) * NS
+    except (TypeError, ValueError, OverflowError):
+        return 0
 
 
 def _end(events: list[Event], ends: list[Event]) -> None:

@@ -16,6 +16,7 @@ from fairlead.logs.diagnose.signatures import Hit
 
 _RANK = re.compile(r"\[(?:PG [^\]]{0,80} )?Rank (\d{1,6})\]")
 _GLOBAL = re.compile(r"\[rank(\d{1,6})\]:|(\d{1,6}): ")
+_QUOTES = re.compile(r"[\s\"']+")
 _OF_TASK = re.compile(r"[._-](?:rank|task)?(\d{1,6})\.(?:out|err|log)\Z")
 
 
@@ -54,7 +55,8 @@ class Places:
         return nodes[rank // (tasks // len(nodes))]
 
     def named(self, text: str) -> tuple[str, ...]:
-        """Nodes of the job in a folded list."""
+        """Nodes of the job in a folded list, or in one of JSON."""
+        text = _QUOTES.sub("", text)
         try:
             found = [self.node(name) for name in NodeSet(text.strip(",[]") if "[" not in text else text)]
         except UsageError:

@@ -27,7 +27,9 @@ _ORDER = ("gpu", "kernel", "storage", "network", "slurm", "job")
 
 
 class Signature(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A kind of line. Groups: node, peer, dev, rank, job, server, ran_ms, late_s, host, address."""
+    """A kind of line. Groups: node, peer, dev, rank, job, server, ran_ms, late_s, host, address; due: not before then,
+    as HTTP writes a date (RFC 9110, 5.6.7).
+    """
 
     id: str
     role: str
