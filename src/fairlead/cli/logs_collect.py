@@ -35,8 +35,8 @@ def collect(
     """Send what this machine writes to its logs to `fairlead logs serve`, as it is written; or have nodes do so.
 
     Files are followed through rotation by rename, by copy and truncation, and compression. What the server does not
-    take waits on this disk, within --spool-mib; each line is in the store once. Older, rotated files are left to
-    `fairlead logs import`. What is lost beyond the bound is counted, and said in the table collect_CL.
+    take waits on this disk, within --spool-mib; each line is in the store once. What was rotated before it ever looked
+    is left to `fairlead logs import`. What is lost beyond the bound is counted, and said in the table collect_CL.
 
     Parameters
     ----------
