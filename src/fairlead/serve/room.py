@@ -4,9 +4,7 @@ from fairlead.base.rooms import Doctor, Room, Schema, Table, Verb
 
 ROOM = Room(
     verbs=(
-        Verb(
-            "serve", "", "Bundles for closed sites, the proof that a server calls nobody, an endpoint for a model.", 170
-        ),
+        Verb("serve", "", "Bundles for closed sites, proof that they call nobody, an endpoint.", 170),
         Verb("serve bundle", "fairlead.cli.serve:bundle"),
         Verb("serve verify", "fairlead.cli.serve:verify"),
         Verb("serve run", "fairlead.cli.serve_run:run"),
@@ -22,9 +20,9 @@ ROOM = Room(
     tables=(Table("serve", "fairlead.serve.table:Serve"),),
     limits=("fairlead.serve.table:limits",),
     doctor=(
-        Doctor("aiohttp", "the endpoint of `serve run`", extra="serve", modules=("aiohttp",)),
+        Doctor("aiohttp", "the endpoints of `serve run` and `logs serve`", extra="serve", modules=("aiohttp",)),
         Doctor(
-            "transformers serve",
+            "transformers-serve",
             "an engine for `serve run` where there is no vLLM",
             extra="engine",
             modules=("transformers", "accelerate", "fastapi", "uvicorn", "openai"),
