@@ -11,6 +11,7 @@ import errno
 import hashlib
 import os
 import tarfile
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,6 +22,9 @@ from fairlead.errors import FairleadError
 from fairlead.serve.model import ModelFile
 
 CHUNK = 4 << 20
+_READ = 1 << 20
+_MOST_FILES = 8
+"""Digested at once: eight read 10 GB/s and more, which is what one disk gives."""
 BLOCK = tarfile.BLOCKSIZE
 _AHEAD = 4
 """Chunks in flight, for each of the two digests."""
@@ -105,13 +109,31 @@ def pour_file(out: Path, source: Path, file: ModelFile, said: Callable[[int], No
 
 def digest_file(path: Path, said: Callable[[int], None] = lambda _num: None) -> str:
     """SHA-256 of a regular file; a link is not followed."""
-    one = Digest()
+    one, buffer = hashlib.sha256(), memoryview(bytearray(_READ))
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     with os.fdopen(handle, "rb", buffering=0) as source:
-        while data := source.read(CHUNK):
-            one.add(data)
-            said(len(data))
-    return one.hex()
+        while num := source.readinto(buffer):
+            one.update(buffer[:num])
+            said(num)
+    return one.hexdigest()
+
+
+def digest_files(paths: Sequence[Path], said: Callable[[int], None] = lambda _num: None) -> Iterator[str | OSError]:
+    """SHA-256 of each in turn, or why there is none; several at once, as hashlib lets go of the interpreter."""
+    lock = threading.Lock()
+
+    def heard(num: int) -> None:
+        with lock:
+            said(num)
+
+    def one(path: Path) -> str | OSError:
+        try:
+            return digest_file(path, heard)
+        except OSError as error:
+            return error
+
+    with ThreadPoolExecutor(min(_MOST_FILES, len(os.sched_getaffinity(0)))) as pool:
+        yield from pool.map(one, paths)
 
 
 def pieces(root: Path, file: ModelFile) -> Iterator[bytes]:

@@ -17,7 +17,7 @@ from fairlead.base.units import counted, size
 from fairlead.errors import UsageError
 from fairlead.records.finding import Evidence, Finding, Subject, worst_first
 from fairlead.records.verdict import Verdict
-from fairlead.serve.pour import digest_file
+from fairlead.serve.pour import digest_files
 from fairlead.serve.record import MANIFEST, MAX_MANIFEST_BYTES, SIGNATURE, BadBundle, Bundle, parse, signed_by
 
 if TYPE_CHECKING:
@@ -125,12 +125,12 @@ def _read(folder: Path, raw: bytes, signature: bytes | None, bundle: Bundle, sai
             is_file = path.is_file() and not path.is_symlink()
             sizes[path.relative_to(folder).as_posix()] = path.lstat().st_size if is_file else None
     digests, unread = dict[str, str](), dict[str, str]()
-    for stored in bundle.stored:
-        if sizes.get(stored.path) == stored.size:
-            try:
-                digests[stored.path] = digest_file(folder / stored.path, said)
-            except OSError as error:
-                unread[stored.path] = error.strerror or str(error)
+    whole = [stored.path for stored in bundle.stored if sizes.get(stored.path) == stored.size]
+    for path, found in zip(whole, digest_files([folder / path for path in whole], said), strict=True):
+        if isinstance(found, str):
+            digests[path] = found
+        else:
+            unread[path] = found.strerror or str(found)
     return Seen(manifest=raw, signature=signature, digests=digests, sizes=sizes, unread=unread)
 
 
