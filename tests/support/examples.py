@@ -8,7 +8,8 @@
     slow    takes more than about 20 s
 
 The folder it is called in holds here.toml (this machine), lab.toml (a lab), sleeper.py (a program that waits),
-sacct.txt (a job that ended), train.toml (a model of a few thousand parameters) and served (a model of one tensor).
+sacct.txt (a job that ended), train.toml (a model of a few thousand parameters), served (a model of one tensor) and
+on-share (what a bundle on a share says of itself).
 """
 
 from __future__ import annotations
@@ -38,6 +39,10 @@ via = "local"
 """
 
 
+BUNDLE = """\
+{"schema": "fairlead.bundle/1", "name": "served", "form": "directory", "platform": "any", "licence": "MIT",
+ "at": "model", "files": [], "stored": []}
+"""
 TRAIN = """
 [model]
 path = "model"
@@ -110,6 +115,8 @@ def fill(folder: Path, lab: str) -> None:
         (folder / "served" / name).write_text(text)
     header = json.dumps({"w": {"dtype": "U8", "shape": [8], "data_offsets": [0, 8]}}).encode()
     (folder / "served" / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+    (folder / "on-share").mkdir()
+    (folder / "on-share" / "fairlead-bundle.json").write_text(BUNDLE)
     (folder / "model").mkdir()
     (folder / "model" / "config.json").write_text(json.dumps(MODEL))
     head = b"{'descr': '<i8', 'fortran_order': False, 'shape': (4, 8), }".ljust(117) + b"\n"

@@ -10,6 +10,7 @@ from typing import Annotated
 
 from cyclopts import Group, Parameter
 
+from fairlead.base.shown import shown
 from fairlead.base.units import counted
 from fairlead.cli.common import Common, SpecFile
 from fairlead.cli.output import Answer, session
@@ -33,6 +34,7 @@ def run(
     engine: Annotated[str, Parameter(group=_ENGINE)] = "",
     python: Annotated[str, Parameter(group=_ENGINE)] = "",
     key: Path | None = None,
+    ask: str = "",
     dry_run: Annotated[bool, Parameter(negative=())] = False,
     spec: SpecFile = None,
     common: Common = Common(),
@@ -66,6 +68,8 @@ def run(
         The Python that has the engine, when it is installed in an environment of its own.
     key
         The public key that must have signed the bundle.
+    ask
+        Ask this once it is ready, print what the model says, and end.
     dry_run
         Verify the model, and only say how the engine would be started.
     spec
@@ -100,9 +104,10 @@ def run(
         engine=chosen,
         more=more,
         hosts=allow_host,
+        ask=ask,
     )
     session().note(f"{called} by {chosen.name}; its log: {folder}/engine.log")
-    num = serve(
+    out = serve(
         place,
         settings,
         keys=keys,
@@ -111,8 +116,8 @@ def run(
     )
     return Answer(
         schema="fairlead.serve-run/1",
-        text=f"{called}: {counted(num, 'answer')}",
-        body={"model": called, "engine": chosen.name, "answers": num},
+        text=shown(out.reply) if ask else f"{called}: {counted(out.answers, 'answer')}",
+        body={"model": called, "engine": chosen.name, "answers": out.answers, "reply": out.reply},
     )
 
 

@@ -7,6 +7,7 @@ ROOM = Room(
         Verb("serve", "", "Bundles for closed sites, proof that they call nobody, an endpoint.", 170),
         Verb("serve bundle", "fairlead.cli.serve:bundle"),
         Verb("serve verify", "fairlead.cli.serve:verify"),
+        Verb("serve manifests", "fairlead.cli.serve_manifests:manifests"),
         Verb("serve run", "fairlead.cli.serve_run:run"),
     ),
     schemas=(

@@ -6,9 +6,12 @@ The engine is `transformers serve`; with FAIRLEAD_VLLM_PYTHON, the Python of an 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -245,3 +248,22 @@ def test_sigterm_finishes_what_had_begun(tiny, tmp_path):
     finally:
         if running.process.poll() is None:
             running.stop()
+
+
+def test_one_question_and_the_end(tiny, tmp_path):
+    argv = [sys.executable, "-m", "fairlead", "serve", "run", str(tiny), "--port", "0", "--runs", str(tmp_path)]
+    argv += ["--engine", "transformers", "--ask", "a host sends", "--json", "--", *SMALL]
+    done = subprocess.run(argv, capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["reply"]
+
+
+def test_an_endpoint_that_is_killed_leaves_no_engine(tiny, tmp_path):
+    running = Running(tiny, tmp_path / "runs", *words(tmp_path, "transformers")).ready()
+    engine = running.engine_pid()
+    running.process.kill()
+    running.process.wait(10)
+    until = time.monotonic() + 30
+    while Path(f"/proc/{engine}").exists() and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not Path(f"/proc/{engine}").exists()

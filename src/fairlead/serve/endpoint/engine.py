@@ -59,6 +59,8 @@ class Process:
         self.engine = engine
         self.state = State.LOADING
         self.restarts = 0
+        self.answers = asyncio.Event()
+        """Set once it was ready."""
         self._python, self._more, self._patience_s = python, more, patience_s
         self._wanted = Wanted(model=str(model), name=name, port=0)
         self._place = place
@@ -91,6 +93,7 @@ class Process:
                 await self._start()
                 if await self._loaded(session):
                     failed, self.state = 0, State.READY
+                    self.answers.set()
                     log.info("the engine is ready after %.1f s", time.monotonic() - began)
                     await self._until_ill(session)
                 else:

@@ -37,6 +37,7 @@ _KEPT_S = 75.0
 """How long a connection without a request is kept; load balancers keep theirs for 60 s."""
 _LINGER_S = 2.0
 """How long a client may still send after it was refused: it would not read the refusal otherwise."""
+_REPLY_TOKENS = 32
 _MAX_CONFIG_BYTES = 4 << 20
 _MAX_TOKENIZER_BYTES = 64 << 20
 _MAX_KEYS_BYTES = 64 << 10
@@ -59,6 +60,17 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     """Options for the engine."""
     hosts: tuple[str, ...] = ()
     """Names that requests may call us by, beside the loopback's own."""
+    ask: str = ""
+    """A question of our own: it ends when that is answered."""
+
+
+class Outcome(msgspec.Struct, kw_only=True):
+    """What came of it."""
+
+    answers: int = 0
+    """With status 200."""
+    reply: str = ""
+    """To the question of our own."""
 
 
 def engine_in(python: str, wanted: str) -> Engine:
@@ -118,14 +130,14 @@ def counter_of(model: Path) -> Callable[[str], int] | None:
 
 def serve(
     place: Place, settings: Serve, *, keys: Keys | None, verify: Callable[[], None], said: Callable[[str], None]
-) -> int:
-    """Serve until a signal; how many answers were given. `verify` raises where the model is not to be loaded."""
+) -> Outcome:
+    """Serve until a signal, or until `place.ask` is answered. `verify` raises where the model is not to be loaded."""
     return asyncio.run(_serve(place, settings, keys, verify, said))
 
 
 async def _serve(
     place: Place, settings: Serve, keys: Keys | None, verify: Callable[[], None], said: Callable[[str], None]
-) -> int:
+) -> Outcome:
     context = settings.context_tokens or context_of(place.model)
     hosts = frozenset({*(LOOPBACK if _is_loopback(place.host) else ()), *(name.lower() for name in place.hosts)})
     endpoint = Endpoint(place.name, settings, context=context, count=counter_of(place.model), keys=keys, hosts=hosts)
@@ -147,12 +159,13 @@ async def _serve(
     sweeping = asyncio.create_task(_send_away(runner.server, settings.request_s))
     try:
         said(f"http://{_shown_host(place.host)}:{listening.sockets[0].getsockname()[1]} listens")
-        await _with_engine(endpoint, place, settings, verify, said, stop=stop)
+        reply = await _with_engine(endpoint, place, settings, verify, said, stop=stop)
     finally:
         sweeping.cancel()
         listening.close()
         await runner.cleanup()
-    return sum(n for (_route, status), n in endpoint.metrics.answers.items() if status == 200)
+    answers = sum(n for (_route, status), n in endpoint.metrics.answers.items() if status == 200)
+    return Outcome(answers=answers, reply=reply)
 
 
 async def _with_engine(
@@ -163,9 +176,10 @@ async def _with_engine(
     said: Callable[[str], None],
     *,
     stop: asyncio.Event,
-) -> None:
+) -> str:
+    """What was answered to `place.ask`."""
     if not await _done_before(stop, verify):
-        return
+        return ""
     limit = aiohttp.ClientTimeout(total=None, sock_connect=10)
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=4)
     async with aiohttp.ClientSession(timeout=limit, connector=connector, auto_decompress=False) as session:
@@ -183,8 +197,9 @@ async def _with_engine(
         keeping = asyncio.create_task(endpoint.process.keep(session))
         telling = asyncio.create_task(_tell(endpoint, said))
         stopping = asyncio.create_task(stop.wait())
+        asking = asyncio.create_task(_asked(endpoint, place)) if place.ask else stopping
         try:
-            await asyncio.wait((keeping, stopping), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((keeping, stopping, asking), return_when=asyncio.FIRST_COMPLETED)
             if keeping.done():
                 keeping.result()
                 raise _no_engine(place)
@@ -193,10 +208,30 @@ async def _with_engine(
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(settings.drain_s):
                     await endpoint.admission.empty()
+            return str(asking.result()) if place.ask and asking.done() else ""
         finally:
-            for task in (keeping, telling, stopping):
+            for task in (keeping, telling, stopping, asking):
                 task.cancel()
-            await asyncio.gather(keeping, telling, stopping, return_exceptions=True)
+            await asyncio.gather(keeping, telling, stopping, asking, return_exceptions=True)
+
+
+async def _asked(endpoint: Endpoint, place: Place) -> str:
+    """The engine's answer to `place.ask`, once it is ready. Raises FairleadError for a refusal."""
+    assert endpoint.process is not None
+    assert endpoint.session is not None
+    await endpoint.process.answers.wait()
+    body = {"model": place.name, "prompt": place.ask, "max_tokens": _REPLY_TOKENS}
+    url, headers = f"{endpoint.process.url}/v1/completions", endpoint.process.headers
+    try:
+        async with endpoint.session.post(url, json=body, headers=headers) as answer:
+            raw = await answer.content.read(_MAX_CONFIG_BYTES)
+            if answer.status == 200:
+                return str(msgspec.json.decode(raw)["choices"][0]["text"])
+            why = f"it answered with {answer.status}"
+    except (aiohttp.ClientError, OSError, msgspec.DecodeError, LookupError, TypeError) as error:
+        why = str(error) or type(error).__name__
+    hint = f"less {place.folder}/engine.log"
+    raise FairleadError("serve/engine", f"the engine {place.engine.name} did not answer the question: {why}", hint=hint)
 
 
 async def _done_before(stop: asyncio.Event, work: Callable[[], None]) -> bool:
