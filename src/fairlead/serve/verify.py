@@ -118,19 +118,19 @@ def _rest(bad: list[Finding]) -> list[Finding]:
 
 def _read(folder: Path, raw: bytes, signature: bytes | None, bundle: Bundle, said: Callable[[int], None]) -> Seen:
     sizes = dict[str, int | None]()
-    for place, below, names in os.walk(folder):
+    for place, below, files in os.walk(folder):
         links = [name for name in below if Path(place, name).is_symlink()]
-        for name in (*names, *links):
+        for name in (*files, *links):
             path = Path(place, name)
             is_file = path.is_file() and not path.is_symlink()
             sizes[path.relative_to(folder).as_posix()] = path.lstat().st_size if is_file else None
     digests, unread = dict[str, str](), dict[str, str]()
     whole = [stored.path for stored in bundle.stored if sizes.get(stored.path) == stored.size]
-    for path, found in zip(whole, digest_files([folder / path for path in whole], said), strict=True):
+    for name, found in zip(whole, digest_files([folder / name for name in whole], said), strict=True):
         if isinstance(found, str):
-            digests[path] = found
+            digests[name] = found
         else:
-            unread[path] = found.strerror or str(found)
+            unread[name] = found.strerror or str(found)
     return Seen(manifest=raw, signature=signature, digests=digests, sizes=sizes, unread=unread)
 
 
