@@ -24,6 +24,8 @@ LEFT_S = 60.0
 """For the other end's last word."""
 SEED = 7
 PATH_COUNTS = 64
+MAX_WAYS = 512
+TAPED_A_LINE = 200
 
 
 def pattern(size: int) -> bytes:
@@ -45,7 +47,10 @@ class Perf:
         ours = importlib.import_module("fairlead.fabric.transport.context")
         place = importlib.import_module("fairlead.records.addressbook").Place
         convert = importlib.import_module("msgspec").convert
-        self.context = ours.Context(convert(wish["place"], place), sealed=bool(wish["sealed"]))
+        self.tape: Any = None
+        if wish.get("tape"):
+            self.tape = importlib.import_module("fairlead.fabric.transport.tape").Tape(int(wish["tape"]))
+        self.context = ours.Context(convert(wish["place"], place), sealed=bool(wish["sealed"]), tape=self.tape)
         self.queue = self.context.completion_queue(4 * self.depth + 16)
         self.memory = bytearray(max(self.size * self.depth, 1))
         self.private = ours.remote_of(self.context.register(self.memory))
@@ -132,6 +137,19 @@ class Perf:
         )
         return not posted
 
+    def tell(self) -> None:
+        """What was counted, and what was taped."""
+        ways = [[*way, num] for way, num in self.qp.packets_by_way().items()]
+        counters = {"qp": self.qp.qp_num, "counters": self.qp.counters(), "datagrams": self.context.counters()}
+        self.say("metrics", by_way=ways[:MAX_WAYS], **counters)
+        if self.tape is None:
+            return
+        builtins = importlib.import_module("msgspec").to_builtins
+        taped = self.tape.taped
+        for begin in range(0, len(taped), TAPED_A_LINE):
+            self.say("tape", taped=[builtins(one) for one in taped[begin : begin + TAPED_A_LINE]])
+        self.say("taped", left_out=self.tape.num_left_out)
+
     def run(self) -> None:
         """Meet, work, compare, part."""
         try:
@@ -140,6 +158,7 @@ class Perf:
             done = self.drive() if drives else True
             self.say("done", complete=done)
             self.channel.read(LEFT_S)  # both have said so: nobody writes any more
+            self.tell()
             slots = [self.memory[i * self.size : (i + 1) * self.size] for i in range(self.depth)]
             written = [slot for slot in slots if any(slot)]
             self.say("seen", messages=len(written), intact=all(slot == self.data for slot in written))

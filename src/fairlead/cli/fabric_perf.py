@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
@@ -20,6 +20,7 @@ from fairlead.cli.output import Answer, session
 from fairlead.errors import FabricError, MissingTool, UsageError
 from fairlead.records.border import shown
 from fairlead.records.verdict import Verdict
+from fairlead.report.prom import Series, metric
 
 if TYPE_CHECKING:
     from fairlead.cluster.live import Live
@@ -34,12 +35,13 @@ _MAX_BYTES = 1 << 28
 Number = Annotated[float, Meta(ge=0, le=1e18)]
 _Count = Annotated[int, Meta(ge=0, le=1 << 62)]
 _Word = Annotated[str, Meta(max_length=2000)]
+_Many = Meta(max_length=512)
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):
     """A line of an end; which fields count depends on `say`."""
 
-    say: Literal["port", "met", "interval", "sum", "done", "seen", "failed", "missing"]
+    say: Literal["port", "met", "interval", "sum", "done", "seen", "failed", "missing", "metrics", "tape", "taped"]
     port: Annotated[int, Meta(ge=0, le=0xFFFF)] = 0
     planes: _Count = 0
     mtu: _Count = 0
@@ -54,6 +56,12 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
     resent: _Count = 0
     ways: Annotated[dict[_Word, _Count], Meta(max_length=64)] = {}
     counters: Annotated[dict[_Word, _Count], Meta(max_length=64)] = {}
+    qp: _Count = 0
+    by_way: Annotated[tuple[tuple[Annotated[int, Meta(ge=0, le=255)], _Word, _Count, _Count], ...], _Many] = ()
+    """Port, address, socket, packets."""
+    datagrams: Annotated[dict[_Word, _Count], Meta(max_length=64)] = {}
+    taped: Annotated[tuple[msgspec.Raw, ...], _Many] = ()
+    left_out: _Count = 0
     complete: bool = False
     intact: bool = False
     why: _Word = ""
@@ -109,20 +117,12 @@ def perf(
     from fairlead.cluster import connect
     from fairlead.probe.addresses import book_of
 
-    _check(source, target, duration, interval, message, depth)
+    check(source, target, duration, interval, message, depth)
     facts, silent, cluster_file, folder = from_nodes(f"{source},{target}", "", None, spec, common, imds=False)
     if silent:
         raise FabricError("fabric/no-place", silent[0].message, hint=f"fairlead probe -w {source},{target}")
-    wish = {
-        "duration_s": duration,
-        "interval_s": interval,
-        "size": message,
-        "depth": depth,
-        "both": both,
-        "sealed": sealed,
-        "token": secrets.token_hex(32),
-    }
-    ends = _Ends(source, target, book_of(facts), wish)
+    wish = wish_of(duration=duration, interval=interval, message=message, depth=depth, both=both, sealed=sealed)
+    ends = Ends(source, target, book_of(facts), wish)
     program = Program.of("fairlead-perf", *PARTS, call="main()", needs_packages=True)
     limit_s = duration + SLACK_S
     with connect(cluster_file) as cluster, cluster.start(program, f"{source},{target}", limit_s=limit_s) as group:
@@ -134,10 +134,27 @@ def perf(
             return Answer(schema=schema, verdict=Verdict.UNKNOWN, text=exc.message, body=body, hints=[exc.hint])
     assert folder is not None
     folder.write("intervals.jsonl", "".join(json.dumps(line) + "\n" for line in ends.lines))
+    folder.write("metrics.prom", ends.metrics_text())
     return ends.answer()
 
 
-def _check(source: str, target: str, duration: float, interval: float, message: int, depth: int) -> None:  # noqa: PLR0917
+def wish_of(
+    *,
+    duration: float,
+    interval: float,
+    message: int,
+    depth: int,
+    both: bool = False,
+    sealed: bool = False,
+    tape: int = 0,
+) -> dict[str, Any]:
+    """What both ends are told; `tape` is how many datagrams each keeps."""
+    work = {"duration_s": duration, "interval_s": interval, "size": message, "depth": depth, "both": both}
+    return {**work, "sealed": sealed, "tape": tape, "token": secrets.token_hex(32)}
+
+
+def check(source: str, target: str, duration: float, interval: float, message: int, depth: int) -> None:  # noqa: PLR0917
+    """UsageError for what no measurement can be."""
     for ok, what in (
         (source != target, "source and target must be two nodes"),
         (0 < duration <= 86_400, "--duration must be above 0 and at most a day"),
@@ -149,7 +166,7 @@ def _check(source: str, target: str, duration: float, interval: float, message: 
             raise UsageError("cli/usage", what, hint="fairlead fabric perf --help")
 
 
-class _Ends:
+class Ends:
     """The two ends, as they speak."""
 
     def __init__(self, source: str, target: str, book: AddressBook, wish: Mapping[str, Any]) -> None:
@@ -159,6 +176,8 @@ class _Ends:
         self.seen: dict[str, Said] = {}
         self.met: Said | None = None
         self.done: dict[str, bool] = {}
+        self.metrics: dict[str, Said] = {}
+        self.left_out: dict[str, int] = {}
 
     def place(self, node: str) -> Place:
         """Where a node is. FabricError for one that could not be read."""
@@ -209,6 +228,12 @@ class _Ends:
                         group.send("compare", to=end)
             case "seen":
                 self.seen[node] = said
+            case "metrics":
+                self.metrics[node] = said
+            case "tape":
+                self.taped(node, said)
+            case "taped":
+                self.left_out[node] = said.left_out
             case "missing":
                 raise MissingTool(
                     "fabric/no-transport",
@@ -219,6 +244,15 @@ class _Ends:
                 raise FabricError(
                     "fabric/perf-failed", f"{node}: {shown(said.error or said.why)}", hint="see the message"
                 )
+
+    def taped(self, node: str, said: Said) -> None:
+        """Datagrams that an end wrote down: not asked for here."""
+
+    def metrics_text(self) -> str:
+        """Counters of both ends by queue pair, plane and path, for Prometheus."""
+        return perf_metrics(
+            {node: ([p.rail for p in self.place(node).ports if p.address], said) for node, said in self.metrics.items()}
+        )
 
     def _show(self, node: str, said: Said) -> None:
         self.lines.append({"node": node, **msgspec.to_builtins(said)})
@@ -249,6 +283,28 @@ class _Ends:
                 "intact": intact,
             },
         )
+
+
+def perf_metrics(said: Mapping[str, tuple[Sequence[str], Said]]) -> str:
+    """Node -> (names of its ports, its counters) as Prometheus text."""
+    by_way: list[Series] = []
+    by_qp: list[Series] = []
+    datagrams: list[Series] = []
+    for node, (rails, one) in said.items():
+        own = {"node": node, "qp": f"{one.qp:#x}"}
+        for rail, to, source, num in one.by_way:
+            name = rails[rail] if rail < len(rails) else str(rail)
+            by_way.append(({**own, "plane": name, "path": to, "source": str(source)}, num))
+        by_qp += [({**own, "kind": kind}, num) for kind, num in one.counters.items()]
+        datagrams += [({"node": node, "what": what}, num) for what, num in one.datagrams.items()]
+    return "".join(
+        metric(name, help_, {}, series, "counter")
+        for name, help_, series in (
+            ("fairlead_mrc_path_packets_total", "Packets sent, by queue pair, plane, path and source port", by_way),
+            ("fairlead_mrc_qp_packets_total", "Packets of a queue pair: new, resent, and what was heard", by_qp),
+            ("fairlead_mrc_datagrams_total", "Datagrams of an end, by what became of them", datagrams),
+        )
+    )
 
 
 def _ended(group: Live) -> str:

@@ -56,7 +56,7 @@ def prom_text(
             [({"stage": s}, t) for s, t in took_s.items()],
         ),
     ]
-    return "".join(_metric(name, help_, base, series) for name, help_, series in metrics)
+    return "".join(metric(name, help_, base, series) for name, help_, series in metrics)
 
 
 def _series(findings: list[Finding]) -> tuple[list[Series], int]:
@@ -74,10 +74,10 @@ def _series(findings: list[Finding]) -> tuple[list[Series], int]:
     return series[:MAX_SERIES], max(0, len(series) - MAX_SERIES)
 
 
-def _metric(name: str, help_: str, base: Mapping[str, str], series: Iterable[Series]) -> str:
-    """One gauge with all its series; nothing where there are none."""
+def metric(name: str, help_: str, base: Mapping[str, str], series: Iterable[Series], kind: str = "gauge") -> str:
+    """One metric with all its series; nothing where there are none. `kind` is gauge or counter."""
     lines = [f"{name}{{{_labels({**base, **labels})}}} {_number(value)}\n" for labels, value in series]
-    return "".join([f"# HELP {name} {help_}\n", f"# TYPE {name} gauge\n", *lines]) if lines else ""
+    return "".join([f"# HELP {name} {help_}\n", f"# TYPE {name} {kind}\n", *lines]) if lines else ""
 
 
 def _labels(labels: Mapping[str, str]) -> str:

@@ -17,6 +17,7 @@ from fairlead.lab.faults.apply import heal, inject
 from fairlead.lab.up import down
 from fairlead.spec import usid
 from fairlead.spec.loader import load
+from support import promtext
 from support.injector import FAIRLEAD
 from support.labs import fresh_name
 
@@ -82,6 +83,28 @@ def test_one_plane_falls_silent_and_another_loses_its_link_while_a_transfer_goes
     assert before[1] + before[2] > 0.4
     assert after[1] + after[2] < 0.2  # probes of what is bad, and what a busy machine doubts
     assert all(interval["num_bytes"] for interval in late)
+
+
+def test_every_packet_of_a_transfer_is_told_by_plane_and_path_and_counted_for_prometheus(cluster, tmp_path) -> None:
+    words = ["fabric", "trace", "n0", "n3", "-f", str(cluster), "--runs", str(tmp_path), "--json"]
+    done = subprocess.run([*FAIRLEAD, *words], capture_output=True, text=True, timeout=120)
+    answer = json.loads(done.stdout)
+    assert (done.returncode, answer["verdict"]) == (0, "pass"), done.stdout
+    (folder,) = tmp_path.glob("*-fabric*")
+    events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    assert len(events) == answer["events"] > 100
+    sent = [e for e in events if e["what"] == "sent" and e["node"] == "n0" and e["op"].startswith("write")]
+    assert {e["plane"] for e in sent} == {0, 1, 2, 3}
+    assert all(usid.parse(IPv6Address(e["path"])).end.plane == e["plane"] for e in sent)
+    assert len({e["path"] for e in sent}) == 4 * 2  # planes, T1s
+    assert [e["at_ns"] for e in events] == sorted(e["at_ns"] for e in events)
+    assert (folder / "n0.pcap").read_bytes()[:4] == (folder / "n3.pcap").read_bytes()[:4] == b"\x4d\x3c\xb2\xa1"
+    assert "heuristic" in (folder / "mrc.lua").read_text()
+    metrics = promtext.read((folder / "metrics.prom").read_text())
+    by_way = [(dict(labels), num) for labels, num in metrics["fairlead_mrc_path_packets_total"].items()]
+    assert {labels["plane"] for labels, _ in by_way} == {f"plane {p}" for p in range(4)}
+    ours = sum(num for labels, num in by_way if labels["node"] == "n0")
+    assert ours >= len([e for e in events if e["what"] == "sent" and e["node"] == "n0"]) - answer["left_out"]
 
 
 def test_a_node_without_the_transport_is_told_what_to_install(cluster, tmp_path) -> None:

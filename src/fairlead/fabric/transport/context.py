@@ -42,6 +42,7 @@ from fairlead.fabric.transport.memory import view_of
 from fairlead.fabric.transport.ports import UDP_BYTES, Sockets
 from fairlead.fabric.transport.queues import CompletionQueue
 from fairlead.fabric.transport.seal import SIZE_BYTES as SEAL_BYTES
+from fairlead.fabric.transport.tape import Tape
 from fairlead.records.addressbook import Place, Port
 
 HEADER_BYTES = 48  # of a Write: BTH 12, METH 4, TSETH 4, RETH 16, ImmDt 4, iCRC 4, padding to 4
@@ -59,7 +60,7 @@ def remote_of(region: MemoryRegion) -> str:
     return msgspec.json.encode(Remote(addr=region.addr, rkey=region.rkey, length=region.length)).decode()
 
 
-def _engine_of(*, compiled: bool | None) -> tuple[Callable[[Device, Any, int], Engine], type[Sockets]]:
+def _engine_of(*, compiled: bool | None) -> tuple[Callable[[Device, Any, int], Engine], Callable[..., Sockets]]:
     """The engine and its sockets: compiled where that is possible, plain where not or where it is asked for."""
     if compiled is not False:
         try:
@@ -159,6 +160,14 @@ class QueuePair:
                 sent[route.to] += num
             return dict(sent)
 
+    def packets_by_way(self) -> dict[tuple[int, str, int], int]:
+        """Packets by (number of the local port, address they were sent to, number of the source port's socket)."""
+        with self._driver.lock:
+            sent: Counter[tuple[int, str, int]] = Counter()
+            for route, num in self._driver.engine.sent(self._line).items():
+                sent[route.rail, route.to, route.source] += num
+            return dict(sent)
+
     def close(self) -> None:
         """Give up what is not complete; the peer is told by the end of the connection."""
         self._driver.drop(self._line, self._sock)
@@ -219,6 +228,7 @@ class Context:
         rate_mbps: int = 0,
         sealed: bool = False,
         compiled: bool | None = None,
+        tape: Tape | None = None,
         **changes: object,
     ) -> None:
         """`place` says where the host sits in a fabric, `addresses` are its ports where nobody knows more.
@@ -226,7 +236,8 @@ class Context:
         `port` is the UDP port to receive at (0: a free one), `rate_mbps` what all ports carry together, `sealed` asks
         for authentication of every packet, `changes` are fields of Profile. `compiled` False keeps to plain Python,
         which does the same more slowly; by default it is used only where there is no numba or no zlib to be called.
-        The first context on a machine compiles, for half a minute.
+        The first context on a machine compiles, for half a minute. A `tape` has all datagrams written down, in plain
+        Python.
         """
         if place is None:
             place = Place(ports=tuple(Port(rail=f"rail {i}", address=a) for i, a in enumerate(addresses)))
@@ -237,7 +248,7 @@ class Context:
         self._rate_mbps = rate_mbps
         self._changes = changes
         steered = place.steering.by == "usid"
-        make_engine, make_sockets = _engine_of(compiled=compiled)
+        make_engine, make_sockets = (Engine, tape.sockets) if tape is not None else _engine_of(compiled=compiled)
         self._sockets = make_sockets(
             [p.address for p in own], steered=steered, sources=1 if steered else lanes.SOURCES, port=port
         )
