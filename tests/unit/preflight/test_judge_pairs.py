@@ -164,6 +164,21 @@ def test_connections_that_fail_though_packets_pass():
     assert (alarm.code, alarm.subject.nodes) == ("preflight/tcp", ("n0", "n4"))
 
 
+@pytest.mark.parametrize(
+    ("failed", "told"),
+    [
+        ([(3, 0), (3, 1), (3, 2), (3, 4)], [("n3",)]),
+        ([(0, 3), (3, 1), (2, 3)], [("n3",)]),
+        ([(3, 0), (3, 1)], [("n3", "n0"), ("n3", "n1")]),  # half of the others: which end it is, nobody knows
+        ([(3, 0), (3, 1), (3, 2), (3, 4), (0, 1)], [("n3",), ("n0", "n1")]),
+        (list(permutations(range(5), 2)), [()]),  # a filter of the network
+    ],
+)
+def test_a_node_is_named_where_most_of_its_connections_fail_and_no_node_where_all_do(failed, told):
+    found = [f for f in judge_pairs(facts(tcp=[(a, b, "ETIMEDOUT") for a, b in failed])) if f.code == "preflight/tcp"]
+    assert [f.subject.nodes for f in found] == told
+
+
 def work(**by_node: tuple[int, int]) -> dict[int, list[Work]]:
     """Milliseconds (all at once, alone) of each node."""
     return {

@@ -253,10 +253,39 @@ def _pair_text(triple: Triple, facts: PairFacts) -> str:
 
 
 def _tcp(facts: PairFacts, found: list[Blame]) -> Iterator[Finding]:
-    """Pairs whose packets pass and whose connections do not."""
+    """Nodes with whose connections most others fail, then pairs that no such node explains."""
     homeless = without_address(facts)
-    for src, dst, error in facts.tcp:
-        if src in facts.lost or dst in facts.lost or {(src, 0), (dst, 0)} & homeless:
+    failed = {
+        (src, dst): error
+        for src, dst, error in facts.tcp
+        if not (src in facts.lost or dst in facts.lost or {(src, 0), (dst, 0)} & homeless)
+    }
+    told = _unconnected(failed, len(facts.members))
+    if told is None:
+        yield Finding(
+            code="preflight/tcp",
+            verdict=Verdict.FAIL,
+            subject=Subject(kind="job"),
+            message=f"packets pass, but {len(failed)} of {len(facts.members) * (len(facts.members) - 1)} connections "
+            f"between nodes carry no message: {next(iter(failed.values()))}",
+            remedy="the network's own filters, security groups first: jobs use ports 49152 to 65535",
+        )
+        return
+    for name in told:
+        mine = {pair: error for pair, error in failed.items() if name in pair}
+        ways = [way for way, at in (("from", 0), ("to", 1)) if any(pair[at] == name for pair in mine)]
+        partners = {node for pair in mine for node in pair} - {name}
+        yield Finding(
+            code="preflight/tcp",
+            verdict=Verdict.FAIL,
+            subject=Subject(kind="node", nodes=(facts.nodes[name],)),
+            message=f"packets pass, but TCP connections {' and '.join(ways)} it carry no message, with {len(partners)} "
+            f"of {len(facts.members) - 1} others: {next(iter(mine.values()))}",
+            remedy="on the node: nft list ruleset; iptables -S: jobs use ports 49152 to 65535",
+            data={"with": [facts.nodes[n] for n in sorted(partners)]},
+        )
+    for (src, dst), error in failed.items():
+        if src in told or dst in told:
             continue
         yield Finding(
             code="preflight/tcp",
@@ -265,6 +294,27 @@ def _tcp(facts: PairFacts, found: list[Blame]) -> Iterator[Finding]:
             message=f"packets pass, but a TCP connection from the first node to the second carries no message: {error}",
             remedy="nft list ruleset; iptables -S on both: jobs use ports 49152 to 65535",
         )
+
+
+def _unconnected(failed: Iterable[tuple[int, int]], num_nodes: int) -> list[int] | None:
+    """Nodes that cannot connect with most of the others, worst first; None where that is true of half of all nodes,
+    as then no node is the odd one.
+    """
+    partners: dict[int, set[int]] = {}
+    for src, dst in failed:
+        partners.setdefault(src, set()).add(dst)
+        partners.setdefault(dst, set()).add(src)
+    told: list[int] = []
+    while partners:
+        worst = max(partners, key=lambda n: (len(partners[n]), -n))
+        if len(partners[worst]) < 2 or 2 * len(partners[worst]) <= num_nodes - 1 - len(told):
+            return told
+        told.append(worst)
+        if 2 * len(told) >= num_nodes:
+            return None
+        for other in partners.pop(worst):
+            partners[other].discard(worst)
+    return told
 
 
 def _summary(facts: PairFacts, judged: list[Finding], assumed: str) -> Finding:
