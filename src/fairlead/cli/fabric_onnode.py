@@ -139,13 +139,13 @@ class Perf:
 
     def tell(self) -> None:
         """What was counted, and what was taped."""
+        taped = list(self.tape.taped) if self.tape else []  # first, so that nothing is taped that is not counted
         ways = [[*way, num] for way, num in self.qp.packets_by_way().items()]
         counters = {"qp": self.qp.qp_num, "counters": self.qp.counters(), "datagrams": self.context.counters()}
         self.say("metrics", by_way=ways[:MAX_WAYS], **counters)
         if self.tape is None:
             return
         builtins = importlib.import_module("msgspec").to_builtins
-        taped = self.tape.taped
         for begin in range(0, len(taped), TAPED_A_LINE):
             self.say("tape", taped=[builtins(one) for one in taped[begin : begin + TAPED_A_LINE]])
         self.say("taped", left_out=self.tape.num_left_out)
