@@ -26,13 +26,15 @@ import torch
 from fairlead.train import layer, lockstep, loss, model
 from fairlead.train.disk import DiskStore
 from fairlead.train.gradients import Sum, Way
-from fairlead.train.homes import Home, InHost, OnDevice
+from fairlead.train.homes import Home, InHost, OnDevice, Spread
 from fairlead.train.lanes import Lanes, Moments, Rng
 from fairlead.train.memory import arena
 from fairlead.train.optimizer import AdamW, Moment, Rule, clip_factor
+from fairlead.train.relay import Pile, Relay
 from fairlead.train.ring import Ring
 from fairlead.train.schedule import hazards, plan
 from fairlead.train.snapshots import Snapshots
+from fairlead.train.team import Team, share
 from fairlead.train.trace import Trace
 
 STAGING = 1 << 26
@@ -63,6 +65,14 @@ class Settings:
     """What the store belongs to; one that belongs to something else is refused."""
     head_tokens: int = 0
     """Rows of logits at a time; 0: all of a micro-batch at once, to the bit as without streaming."""
+    team: Team | None = None
+    """The ranks among which micro-batches and state are shared; all make the same calls with the same arguments."""
+
+    @property
+    def mine(self) -> range:
+        """The micro-batches that are computed here."""
+        team = self.team
+        return range(self.accumulation) if team is None else share(self.accumulation, team.world, team.rank)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +118,16 @@ class Engine:
         assert not hazards(self._schedule), hazards(self._schedule)
         widest = max((blocks[i].numel for i in self._streamed), default=0)
         self._ring = Ring(self.lanes, self._schedule.num_slots if self._streamed else 0, widest, settings.dtype)
-        self._way = Way(self.lanes, max(block.trained for block in blocks[1:]), self._gradient_dtype)
-        self._outer = arena(blocks[0].trained, torch.float32, settings.device)
+        self._way: Way | Relay = (
+            Way(self.lanes, max(block.trained for block in blocks[1:]), self._gradient_dtype)
+            if settings.team is None
+            else Relay(self.lanes, settings.team, blocks)
+        )
+        is_summed = settings.team is None or settings.head_tokens
+        self._outer = arena(blocks[0].trained if is_summed else 0, torch.float32, settings.device)
         self._resident = {i: self._weights_on_device(i) for i in sorted({0, *settings.on_device}) if i < len(blocks)}
         weights = {param.name: self._resident[0][param.span].view(param.shape) for param in blocks[0].params}
-        self._shells = [model.shell(parts, weights, settings.device) for _ in range(settings.accumulation)]
+        self._shells = [model.shell(parts, weights, settings.device) for _ in settings.mine]
         self._layers = layer.StreamedLayers(
             model.templates(parts, settings.device),
             [tuple(param.local for param in block.trainable) for block in blocks[1:]],
@@ -126,7 +141,7 @@ class Engine:
         """Updates that the device itself has still to do."""
         self._stale: set[int] = {*self._resident}
         """Blocks whose weights on the device are older than their state."""
-        self._sum: Sum | None = None
+        self._sum: Sum | Pile | None = None
         self._seen: dict[int, set[str]] = {}
         self._norms: dict[int, torch.Tensor] = {}
         self._moment: Moment | None = None
@@ -148,13 +163,28 @@ class Engine:
         self.snapshots: Snapshots | None = None
         if settings.store is not None:
             assert not settings.on_device
+            assert settings.team is None
             self.store = DiskStore(settings.store, blocks, self.lanes, self._gradient_dtype, settings.run)
             self.homes = [*self.store.homes]
             if self.store.manifest is not None:
                 self.steps, self.counts = self.store.manifest.steps, dict(self.store.manifest.counts)
             return
 
+        team = settings.team
+        passing = None
+        if team is not None:
+            assert not settings.on_device
+            if team.wire.type != settings.device.type:
+                most = max(block.numel for block in blocks)
+                passing, staging = arena(most, settings.dtype, team.wire, pinned=True), None
+
         def home(index: int) -> Home:
+            if team is None:
+                return here(index)
+            held = here(index) if team.owns(index) else None
+            return Spread(blocks[index], self.lanes, team, held, passing)
+
+        def here(index: int) -> Home:
             self.lanes.enter_thread()
             dtype = self._gradient_dtype if index else torch.float32
             if index in settings.on_device:
@@ -162,11 +192,11 @@ class Engine:
             return InHost(blocks[index], self.lanes, dtype, staging)
 
         if settings.snapshots is not None:
-            self.snapshots = Snapshots(settings.snapshots, blocks, settings.run)
+            self.snapshots = Snapshots(settings.snapshots, blocks, settings.run, team)
         with ThreadPoolExecutor(8) as pool:  # the kernel takes its time to find and pin pages
             self.homes = list(pool.map(home, range(len(blocks))))
         if self.snapshots is not None and self.snapshots.taken is not None:
-            self.snapshots.restore(self.homes)
+            self.snapshots.restore(self._held())
             self.steps, self.counts = self.snapshots.taken.steps, dict(self.snapshots.taken.counts)
 
     def _weights_on_device(self, index: int) -> torch.Tensor:
@@ -205,12 +235,19 @@ class Engine:
         assert self.snapshots is not None
         self.flush()
         self.lanes.settle()
-        self.snapshots.take(self.steps, self.homes, self.counts, (result.loss, result.grad_norm))
+        self.snapshots.take(self.steps, self._held(), self.counts, (result.loss, result.grad_norm))
+
+    def _held(self) -> list[Home | None]:
+        """The homes that are here; None for those of other ranks."""
+        return [home.held if isinstance(home, Spread) else home for home in self.homes]
 
     # one step
 
     def step(self, batches: Sequence[Mapping[str, torch.Tensor]], *, lr: float, seed: int = 0) -> Result:
-        """Forward, backward and the begin of the update with micro-batches `{"input_ids", "labels", ...}`."""
+        """Forward, backward and the begin of the update with micro-batches `{"input_ids", "labels", ...}`.
+
+        With a team, `batches` are those of all ranks; each computes its share and returns the same result.
+        """
         settings = self.settings
         assert len(batches) == settings.accumulation
         targets = sum(int((batch["labels"][..., 1:] != loss.IGNORED).sum()) for batch in batches)
@@ -218,7 +255,7 @@ class Engine:
         moments = Moments(self.lanes)
         moments.now("begin")
         self._norms, self._seen = {}, {}
-        early = settings.clip is None and self.store is None
+        early = settings.clip is None and self.store is None and settings.team is None
         self._moment = Moment(lr, 1.0, settings.rule, {}) if early else None
         self._refresh(0)
         if self._streamed:
@@ -227,7 +264,10 @@ class Engine:
             self._ring.begin(self._schedule, homes, lambda place: self._updated(self._streamed[place]))
         try:
             outer = Sum(self._outer)
-            losses = self._forward(batches, targets, outer, lambda micro: seed_of(seed, self.steps, micro))
+            mine = [batches[micro] for micro in settings.mine]
+            losses = self._forward(
+                mine, targets, outer, lambda micro: seed_of(seed, self.steps, settings.mine.start + micro)
+            )
             moments.now("forward")
             torch.autograd.backward(losses)
             self._outer_gradients(outer)
@@ -263,11 +303,21 @@ class Engine:
     def _outer_gradients(self, total: Sum) -> None:
         """Outside the layers each micro-batch has leaves of its own; they are summed in the order of micro-batches."""
         block = self.parts.blocks[0]
+        pile = self._way.open(block) if isinstance(self._way, Relay) else None
         for shell in self._shells:
             params = {name: param for name, param in shell.named_parameters() if param.device == self.settings.device}
-            total.add(block, {name: param.grad for name, param in params.items()})
+            gradients = {name: param.grad for name, param in params.items()}
+            (pile if pile is not None and not self.settings.head_tokens else total).add(block, gradients)
             for param in params.values():
                 param.grad = None
+        if isinstance(self._way, Relay) and pile is not None:
+            if self.settings.head_tokens:  # pieces were added as they came: this rank's are one number by now
+                pile.add(
+                    block,
+                    {param.local: total.flat[param.span] for param in block.trainable if param.name in total.seen},
+                )
+            self._way.send(block, pile, self._spread(0))
+            return
         self._measure(0, total)
         if isinstance(self.homes[0], OnDevice):
             self.homes[0].keep(self._outer)
@@ -277,12 +327,39 @@ class Engine:
             self.lanes.after(packed)
             self.homes[0].keep(self._outer)
 
+    def _spread(self, index: int) -> Spread:
+        home = self.homes[index]
+        assert isinstance(home, Spread)
+        return home
+
+    def _agree(self, team: Team, losses: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """All ranks learn all norms, which gradients exist, and the losses of all micro-batches, which are returned."""
+        assert isinstance(self._way, Relay)
+        norms = self._way.finish()
+        trained = {param.order: (block, param) for block in self.parts.blocks for param in block.trainable}
+        num = max(trained, default=-1) + 1
+        mine = self.settings.mine
+        said = torch.zeros(2 * num + self.settings.accumulation, dtype=torch.float64)
+        for order, norm in norms.items():
+            said[order], said[num + order] = 1.0, float(norm)
+        for micro, loss_ in zip(mine, losses, strict=True):
+            said[2 * num + micro] = float(loss_.detach())
+        heard = team.summed(said)
+        self._norms, self._seen = {}, {block.index: set() for block in self.parts.blocks}
+        for order, (block, param) in trained.items():
+            if heard[order]:
+                self._seen[block.index].add(param.name)
+                self._norms[order] = heard[num + order].to(torch.float32).to(self.settings.device)
+        return [told.to(losses[0].dtype).to(self.settings.device) for told in heard[2 * num :]]
+
     def _measure(self, index: int, total: Sum) -> None:
         self._norms |= total.norms(self.parts.blocks[index])
         self._seen[index] = total.seen
 
     def _finish(self, losses: Sequence[torch.Tensor], lr: float, moments: Moments) -> Result:
         """The norm, and with it all updates, in the order in which the next forward needs them."""
+        if self.settings.team is not None:
+            losses = self._agree(self.settings.team, losses)
         stacked = torch.stack([self._norms[order] for order in sorted(self._norms)])
         norm = float(torch.linalg.vector_norm(stacked, 2.0))
         factor = clip_factor(norm, self.settings.clip)
@@ -414,9 +491,14 @@ class Engine:
         if forward:
             return
         assert self._sum is not None
-        self._measure(index, self._sum)
-        self._way.send(self.parts.blocks[index], self._sum, self.homes[index])
-        self._sum = None
+        total, self._sum = self._sum, None
+        if isinstance(total, Pile):
+            assert isinstance(self._way, Relay)
+            self._way.send(self.parts.blocks[index], total, self._spread(index))
+            return
+        assert isinstance(self._way, Way)
+        self._measure(index, total)
+        self._way.send(self.parts.blocks[index], total, self.homes[index])
         if self._moment is not None:
             self._apply(index, self._moment)
 
@@ -424,6 +506,8 @@ class Engine:
         """Give all memory back."""
         self._updater.shutdown(wait=True)
         self._ring.close()
+        if isinstance(self._way, Relay):
+            self._way.close()
         for home in self.homes:
             home.close()
         if self.store is not None:

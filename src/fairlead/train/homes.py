@@ -3,6 +3,7 @@
     OnDevice    device memory: nothing is copied; updated by the device
     InHost      host memory: parameters and gradients are registered for copies; updated by the CPU
     OnDisk      files, see disk.py
+    Spread      a home on one rank of several; the others get the parameters from there
 
 A home is asked in a fixed order each step: `update` with the gradients of the step before, `load` for forward, `load`
 for backward, `keep`.
@@ -20,6 +21,7 @@ from fairlead.train.lanes import Lanes, Mark
 from fairlead.train.layout import Block
 from fairlead.train.memory import arena, release
 from fairlead.train.optimizer import Moment, update
+from fairlead.train.team import Team
 
 
 class Home(Protocol):
@@ -146,3 +148,63 @@ class InHost:
             release(self.p)
             release(self.g)
         self.p = self.m = self.v = self.g = torch.empty(0)
+
+
+class Spread:
+    """A block of a data-parallel run: its owner holds it, and everybody else gets its parameters from there.
+
+    `load` and `state` are done by all ranks, in the same order. Gradients come to `held` by themselves: see relay.py.
+    """
+
+    def __init__(self, block: Block, lanes: Lanes, team: Team, held: Home | None, passing: torch.Tensor | None) -> None:
+        self.block = block
+        self.lanes = lanes
+        self.team = team
+        self.held = held
+        """Where the state is; None at all ranks but the owner."""
+        self.passing = passing
+        """Host memory for parameters between the wire and a device, where the wire ends in the host."""
+
+    def put(self, p: torch.Tensor) -> None:
+        """Kept by the owner."""
+        if self.held is not None:
+            self.held.put(p)
+
+    def settle(self) -> None:
+        """Of the owner."""
+        if self.held is not None:
+            self.held.settle()
+
+    def update(self, moment: Moment) -> None:
+        """By the owner."""
+        if self.held is not None:
+            self.held.update(moment)
+
+    def load(self, weights: torch.Tensor) -> None:
+        """From the owner to all, in the dtype of computing."""
+        there = weights if self.passing is None else self.passing[: len(weights)]
+        if self.held is not None:
+            self.held.load(there)
+        self.team.spread(there, self.team.owner(self.block.index))
+        if self.passing is not None:
+            weights.copy_(there, non_blocking=True)
+            self.lanes.mark().synchronize()
+
+    def keep(self, gradients: torch.Tensor) -> Mark:
+        """Only the relay keeps gradients, at the owner."""
+        raise NotImplementedError
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """The owner's arenas; copies of them at the others."""
+        sizes = {"p": self.block.numel, "m": self.block.trained, "v": self.block.trained}
+        found = self.held.state() if self.held is not None else {}
+        for kind, size in sizes.items():
+            if self.held is None:
+                found[kind] = arena(size, torch.float32, torch.device("cpu"))
+            self.team.spread(found[kind], self.team.owner(self.block.index))
+        return found
+
+    def close(self) -> None:
+        """Of the owner."""
+        if self.held is not None:
+            self.held.close()

@@ -66,8 +66,8 @@ class Lanes:
 
     @contextlib.contextmanager
     def lane(self, name: str) -> Iterator[None]:
-        """Work inside goes to the lane `in` or `out`, that of one thread after that of another."""
-        if not self.cuda:
+        """Work inside goes to the lane `in` or `out`, that of one thread after that of another; "": to no lane."""
+        if not self.cuda or not name:
             yield
             return
         with self._turns[name], torch.cuda.stream(self._streams[name]):

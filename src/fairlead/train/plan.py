@@ -15,6 +15,8 @@ from fairlead.train.activations import Activations
 from fairlead.train.disk import AHEAD, PIECE
 from fairlead.train.engine import STAGING, Settings
 from fairlead.train.layout import Block
+from fairlead.train.relay import DEPTH
+from fairlead.train.relay import PIECE as SUMS
 from fairlead.train.schedule import plan
 
 _BUFFERS = 4 * 4 * PIECE * AHEAD
@@ -58,9 +60,10 @@ class Need:
 def need(blocks: Sequence[Block], settings: Settings, found: Activations, *, tokens: int, active: int) -> Need:
     """What a run needs; `tokens` of a whole step, `active` parameters a token meets."""
     width = settings.dtype.itemsize
-    micro = settings.accumulation
+    team, micro = settings.team, len(settings.mine)
+    held = blocks if team is None else [block for block in blocks if team.owns(block.index)]
     layers = blocks[1:]
-    gradient = width if micro == 1 else 4
+    gradient = width if settings.accumulation == 1 else 4
     widest = max(block.numel for block in layers)
     trained = max(block.trained for block in layers)
     slots = min(settings.slots, len(layers))
@@ -91,14 +94,20 @@ def need(blocks: Sequence[Block], settings: Settings, found: Activations, *, tok
         )
         if settings.dtype != torch.float32:
             terms.append(Term(here, "fp32 on its way to a narrower type", 4 * min(widest, STAGING)))
-    total = sum(block.trained for block in blocks)
-    frozen = sum(block.numel - block.trained for block in blocks)
-    kept = sum(block.trained * (gradient if block.index else 4) for block in blocks)
+    total = sum(block.trained for block in held)
+    frozen = sum(block.numel - block.trained for block in held)
+    kept = sum(block.trained * (gradient if block.index else 4) for block in held)
+    if team is not None:
+        wire = "host" if team.wire.type == "cpu" else here
+        most = max((block.trained for block in held), default=0)
+        terms.append(Term(wire, "gradients that wait for sums", DEPTH * micro * trained * width))
+        terms.append(Term(wire, "sums under way, and a total", 4 * (2 * SUMS + most)))
     spare = 12 * (trained + blocks[0].trained)
     if settings.store is None:
-        held = (Term("host", "parameters and moments", 12 * total + 4 * frozen), Term("host", "gradients", kept))
-        snapshots = Term("disk", "two snapshots of parameters and moments", 2 * (12 * total + 4 * frozen))
-        return Need((*terms, *held, snapshots), 0, 0, 8.0 * active * tokens, found.guessed)
+        home = (Term("host", "parameters and moments", 12 * total + 4 * frozen), Term("host", "gradients", kept))
+        written = sum(8 * block.trained + 4 * block.numel for block in blocks)
+        snapshots = Term("disk", "two snapshots of parameters and moments", 2 * written)
+        return Need((*terms, *home, snapshots), 0, 0, 8.0 * active * tokens, found.guessed)
     terms += [
         Term("disk", "parameters and moments", 12 * total + 4 * frozen),
         Term("disk", "spare slots", spare + 12 * sum(trained - block.trained for block in layers)),

@@ -41,6 +41,7 @@ from fairlead.train.pace import Pace, pace
 from fairlead.train.plan import Need, check, need
 from fairlead.train.schedule import Schedule
 from fairlead.train.schedule import plan as make_schedule
+from fairlead.train.team import Team
 from fairlead.train.trace import Trace
 
 _MAX_METRICS = 1 << 30
@@ -86,10 +87,17 @@ class Session:
         self.engine = engine
         self.tokens = tokens
         self.metrics = base / config.run.metrics
+        team = engine.settings.team
+        self._tells = team is None or team.rank == 0
 
     @classmethod
-    def open(cls, config: Config, base: Path, *, resume: bool = False) -> Session:
-        """Begin a run, or with `resume` go on after the last committed step of its store."""
+    def open(cls, config: Config, base: Path, *, resume: bool = False, team: Team | None = None) -> Session:
+        """Begin a run, or with `resume` go on after the last committed step of its store.
+
+        With a team, every rank opens it and does the same with it; rank 0 writes the metrics.
+        """
+        if team is not None:
+            _check_team(config, team)
         store = base / config.run.store
         if (store / "manifest.json").exists() is not resume:
             raise _not_there(store) if resume else _there(store)
@@ -100,9 +108,15 @@ class Session:
         if checkpoint is not None:
             checkpoint.load_buffers()
         parts = take_apart(model, config.groups)
+        if team is not None and team.rank:
+            team.meet()  # texts become tokens once
         tokens = Tokens(config, base)
-        plan = fitted(config, base, parts, tokens.length)
+        if team is not None and not team.rank:
+            team.meet()
+        plan = fitted(config, base, parts, tokens.length, team=team)
         check(plan.need, plan.limits)
+        if team is not None:  # all ranks follow one schedule
+            plan = replace(plan, settings=replace(plan.settings, slots=team.least(plan.settings.slots)))
         engine = Engine(parts, replace(plan.settings, run=_run(config, parts, tokens)))
         try:
             if not engine.filled:
@@ -147,8 +161,9 @@ class Session:
             every = self.config.run.save_every
             if self.engine.snapshots is not None and (self.done == end or (every and self.done % every == 0)):
                 self.engine.save(result)
-            with disk_errors(self.metrics), self.metrics.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(progress.line()) + "\n")
+            if self._tells:
+                with disk_errors(self.metrics), self.metrics.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(progress.line()) + "\n")
             yield progress
 
     @contextlib.contextmanager
@@ -182,6 +197,8 @@ class Session:
 
     def _begin_metrics(self) -> None:
         """Only committed steps stay; one that was killed before it could be told is told by what its commit says."""
+        if not self._tells:
+            return
         whole = [line for line in _told(self.metrics) if _step(line) < self.done] if self.done else []
         store, snapshots = self.engine.store, self.engine.snapshots
         last = store.manifest if store is not None else snapshots.taken if snapshots is not None else None
@@ -250,9 +267,11 @@ class Plan:
         return None
 
 
-def fitted(config: Config, base: Path, parts: Parts, length: int, *, timed: bool = False) -> Plan:
+def fitted(
+    config: Config, base: Path, parts: Parts, length: int, *, timed: bool = False, team: Team | None = None
+) -> Plan:
     """The plan with the most slots that fits, else the smallest; `timed` measures the machine, too."""
-    settings = settings_of(config, base)
+    settings = replace(settings_of(config, base), team=team)
     found = play(parts, settings.dtype, config.run.rows, length, settings.head_tokens)
     num = config.run.rows * config.run.accumulation * length
     limits = limits_of(config, base, settings)
@@ -380,6 +399,21 @@ def _memory() -> dict[str, float]:
     if torch.cuda.is_available():
         found["peak_device_gib"] = torch.cuda.max_memory_allocated() / 2**30
     return found
+
+
+def _check_team(config: Config, team: Team) -> None:
+    if config.run.keep == "disk":
+        raise TrainError(
+            "train/ranks-on-disk",
+            "the state of a run on several ranks lives in their memory, and the configuration keeps it on disk",
+            hint='[run] keep = "memory", and save_every = N for a snapshot every N steps',
+        )
+    if config.run.accumulation < team.world:
+        raise TrainError(
+            "train/too-many-ranks",
+            f"a step has {config.run.accumulation} micro-batches, too few for {team.world} ranks",
+            hint="more [run] accumulation with fewer rows, or fewer ranks",
+        )
 
 
 def _there(store: Path) -> TrainError:

@@ -1,0 +1,71 @@
+"""Training on several ranks of this machine, each a process; gloo between them on loopback."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import tempfile
+from datetime import timedelta
+from pathlib import Path
+
+from support.train_kill import Trials
+
+
+def be_rank(rank: int, world: int, meeting: str, work, told: Path, words: dict) -> None:
+    """Join the others, do `work(team, told, **words)`."""
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    from fairlead.train import relay
+    from fairlead.train.team import Team
+
+    relay.PIECE = 1000  # several to a block, none of them even
+    limit = timedelta(seconds=60)
+    dist.init_process_group("gloo", store=dist.FileStore(meeting, world), rank=rank, world_size=world, timeout=limit)
+    work(Team(limit), told, **words)
+    dist.barrier()
+
+
+def on_ranks(world: int, work, told: Path, **words) -> list[int]:
+    """Exit codes of all ranks. `work` is a function of a module, as other processes find it by name."""
+    context = Trials().context
+    with tempfile.TemporaryDirectory() as place:
+        children = [
+            context.Process(target=be_rank, args=(rank, world, f"{place}/meeting", work, told, words))
+            for rank in range(world)
+        ]
+        for child in children:
+            child.start()
+        for child in children:
+            child.join(120)
+        codes = [child.exitcode for child in children]
+        for child in children:
+            child.kill()
+    return codes
+
+
+def train_engine(team, told: Path, *, family: str, dtype: str, clip: float | None, steps: int) -> None:
+    """Train from the same beginning as `support.training.compare`; every rank tells what it has in the end."""
+    import torch
+
+    from support.families import config
+    from support.training import first_weights, micro_batches, train_streamed
+
+    shape = config(family)
+    data = micro_batches(shape.vocab_size, steps=steps, accumulation=4)
+    rates = [1e-3 * min(1.0, (step + 1) / 3) for step in range(steps)]
+    results, states = train_streamed(
+        shape, first_weights(shape), data, rates, seed=7, dtype=getattr(torch, dtype), clip=clip, team=team
+    )
+    torch.save(([(r.loss, r.grad_norm, r.clip) for r in results], states), told / f"rank-{team.rank}.pt")
+
+
+def train_session(team, told: Path, *, steps: int | None, resume: bool) -> None:
+    """A run from the configuration in the folder."""
+    from fairlead.train.config import load
+    from fairlead.train.session import Session
+
+    with Session.open(load(told / "train.toml"), told, resume=resume, team=team) as run:
+        list(run.train(steps))
