@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import tempfile
 from datetime import timedelta
@@ -11,8 +10,9 @@ from pathlib import Path
 from support.train_kill import Trials
 
 
-def be_rank(rank: int, world: int, meeting: str, work, told: Path, words: dict) -> None:
+def be_rank(place: tuple[int, int], meeting: str, work, told: Path, words: dict) -> None:
     """Join the others, do `work(team, told, **words)`."""
+    rank, world = place
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     import torch
     import torch.distributed as dist
@@ -31,9 +31,9 @@ def be_rank(rank: int, world: int, meeting: str, work, told: Path, words: dict) 
 def on_ranks(world: int, work, told: Path, **words) -> list[int]:
     """Exit codes of all ranks. `work` is a function of a module, as other processes find it by name."""
     context = Trials().context
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as folder:
         children = [
-            context.Process(target=be_rank, args=(rank, world, f"{place}/meeting", work, told, words))
+            context.Process(target=be_rank, args=((rank, world), f"{folder}/meeting", work, told, words))
             for rank in range(world)
         ]
         for child in children:

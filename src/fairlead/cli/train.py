@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 
-from fairlead.cli.common import Common
+from fairlead.cli.common import Common, Exclude, Nodes, SpecFile, chosen
 from fairlead.cli.output import Answer, session
+from fairlead.errors import UsageError
 from fairlead.records.verdict import Verdict
 
 if TYPE_CHECKING:
     from fairlead.train.session import Session
+
+_SEVERAL = Group("On several nodes", sort_key=20)
+_Inside = Annotated[bool, Parameter(group=_SEVERAL, negative=())]
+_Threads = Annotated[int, Parameter(group=_SEVERAL)]
 
 
 def estimate(
@@ -102,10 +109,25 @@ def estimate(
     )
 
 
-def run(config: Path, /, *, steps: int | None = None, trace: Path | None = None, common: Common = Common()) -> Answer:
+def run(
+    config: Path,
+    /,
+    *,
+    steps: int | None = None,
+    trace: Path | None = None,
+    nodes: Nodes = None,
+    exclude: Exclude = "",
+    inside: _Inside = False,
+    threads: _Threads = 0,
+    spec: SpecFile = None,
+    common: Common = Common(),
+) -> Answer:
     """Begin a training run, and train to its end.
 
     It can be stopped or killed at any time: every finished step is in the store.
+
+    With a cluster file (`-f`) or nodes (`-w`) it runs on several nodes, a rank a GPU: they share each step's
+    micro-batches and the state, and give the bits of one host. A node that is lost ends the run with its name.
 
     Parameters
     ----------
@@ -115,14 +137,33 @@ def run(config: Path, /, *, steps: int | None = None, trace: Path | None = None,
         Stop after so many steps; `resume` goes on.
     trace
         Also write when each layer came in, was computed and updated: a file for ui.perfetto.dev. For a few steps.
+    inside
+        Run inside the Slurm job this command is in, on its nodes.
+    threads
+        Of each rank that computes on CPUs; 0: its node's processors. Bits depend on it, there.
+    spec
+        The cluster file of the nodes to train on; without it, and without `-w`, this machine trains alone.
     """
-    return _trained(config, steps, resume=False, trace=trace)
+    where = _Where(nodes, exclude, spec, threads, inside)
+    return _trained(config, steps, resume=False, trace=trace, where=where, common=common)
 
 
 def resume(
-    config: Path, /, *, steps: int | None = None, trace: Path | None = None, common: Common = Common()
+    config: Path,
+    /,
+    *,
+    steps: int | None = None,
+    trace: Path | None = None,
+    nodes: Nodes = None,
+    exclude: Exclude = "",
+    inside: _Inside = False,
+    threads: _Threads = 0,
+    spec: SpecFile = None,
+    common: Common = Common(),
 ) -> Answer:
     """Go on with a run after its last finished step, to the bit as if it had not been stopped.
+
+    On as many nodes as there are now, or on one: the store is the same.
 
     Parameters
     ----------
@@ -132,8 +173,15 @@ def resume(
         Stop after so many steps.
     trace
         As with `run`.
+    inside
+        As with `run`.
+    threads
+        As with `run`.
+    spec
+        As with `run`.
     """
-    return _trained(config, steps, resume=True, trace=trace)
+    where = _Where(nodes, exclude, spec, threads, inside)
+    return _trained(config, steps, resume=True, trace=trace, where=where, common=common)
 
 
 def export(
@@ -171,7 +219,29 @@ def _opened(config: Path, *, resume: bool) -> Session:
     return Session.open(loaded, config.parent, resume=resume)
 
 
-def _trained(config: Path, steps: int | None, *, resume: bool, trace: Path | None) -> Answer:
+@dataclass(frozen=True, slots=True)
+class _Where:
+    """The nodes that were asked for."""
+
+    nodes: str | None
+    exclude: str
+    spec: Path | None
+    threads: int
+    inside: bool
+
+    @property
+    def is_here(self) -> bool:
+        """This machine alone."""
+        return self.nodes is None and self.spec is None and not self.exclude and not self.inside
+
+
+def _trained(
+    config: Path, steps: int | None, *, resume: bool, trace: Path | None, where: _Where, common: Common
+) -> Answer:
+    if not where.is_here:
+        if trace is not None:
+            raise UsageError("cli/usage", "--trace is for one machine", hint="fairlead train run --help")
+        return _on_nodes(config, steps, where, common, resume=resume)
     with _opened(config, resume=resume) as opened, opened.traced(trace):
         end, last = opened.config.run.steps, None
         begin, first = monotonic(), opened.done
@@ -190,4 +260,59 @@ def _trained(config: Path, steps: int | None, *, resume: bool, trace: Path | Non
             body["last"] = last.line()
             text += f", loss {last.result.loss:.4f}, {last.model_tflops:.3g} TFLOP/s of the model; {opened.metrics}"
     hints = [f"fairlead train resume {config}"] if body["steps"] < end else [f"fairlead train export {config} FOLDER"]
+    return Answer(schema="fairlead.train-run/1", text=text, body=body, hints=hints)
+
+
+def _on_nodes(config: Path, steps: int | None, where: _Where, common: Common, *, resume: bool) -> Answer:
+    """The same by ranks of a cluster."""
+    from fairlead.cluster import connect
+    from fairlead.records.codec import builtins
+    from fairlead.spec.loader import read
+    from fairlead.train.config import load
+    from fairlead.train.spread import Asked, Outcome, train_on
+
+    here, loaded = session(), load(config)
+    if where.inside and where.spec is None:
+        from fairlead.preflight.slurm.inside import spec_of_job
+
+        text, spec = spec_of_job(os.environ)
+    else:
+        found = read(where.spec, flags={"runs.dir": common.runs}, or_lab=True)
+        text, spec = found.text, found.spec
+    nodes = chosen(where.nodes, where.exclude, spec.nodes)
+    folder = here.open_folder(common.runs, from_file=spec.runs.dir, keep=spec.runs.keep)
+    folder.write("spec.toml", text)
+    begin = monotonic()
+
+    def progress(outcome: Outcome) -> None:
+        if outcome.done > outcome.begun:
+            left_s = (monotonic() - begin) / (outcome.done - outcome.begun) * (outcome.of - outcome.done)
+            loss, rate = outcome.last.get("loss"), outcome.last.get("tokens_per_s")
+            here.progress(
+                "steps", outcome.done, outcome.of, f"loss {loss:.4f}, {rate:,.0f} tokens/s, {left_s:,.0f} s left"
+            )
+
+    asked = Asked(
+        config=config.absolute(),
+        resume=resume,
+        steps=steps,
+        cpus=loaded.memory.device == "cpu",
+        threads=where.threads,
+    )
+    with connect(
+        spec, folder=folder.path, recorder=lambda one: folder.append("commands.jsonl", builtins(one)), note=here.note
+    ) as cluster:
+        outcome = train_on(cluster, spec, nodes, asked, progress)
+    body: dict[str, Any] = {
+        "steps": outcome.done,
+        "of": outcome.of,
+        "metrics": str(config.parent / loaded.run.metrics),
+        "nodes": str(nodes),
+    }
+    if outcome.last:
+        body["last"] = dict(outcome.last)
+    text = f"{outcome.done} of {outcome.of} steps on {len(nodes)} nodes; {body['metrics']}"
+    hints = (
+        [f"fairlead train resume {config}"] if outcome.done < outcome.of else [f"fairlead train export {config} FOLDER"]
+    )
     return Answer(schema="fairlead.train-run/1", text=text, body=body, hints=hints)

@@ -32,6 +32,10 @@ WHY: Mapping[str, Why] = {
         "rank 0 cannot listen at its own address",
         "fairlead exec -w '{nodes}' -- ip -br address; the address that the probe found may have gone",
     ),
+    "no-fairlead": Why(
+        "{python} has not the fairlead that starts the run, with its train extra",
+        "fairlead exec -w '{nodes}' -- {python} -m pip install 'fairlead[train]', of the same version",
+    ),
     "no-rank": Why(
         "a process does not know which rank it is",
         "start ranks with srun or through fairlead: SLURM_PROCID or RANK must be set; a container must pass it on",

@@ -93,7 +93,7 @@ def test_a_sum_in_stretches_is_that_of_micro_batches_also_where_some_lack_a_grad
         assert seen.union(*second.parts) == whole.seen
 
 
-MEMORY = TEXT.replace("[run]", '[run]\nkeep = "memory"\nsave_every = 1').replace("accumulation = 2", "accumulation = 3")
+MEMORY = TEXT.replace("[run]", '[run]\nkeep = "memory"\nsave_every = 1').replace("accumulation = 2", "accumulation = 4")
 
 
 def run_alone(folder, *, steps=None, resume=False) -> None:

@@ -1,0 +1,85 @@
+"""Training on ranks that the launcher starts on this machine: to the bit as alone, a killed rank named, the rest goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fairlead.base.nodeset import NodeSet
+from fairlead.launch import Event, Said
+from support.backends import LOCAL
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from fairlead.errors import TrainError  # noqa: E402
+from fairlead.spec.model import Access, Pool, Spec  # noqa: E402
+from fairlead.train.config import load  # noqa: E402
+from fairlead.train.session import Session  # noqa: E402
+from fairlead.train.spread import Asked, Outcome, train_on  # noqa: E402
+from unit.train.test_ranks import MEMORY  # noqa: E402
+from unit.train.test_session import losses, prepare  # noqa: E402
+
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.requires("torch"),
+    pytest.mark.filterwarnings("ignore"),
+]
+
+TEXT = MEMORY.replace("steps = 4", "steps = 30").replace("rows = 2", "rows = 1") + '\n[memory]\ndevice = "cpu"\n'
+
+
+def run(folder: Path, nodes: str, heard: Callable[[Event], object] = lambda _: None, **words) -> Outcome:
+    """Ranks on this machine under the names of nodes."""
+    spec = Spec(schema=1, pools=(Pool(name="p", size="other", nodes=NodeSet(nodes)),), access=Access(via="local"))
+    asked = Asked(config=folder / "train.toml", cpus=True, threads=1, host="127.0.0.1", **words)
+    with LOCAL.cluster(python_of=lambda _: sys.executable) as cluster:
+        return train_on(cluster, spec, NodeSet(nodes), asked, heard=heard)
+
+
+def test_a_killed_rank_is_named_and_those_that_are_left_go_on_to_the_same_end(tmp_path, one_thread):
+    alone, many = tmp_path / "alone", tmp_path / "many"
+    for folder in (alone, many):
+        folder.mkdir()
+        prepare(folder, "llama", TEXT)
+    with Session.open(load(alone / "train.toml"), alone) as session:
+        list(session.train(8))
+
+    pids: dict[int, int] = {}
+    killed: list[float] = []
+
+    def kill(event: Event) -> None:
+        """The task of rank 1, and with it its body, once three steps are done."""
+        if isinstance(event, Said) and event.what == "start":
+            pids[event.rank] = int(event.fields["pid"])
+        if isinstance(event, Said) and event.what == "stepped" and event.fields["step"] >= 2 and not killed:
+            killed.append(time.monotonic())
+            os.kill(pids[1], signal.SIGKILL)
+
+    with pytest.raises(TrainError) as found:
+        run(many, "n[1-3]", kill, resume=False)
+    assert time.monotonic() - killed[0] < 15
+    assert found.value.code == "train/rank-lost"
+    assert "rank 1 on n2" in found.value.message
+    assert "-x n2" in found.value.hint
+
+    with Session.open(load(many / "train.toml"), many, resume=True) as session:
+        left = 8 - session.done
+    assert left < 8, "no snapshot was taken"
+    outcome = run(many, "n1,n3", resume=True, steps=left)
+    assert (outcome.is_whole, outcome.done, outcome.of) == (True, 8, 30)
+    assert losses(many) == losses(alone)
+
+
+def test_what_a_rank_refuses_is_the_error_here(tmp_path):
+    prepare(tmp_path, "llama", TEXT.replace("accumulation = 4", "accumulation = 1"))
+    with pytest.raises(TrainError) as found:
+        run(tmp_path, "n[1-2]", resume=False)
+    assert found.value.code == "train/too-many-ranks"
+    assert "1 micro-batches, too few for 2 ranks" in found.value.message
