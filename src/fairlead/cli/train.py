@@ -287,10 +287,8 @@ def _on_nodes(config: Path, steps: int | None, where: _Where, common: Common, *,
     def progress(outcome: Outcome) -> None:
         if outcome.done > outcome.begun:
             left_s = (monotonic() - begin) / (outcome.done - outcome.begun) * (outcome.of - outcome.done)
-            loss, rate = outcome.last.get("loss"), outcome.last.get("tokens_per_s")
-            here.progress(
-                "steps", outcome.done, outcome.of, f"loss {loss:.4f}, {rate:,.0f} tokens/s, {left_s:,.0f} s left"
-            )
+            told = [f"{outcome.last[k]:,.5g} {k}" for k in ("loss", "tokens_per_s") if _is_number(outcome.last.get(k))]
+            here.progress("steps", outcome.done, outcome.of, ", ".join([*told, f"{left_s:,.0f} s left"]))
 
     asked = Asked(
         config=config.absolute(),
@@ -316,3 +314,8 @@ def _on_nodes(config: Path, steps: int | None, where: _Where, common: Common, *,
         [f"fairlead train resume {config}"] if outcome.done < outcome.of else [f"fairlead train export {config} FOLDER"]
     )
     return Answer(schema="fairlead.train-run/1", text=text, body=body, hints=hints)
+
+
+def _is_number(said: object) -> bool:
+    """A rank may say anything; null is a number that is none."""
+    return isinstance(said, (int, float))

@@ -1,8 +1,8 @@
 """What a rank does once the group stands: opens the run with the others, trains, and says how far it is.
 
-    phase       open, step (each step once more)
+    phase       open, step (again and again, so that it is heard that steps are done)
     opened      rank 0: steps done before, and of how many
-    stepped     rank 0: the line of the metrics file
+    stepped     rank 0: steps done, loss, tokens a second; not after every step
     refused     code, text and hint of an error that is no fault of the node
     finished    rank 0: steps done
 
@@ -11,7 +11,9 @@ Runs in the Python of the node's pool. Must not know: who started it.
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +28,10 @@ from fairlead.train.team import Team
 if TYPE_CHECKING:
     from fairlead.launch.onnode.me import Me
     from fairlead.launch.onnode.meet import RankGroup
+
+SHARE, MOST_S = 200, 300.0
+"""A word at most every second, and the longer the run is, the rarer: each SHARE-th part of it, at least every MOST_S.
+A rank may only say so much in all (launch/ears.py), and five minutes are well below what a hang is given."""
 
 
 def trained(me: Me, group: RankGroup) -> int:
@@ -52,9 +58,16 @@ def _train(me: Me, group: RankGroup) -> None:
             me.say("opened", steps=run.done, of=config.run.steps)
         team.meet()  # who reads slowly holds nobody up from here on
         me.enter("step", step=run.done)
+        began = due = time.monotonic()
+        loss = math.nan
         for progress in run.train(me.settings["steps"]):
+            loss, now = progress.result.loss, time.monotonic()
+            if now < due:
+                continue
+            due = now + min(MOST_S, max(1.0, (now - began) / SHARE))
             if me.rank == 0:
-                me.say("stepped", **progress.line())
+                me.say("stepped", steps=run.done, loss=loss, tokens_per_s=round(progress.tokens / progress.seconds, 1))
             me.enter("step", step=run.done)
         if me.rank == 0:
+            me.say("stepped", steps=run.done, loss=loss)
             me.say("finished", steps=run.done)

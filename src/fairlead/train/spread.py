@@ -27,8 +27,8 @@ from fairlead.spec.model import Spec
 PLANNED_S = 600.0
 """What a step, a snapshot or the reading of first weights may take without a word; twice that is a hang. `[launch]
 step_s` says otherwise. A rank that dies is noticed at once."""
-NO_LIMIT_S = 365 * 86_400.0
-"""A year: a run has no limit of its own."""
+RUN_S = 30 * 86_400.0
+"""A run may take a month at a time: what a rank may say in all is enough for two."""
 _CODE = re.compile(r"[a-z]+/[a-z-]{1,40}")
 
 
@@ -57,7 +57,7 @@ class Outcome:
     of: int = 0
     done: int = 0
     last: Mapping[str, Any] = field(default_factory=dict)
-    """The last step's line of the metrics."""
+    """What rank 0 said last of a step: `steps`, `loss`, `tokens_per_s`."""
     is_whole: bool = False
     """Rank 0 came to the end."""
 
@@ -89,7 +89,7 @@ def train_on(
         addresses=addresses,
         backend=spec.table(Launch).backend,
         device="gpu" if gpus else "cpu",
-        limit_s=NO_LIMIT_S,
+        limit_s=RUN_S,
         patience=Patience(ranks=len(nodes) * (gpus or 1), own=own_patience(spec), planned_s=PLANNED_S),
         env={"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"},
         options=(f"--gres=gpu:{gpus}",) if gpus and spec.access.via == "slurm" else (),
@@ -120,7 +120,7 @@ def follow(outcome: Outcome, said: Said) -> None:
         outcome.begun = outcome.done = _number(fields.get("steps"))
         outcome.of = _number(fields.get("of"))
     elif said.what == "stepped":
-        outcome.last, outcome.done = fields, _number(fields.get("step")) + 1
+        outcome.last, outcome.done = fields, _number(fields.get("steps"))
     elif said.what == "finished":
         outcome.is_whole = True
 
@@ -184,7 +184,7 @@ def why_ended(events: Iterable[Event], outcome: Outcome, nodes: NodeSet, per_nod
     left_out = f" -x {who}" if who and len(nodes) > 1 else ""
     return TrainError(
         "train/rank-lost",
-        f"{what}; {outcome.done} of {outcome.of or '?'} steps were done",
+        f"{what}; {outcome.done} of {outcome.of or '?'} steps are known to be done",
         hint=f"fairlead train resume CONFIG{left_out}: it goes on from the last snapshot",
         exit=Exit.RETRY,
     )
@@ -203,7 +203,7 @@ def addresses_of(cluster: Cluster, spec: Spec, nodes: NodeSet) -> dict[str, str]
     without = [node for node in nodes if not found.get(node)]
     if without:
         raise ClusterError(
-            "cluster/unreachable",
+            "train/no-address",
             f"{fold(without)} has no address by which the others could reach it",
             nodes=fold(without),
             hint=f"fairlead probe -w {fold(without)}; or leave it out: -x {fold(without)}",

@@ -47,9 +47,9 @@ def test_every_micro_batch_has_one_rank_and_ranks_have_neighbours(num, world) ->
     ("family", "world", "dtype", "clip"),
     [
         ("llama", 2, "float32", 0.5),  # with dropout
-        ("mixtral", 3, "float32", 0.5),  # its router has a loss, too
+        pytest.param("mixtral", 3, "float32", 0.5, marks=pytest.mark.slow),  # its router has a loss, too
         ("gpt2", 4, "bfloat16", 0.5),  # a head tied to the embedding
-        ("llama", 2, "float32", None),
+        pytest.param("llama", 2, "float32", None, marks=pytest.mark.slow),
     ],
 )
 def test_ranks_give_the_bits_of_plain_training(family, world, dtype, clip, tmp_path) -> None:
