@@ -1,4 +1,4 @@
-"""Training on ranks that the launcher starts here: to the bit as alone; who is killed is named, and the rest goes on."""
+"""Training on ranks that the launcher starts here: as alone to the bit, who is killed is named, the rest goes on."""
 
 from __future__ import annotations
 
