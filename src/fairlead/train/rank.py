@@ -11,7 +11,6 @@ Runs in the Python of the node's pool. Must not know: who started it.
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from datetime import timedelta
@@ -59,15 +58,16 @@ def _train(me: Me, group: RankGroup) -> None:
         team.meet()  # who reads slowly holds nobody up from here on
         me.enter("step", step=run.done)
         began = due = time.monotonic()
-        loss = math.nan
+        told: dict[str, float] = {}
         for progress in run.train(me.settings["steps"]):
-            loss, now = progress.result.loss, time.monotonic()
+            now = time.monotonic()
+            told = {"loss": progress.result.loss, "tokens_per_s": round(progress.tokens / progress.seconds, 1)}
             if now < due:
                 continue
             due = now + min(MOST_S, max(1.0, (now - began) / SHARE))
             if me.rank == 0:
-                me.say("stepped", steps=run.done, loss=loss, tokens_per_s=round(progress.tokens / progress.seconds, 1))
+                me.say("stepped", steps=run.done, **told)
             me.enter("step", step=run.done)
         if me.rank == 0:
-            me.say("stepped", steps=run.done, loss=loss)
+            me.say("stepped", steps=run.done, **told)
             me.say("finished", steps=run.done)
