@@ -22,11 +22,12 @@ TESTS = Path(__file__).parent.parent
 
 @dataclass(frozen=True)
 class Flip:
-    """One constant of one module of fabric/mrc, and the expression to put in its place."""
+    """One constant of one module, by default of fabric/mrc, and the expression to put in its place."""
 
     module: str
     constant: str
     value: str
+    room: str = "mrc"
 
     def __str__(self) -> str:
         return f"{self.module}.{self.constant}={self.value}"
@@ -59,6 +60,16 @@ FLIPS = (
     Flip("layout", "NACK_UNEXP_EVENT", "0x01"),
     Flip("layout", "TIMESTAMP_UNIT_NS", "256"),
 )
+_FAST = "transport/fast"
+# what the compiled transport has a form of its own for: headers out, headers in, the ring of answers, the letters
+FAST_FLIPS = (
+    Flip("packing", "PKEY", "0xFFFE", _FAST),
+    Flip("packing", "NACK_CC_TYPE", "3", _FAST),
+    Flip("packing", "SIGNED16_LEAST", "0", _FAST),
+    Flip("packing", "CONTROL", "int(Dscp.NO_TRIM)", _FAST),
+    Flip("parsing", "ICRC", "0", _FAST),
+    Flip("layout", "MAX_ANSWERS", "2", _FAST),
+)
 
 
 def flipped(flip: Flip | None, folder: Path) -> Path:
@@ -66,7 +77,7 @@ def flipped(flip: Flip | None, folder: Path) -> Path:
     target = folder / "fairlead"
     shutil.copytree(PACKAGE, target, ignore=shutil.ignore_patterns("__pycache__"))
     if flip is not None:
-        path = target / "fabric" / "mrc" / f"{flip.module}.py"
+        path = target / "fabric" / flip.room / f"{flip.module}.py"
         pattern = re.compile(rf"^({flip.constant}(?:: Final)?) = (.+?)(\s+#.*)?$", re.MULTILINE)
         text, num_changes = pattern.subn(rf"\1 = {flip.value}", path.read_text())
         assert num_changes == 1, f"{flip.constant} is set {num_changes} times in {path.name}"

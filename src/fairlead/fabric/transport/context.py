@@ -32,7 +32,7 @@ from fairlead.fabric.mrc.device import Device
 from fairlead.fabric.mrc.memory import MemoryRegion
 from fairlead.fabric.mrc.profile import Profile
 from fairlead.fabric.mrc.verbs import MPR_UNIT
-from fairlead.fabric.transport import exchange, lanes
+from fairlead.fabric.transport import exchange, lanes, seal
 from fairlead.fabric.transport.driver import Driver
 from fairlead.fabric.transport.engine import Engine, Line
 from fairlead.fabric.transport.exchange import Offer, Ready, Remote, Talk
@@ -41,7 +41,6 @@ from fairlead.fabric.transport.meeting import line_of, meet
 from fairlead.fabric.transport.memory import view_of
 from fairlead.fabric.transport.ports import UDP_BYTES, Sockets
 from fairlead.fabric.transport.queues import CompletionQueue
-from fairlead.fabric.transport.seal import SIZE_BYTES as SEAL_BYTES
 from fairlead.fabric.transport.tape import Tape
 from fairlead.records.addressbook import Place, Port
 
@@ -244,6 +243,8 @@ class Context:
         own = tuple(p for p in place.ports if p.address) or (Port(rail="", address=place.address),)
         self.place = msgspec.structs.replace(place, ports=own)
         self.id = secrets.token_hex(16)
+        if sealed:
+            seal.check()
         self._sealed = sealed
         self._rate_mbps = rate_mbps
         self._changes = changes
@@ -261,7 +262,7 @@ class Context:
         self.lock = self.driver.lock
 
     def _payload(self, mtu: int) -> int:
-        room = mtu - IPV6_BYTES - UDP_BYTES - HEADER_BYTES - (SEAL_BYTES if self._sealed else 0)
+        room = mtu - IPV6_BYTES - UDP_BYTES - HEADER_BYTES - (seal.SIZE_BYTES if self._sealed else 0)
         return min(room & ~3, MAX_MTU)
 
     # --- the application's calls -------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from fairlead.fabric.mrc.qp import QueuePair
 from fairlead.fabric.mrc.verbs import QpState
 from fairlead.fabric.transport.lanes import Route
 from fairlead.fabric.transport.ports import Arrival, Buffer, Ports
-from fairlead.fabric.transport.seal import Seal
+from fairlead.fabric.transport.seal import Seal, Seals
 
 BURST = 16
 """Packets of one queue pair before others have their turn, and before the clock is read again."""
@@ -90,6 +90,7 @@ class Engine:
         self.lines: set[Line] = set()
         self.up = (1 << num_rails) - 1
         self.counts: Counter[str] = Counter()
+        self.seals = Seals()
         self._by_qp: dict[QueuePair, Line] = {}
         self._by_source: dict[Source, Peer] = {}
         self._held: dict[int, deque[Held]] = {}

@@ -16,7 +16,6 @@ from fairlead.fabric.transport import lanes as ways
 from fairlead.fabric.transport.engine import Engine, Line, Peer, Source
 from fairlead.fabric.transport.exchange import Offer
 from fairlead.fabric.transport.lanes import Lane
-from fairlead.fabric.transport.seal import Seal
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +55,13 @@ def line_of(  # noqa: PLR0917 - who met, what was agreed, where it goes
         for plane, (lane, rail) in enumerate(zip(met.lanes, met.rails, strict=True))
         for number in theirs_at[lane.there]
     }
+    seals = engine.seals.of(token, here, there) if mine.sealed else None
     peer = Peer(
         id=theirs.context,
         planes=sources,
         rails=dict(enumerate(met.rails)),
-        sending=Seal(token, here, there) if mine.sealed else None,
-        receiving=Seal(token, there, here) if mine.sealed else None,
+        sending=seals.sending if seals else None,
+        receiving=seals.receiving if seals else None,
     )
     qp = engine.create_qp(peer, send_cq, recv_cq, qp_num=mine.qp_num, profile=profile, ev_values=evs)
     qp.modify(QpState.INIT)
