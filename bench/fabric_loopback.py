@@ -1,4 +1,4 @@
-"""What one program sends another over the loopback in packets of 4 KB: MRC compiled and plain, and a bare blaster.
+"""What one program sends another over the loopback in packets of 4 KB: MRC compiled, sealed, plain, and a bare blaster.
 
 python bench/fabric_loopback.py [--rounds 5] [--seconds 4]
 
@@ -78,8 +78,8 @@ def blast(port: int, seconds: float) -> float:
     return cpu() - begin
 
 
-def server(compiled: bool) -> None:
-    with Context(addresses=["::1"], compiled=compiled) as context:
+def server(compiled: bool, sealed: bool) -> None:
+    with Context(addresses=["::1"], compiled=compiled, sealed=sealed) as context:
         queue = context.completion_queue()
         with context.listen("::1", TOKEN) as listener:
             print(listener.port, flush=True)
@@ -90,9 +90,9 @@ def server(compiled: bool) -> None:
         print(cpu() - begin, flush=True)
 
 
-def write(compiled: bool, port: int, seconds: float) -> tuple[int, float, float]:
+def write(compiled: bool, sealed: bool, port: int, seconds: float) -> tuple[int, float, float]:
     """Packets, packets a second, CPU seconds."""
-    with Context(addresses=["::1"], compiled=compiled) as context:
+    with Context(addresses=["::1"], compiled=compiled, sealed=sealed) as context:
         queue, data = context.completion_queue(), bytes(MESSAGE)
         qp = context.connect("::1", port, TOKEN, queue, queue)
         num = waiting = 0
@@ -119,7 +119,7 @@ def once(kind: str, seconds: float) -> tuple[float, float]:
             used = blast(port, seconds)
             num, rate, theirs = (float(word) for word in peer.stdout.readline().split())
         else:
-            num, rate, used = write(kind == "compiled", port, seconds)
+            num, rate, used = write(kind != "plain", kind == "sealed", port, seconds)
             peer.stdin.write("end\n")
             peer.stdin.flush()
             theirs = float(peer.stdout.readline())
@@ -133,9 +133,9 @@ def main() -> None:
     parser.add_argument("--end", default="", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.end:
-        return sink() if asked.end == "blaster" else server(asked.end == "compiled")
+        return sink() if asked.end == "blaster" else server(asked.end != "plain", asked.end == "sealed")
     Context(addresses=["::1"]).close()  # compiles, the first time
-    found: dict[str, list[tuple[float, float]]] = {kind: [] for kind in ("blaster", "compiled", "plain")}
+    found: dict[str, list[tuple[float, float]]] = {kind: [] for kind in ("blaster", "compiled", "sealed", "plain")}
     for _ in range(asked.rounds):
         for kind, seen in found.items():
             seen.append(once(kind, asked.seconds))

@@ -8,6 +8,7 @@ Each round runs all of them one after the other, so that what else the machine d
     sealed    the same with every packet authenticated
     udp       a bare Python loop of sendmsg and recvmsg, packets of that size, all paths in turn: Python's ceiling
     tcp       one TCP stream between the fabric addresses, plain sockets
+    mptcp     the same with the kernel's MPTCP: the first subflow like tcp's, and one more in each plane (`ip mptcp`)
     iperf3    the same by iperf3, where it is installed
 """
 
@@ -42,9 +43,12 @@ if kind == "udp":
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)
     sock.bind(("::", 4999))
 else:
-    server = socket.create_server(("::", 4999), family=socket.AF_INET6)
+    server = socket.socket(socket.AF_INET6, socket.SOCK_STREAM, 262 if kind == "mptcp" else 0)
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    server.bind(("::", 4999))
+    server.listen()
 print("ready", flush=True)
-if kind == "tcp":
+if kind != "udp":
     sock, _ = server.accept()
 sock.settimeout(1.0)
 buffer = bytearray(1 << 17)
@@ -69,7 +73,8 @@ if kind == "udp":
         sock.sendmsg([head, body], (), 0, (to[i % len(to)], 4999))
         i += 1
 else:
-    sock, body = socket.create_connection((to[0], 4999)), bytes(1 << 16)
+    sock, body = socket.socket(socket.AF_INET6, socket.SOCK_STREAM, 262 if kind == "mptcp" else 0), bytes(1 << 16)
+    sock.connect((to[0], 4999))
     while time.monotonic() < end:
         sock.sendall(body)
     sock.close()
@@ -100,6 +105,32 @@ def mrc(file: Path, seconds: float, *more: str) -> float:
     return answer["sums"][HERE]["bits_per_s"]
 
 
+def open_mptcp(lab: str, planes: int) -> None:
+    """Let the receiver offer its port of each plane, and the sender join them all."""
+    many = str(planes + 1)
+    for host in (HERE, THERE):
+        limits = ("ip", "mptcp", "limits", "set", "subflows", many, "add_addr_accepted", many)
+        subprocess.run(on(lab, host, *limits), check=True)
+    for plane in range(planes):
+        address, device = str(usid.port_address(plane, 1, 1)), f"eth{plane + 1}"
+        subprocess.run(on(lab, THERE, "ip", "mptcp", "endpoint", "add", address, "dev", device, "signal"), check=True)
+
+
+def joined(lab: str) -> int:
+    """Subflows of MPTCP that the sender's host has joined so far."""
+    words = on(lab, HERE, "cat", "/proc/net/netstat")
+    text = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    names, values = (line.split() for line in text.splitlines() if line.startswith("MPTcpExt:"))
+    return int(dict(zip(names, values, strict=True))["MPJoinSynAckRx"])
+
+
+def mptcp(lab: str, seconds: float, to: str, planes: int) -> float:
+    before = joined(lab)
+    rate = plain(lab, "mptcp", seconds, [to])
+    assert joined(lab) - before == planes, f"{joined(lab) - before} planes joined: this would measure TCP"
+    return rate
+
+
 def iperf3(lab: str, seconds: float, to: str) -> float:
     with subprocess.Popen(on(lab, THERE, "iperf3", "-s", "-1"), stdout=subprocess.DEVNULL) as server:
         time.sleep(0.5)
@@ -128,11 +159,13 @@ def main() -> None:
         try:
             fabric = running(name).host(THERE).fabric
             ways = [str(usid.path_address(p, 0, t1, 1, 1)) for t1 in range(2) for p in range(asked.planes)]
+            open_mptcp(name, asked.planes)
             runs = {
                 "mrc": lambda: mrc(file, asked.seconds),
                 "sealed": lambda: mrc(file, asked.seconds, "--sealed"),
                 "udp": lambda: plain(name, "udp", asked.seconds, ways),
                 "tcp": lambda: plain(name, "tcp", asked.seconds, [fabric]),
+                "mptcp": lambda: mptcp(name, asked.seconds, fabric, asked.planes),
             }
             if shutil.which("iperf3"):
                 runs["iperf3"] = lambda: iperf3(name, asked.seconds, fabric)

@@ -172,7 +172,8 @@ class Engine:
             self._take(arrival, now)
         return True
 
-    def _take(self, arrival: Arrival, now: int) -> None:
+    def _take(self, arrival: Arrival, now: int, *, is_open: bool = False) -> None:
+        """Take in a datagram; `is_open`: its seal has been checked and taken off."""
         path = arrival.path
         source = Source(path.plane, arrival.host, path.source_port)
         peer = self._by_source.get(source)
@@ -180,7 +181,7 @@ class Engine:
             self.counts["foreign"] += 1
             return
         data = arrival.data
-        if peer.receiving is not None:
+        if peer.receiving is not None and not is_open:
             opened = peer.receiving.open(data)
             if opened is None:
                 self.counts["unauthentic"] += 1

@@ -64,9 +64,12 @@ class Seal:
 
     def close(self, parts: Sequence[Buffer]) -> bytes:
         """The trailer of a datagram."""
-        counter = self._next.to_bytes(COUNTER_BYTES, "big")
-        self._next += 1
+        counter = self._take_number().to_bytes(COUNTER_BYTES, "big")
         return counter + self._cipher.encrypt(NONCE_LEAD + counter, b"", b"".join(parts))
+
+    def _take_number(self) -> int:
+        self._next += 1
+        return self._next - 1
 
     def open(self, data: memoryview) -> memoryview | None:
         """The datagram without its trailer; None if it is forged, damaged, or was seen before."""
@@ -107,5 +110,8 @@ class Seals:
         """Those with the peer `there`; they go on where they were."""
         name = (there, hashlib.sha256(token).digest())
         if name not in self._by_peer:
-            self._by_peer[name] = Directions(Seal(token, here, there), Seal(token, there, here))
+            self._by_peer[name] = self._make(token, here, there)
         return self._by_peer[name]
+
+    def _make(self, token: bytes, here: bytes, there: bytes) -> Directions:
+        return Directions(Seal(token, here, there), Seal(token, there, here))

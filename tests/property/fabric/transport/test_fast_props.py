@@ -6,12 +6,15 @@ import random
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from fairlead.fabric.transport.engine import Engine
 from fairlead.fabric.transport.fast.engine import FastEngine
+from fairlead.fabric.transport.fast.seals import FastSeal
 from fairlead.fabric.transport.ports import Arrival
+from fairlead.fabric.transport.seal import WINDOW, Seal
 from support.depth import cases
 from support.transport_net import End, Faults, Pair
 
@@ -32,12 +35,13 @@ def talk(
     sizes: list[int],
     options: dict[str, Any],
     late: bool = False,
+    sealed: bool = False,
 ) -> Any:
     """Both ends write to each other with and without immediates; all that can be seen of it.
 
     With `late` the receive requests come some round trips after the immediates, which are refused until then.
     """
-    pair = Pair(replace(faults), seed=seed, planes=planes, kind=kind, burst=16, **options)
+    pair = Pair(replace(faults), seed=seed, planes=planes, sealed=sealed, kind=kind, burst=16, **options)
     chance = random.Random(seed)
     rooms = []
     for here, there in ((pair.a, pair.b), (pair.b, pair.a)):
@@ -83,15 +87,16 @@ def seen(end: End) -> tuple[Any, ...]:
     options=st.fixed_dictionaries({}, optional={"mtu": st.sampled_from([256, 1500]), "trim": st.booleans()}),
     dies=st.booleans(),
     late=st.booleans(),
+    sealed=st.booleans(),
 )
 @example(  # what is refused for want of a receive request is answered by NACKs
-    faults=Faults(), seed=1, planes=2, sizes=[5_000, 5_000], options={}, dies=False, late=True
+    faults=Faults(), seed=1, planes=2, sizes=[5_000, 5_000], options={}, dies=False, late=True, sealed=True
 )
-def test_both_engines_say_the_same_byte_by_byte(*, faults, seed, planes, sizes, options, dies, late) -> None:
+def test_both_engines_say_the_same_byte_by_byte(*, faults, seed, planes, sizes, options, dies, late, sealed) -> None:
     if dies:
         faults.dead_from_ns[planes - 1] = 1_002_000_000
     fast, plain = (
-        talk(kind=kind, faults=faults, seed=seed, planes=planes, sizes=sizes, options=options, late=late)
+        talk(kind=kind, faults=faults, seed=seed, planes=planes, sizes=sizes, options=options, late=late, sealed=sealed)
         for kind in (FastEngine, Engine)
     )
     for number, (a, b) in enumerate(zip(fast[0], plain[0], strict=False)):
@@ -104,13 +109,27 @@ class Counting(FastEngine):
 
     num_left = 0
 
-    def _take(self, arrival: Arrival, now: int) -> None:
+    def _take(self, arrival: Arrival, now: int, *, is_open: bool = False) -> None:
         self.num_left += 1
-        super()._take(arrival, now)
+        super()._take(arrival, now, is_open=is_open)
 
 
-def test_python_takes_endpoint_packets_alone() -> None:
-    _, _, (a, b) = talk(kind=Counting, faults=Faults(), seed=3, planes=2, sizes=[30_000] * 8, options={"mtu": 256})
+@pytest.mark.parametrize("sealed", [False, True])
+def test_python_takes_endpoint_packets_alone(*, sealed: bool) -> None:
+    options = {"mtu": 256}
+    _, _, (a, b) = talk(
+        kind=Counting, faults=Faults(), seed=3, planes=2, sizes=[30_000] * 8, options=options, sealed=sealed
+    )
     for counts, num_left in ((end[3][0], end[5]) for end in (a, b)):
         assert counts["received"] > 1000
         assert num_left < 0.03 * counts["received"]
+
+
+@given(steps=st.lists(st.integers(-3 * WINDOW, 3 * WINDOW) | st.integers(-40, 40), max_size=200))
+def test_both_windows_of_counters_say_the_same(*, steps: list[int]) -> None:
+    plain, fast = (kind(b"t" * 32, b"a" * 16, b"b" * 16) for kind in (Seal, FastSeal))
+    highest = 0
+    for step in steps:
+        number = max(highest + step, 0)
+        highest = max(highest, number)
+        assert plain._is_new(number) == fast._is_new(number), number

@@ -35,10 +35,10 @@ def sealed(out: Seal, *parts: bytes) -> memoryview:
 
 
 def gmac(key: bytes, nonce: bytes, data: bytes) -> bytes:
-    """AES-GMAC from its definition, NIST SP 800-38D sections 6.3, 6.4 and 7.1, with no other part than the block cipher."""
+    """AES-GMAC from its definition, NIST SP 800-38D 6.3, 6.4 and 7.1, of the block cipher and nothing else."""
 
     def block(number: int) -> int:
-        cipher = Cipher(algorithms.AES(key), modes.ECB()).encryptor()  # noqa: S305 - one block, of which GCM is made
+        cipher = Cipher(algorithms.AES(key), modes.ECB()).encryptor()  # one block, of which GCM is made
         return int.from_bytes(cipher.update(number.to_bytes(16, "big")), "big")
 
     def product(x: int, y: int) -> int:

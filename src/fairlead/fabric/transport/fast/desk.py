@@ -88,12 +88,12 @@ class Desk:
         self._cards = table(((qp * at.HASH, (qp, card)) for qp, card in cards.items()), at.CARD_ROW)
         self._enter(at.K_CARDS, self._cards)
 
-    def set_places(self, places: dict[tuple[int, int, int, int], tuple[int, int]]) -> None:
-        """Rail, UDP port, address (high and low word) -> number of the peer and plane."""
+    def set_places(self, places: dict[tuple[int, int, int, int], tuple[int, int, int]]) -> None:
+        """Rail, UDP port, address (high and low word) -> number of the peer, plane, address of its seal's card or 0."""
         rows = []
-        for (rail, port, high, low), (peer, plane) in places.items():
+        for (rail, port, high, low), (peer, plane, seal) in places.items():
             key = (rail << 16 | port) + 1
-            rows.append(((key + low) * at.HASH, (key, high, low, peer << at.PLACE_PLANE_BITS | plane)))
+            rows.append(((key + low) * at.HASH, (key, high, low, peer << at.PLACE_PLANE_BITS | plane, seal)))
         self._places = table(rows, at.PLACE_ROW)
         self._enter(at.K_PLACES, self._places)
 

@@ -1,7 +1,7 @@
 """An engine whose bursts are compiled. Same rules, same packets; a test compares it with `Engine` byte by byte.
 
 What differs: packets of a turn are packed first and sent together, so a socket without room holds what was meant for it
-in this turn, not one packet. Queue pairs whose packets are sealed go the way of `transport.Engine`.
+in this turn, not one packet. Where OpenSSL is no shared library, sealed packets go the way of `transport.Engine`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from fairlead.fabric.transport.fast import kernels
 from fairlead.fabric.transport.fast import layout as at
 from fairlead.fabric.transport.fast.desk import MAX_OUT, Desk, address_of_bytes
 from fairlead.fabric.transport.fast.pair import BurstPair
+from fairlead.fabric.transport.fast.seals import FastSeal, seals
 from fairlead.fabric.transport.fast.sheets import LetterPorts, Sheets, name_of
 from fairlead.fabric.transport.lanes import Route
+from fairlead.fabric.transport.seal import Seal
 
 BURST = 128
 DRIVER_MBPS = 8_000
@@ -37,6 +39,7 @@ class FastEngine(Engine):
         self.driver_mbps = DRIVER_MBPS
         self.desk = Desk()
         self.sheets = Sheets(self.desk)
+        self.seals = seals(self.desk)
         self._lines: dict[int, Line] = {}  # by the number on the card
         self._names: dict[Line, list[bytes]] = {}
         self._peers: dict[Peer, int] = {}
@@ -48,8 +51,8 @@ class FastEngine(Engine):
     # --- who is there ------------------------------------------------------------------------------------------------
 
     def create_qp(self, peer: Peer, send_cq: CompletionQueue, recv_cq: CompletionQueue, **options: Any) -> QueuePair:
-        """A queue pair with a card; without one where packets are sealed."""
-        if peer.sending is None:
+        """A queue pair with a card; without one where packets are sealed by Python."""
+        if peer.sending is None or isinstance(peer.sending, FastSeal):
             options["kind"] = partial(BurstPair, desk=self.desk)
         return super().create_qp(peer, send_cq, recv_cq, **options)
 
@@ -70,6 +73,7 @@ class FastEngine(Engine):
             self._peers[line.peer] = self._num_peers
         self._num_cards += 1
         qp.card[at.C_NUMBER], qp.card[at.C_PEER] = self._num_cards, self._peers[line.peer]
+        qp.card[at.C_SEAL] = _card_address(line.peer.sending)
         self._lines[self._num_cards] = line
         names = []
         for slot, ev in enumerate(qp.evs):
@@ -126,7 +130,8 @@ class FastEngine(Engine):
             self.desk.words[at.K_NUM_NEWS] = 0
             first = self._take_letters(self.desk.address, first, num, now)
             if not self._hear() and first < num:
-                self._take(self.sheets.arrival(first, rail), now)
+                is_open = int(self.desk.letters[first, at.I_SEAL]) == at.SEAL_OPENED
+                self._take(self.sheets.arrival(first, rail), now, is_open=is_open)
                 first += 1
         return num == READ_BURST
 
@@ -145,7 +150,11 @@ class FastEngine(Engine):
                 high = int.from_bytes(name[8:16], "big") if v6 else 0
                 low = int.from_bytes(name[16:24] if v6 else name[4:8], "big")
                 number = self._peers.get(peer, at.PEER_SLOW)
-                places[source.rail, source.port, high, low] = (number, peer.planes[source])
+                places[source.rail, source.port, high, low] = (
+                    number,
+                    peer.planes[source],
+                    _card_address(peer.receiving),
+                )
             self.desk.set_places(places)
 
     def _hear(self) -> bool:
@@ -212,4 +221,13 @@ class FastEngine(Engine):
         return Held(route, to, int(row[at.O_DSCP]), qp.parts(index))
 
 
-_COUNTS = (("received", at.K_RECEIVED), ("marked", at.K_MARKED), ("foreign", at.K_FOREIGN))
+def _card_address(seal: Seal | None) -> int:
+    return seal.card_address if isinstance(seal, FastSeal) else 0
+
+
+_COUNTS = (
+    ("unauthentic", at.K_UNAUTHENTIC),
+    ("received", at.K_RECEIVED),
+    ("marked", at.K_MARKED),
+    ("foreign", at.K_FOREIGN),
+)

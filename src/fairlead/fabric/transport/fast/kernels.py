@@ -96,6 +96,29 @@ def _address(library: str | None, symbol: str) -> int:
         return 0
 
 
+@functools.cache
+def gcm_functions() -> dict[str, Any]:
+    """OpenSSL's functions of AES-GCM (openssl/evp.h); none where it is not a shared library."""
+    p, n = ctypes.c_void_p, ctypes.c_int
+    types = {
+        "EVP_CIPHER_CTX_new": (p, []),
+        "EVP_CIPHER_CTX_free": (None, [p]),
+        "EVP_aes_256_gcm": (p, []),
+        "EVP_EncryptInit_ex": (n, [p, p, p, ctypes.c_char_p, ctypes.c_char_p]),
+        "EVP_EncryptUpdate": (n, [p, p, p, p, n]),
+        "EVP_EncryptFinal_ex": (n, [p, p, p]),
+        "EVP_CIPHER_CTX_ctrl": (n, [p, n, n, p]),
+    }
+    try:
+        library = ctypes.CDLL("libcrypto.so.3")
+        found = {name: getattr(library, name) for name in types}
+    except (OSError, AttributeError):
+        return {}
+    for name, (result, arguments) in types.items():
+        found[name].restype, found[name].argtypes = result, arguments
+    return found
+
+
 _PLACES: dict[str, tuple[tuple[str | None, str], ...]] = {
     # libdeflate's takes a tenth of zlib's time on processors with carry-less multiplication, and the same arguments
     "crc32": (("libdeflate.so.0", "libdeflate_crc32"), (getattr(zlib, "__file__", None), "crc32")),

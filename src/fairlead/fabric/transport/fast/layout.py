@@ -35,12 +35,18 @@ WORD: Final = 8  # bytes
     K_ON_DATA,
     K_ON_SACK,
     K_ON_NACK,
+    K_GCM_INIT,  # addresses of OpenSSL's functions, 0 where they are not to be had
+    K_GCM_UPDATE,
+    K_GCM_FINAL,
+    K_GCM_CONTROL,
+    K_UNAUTHENTIC,  # counter
     NUM_DESK_WORDS,
-) = range(22)
+) = range(27)
 
 # --- tables: rows by open addressing, the first word says whether a row is taken ------------------------------------
 CARD_ROW, CARD_QP, CARD_ADDRESS = 2, 0, 1
-PLACE_ROW, PLACE_PORT, PLACE_HIGH, PLACE_LOW, PLACE_PEER = 4, 0, 1, 2, 3  # port: rail << 16 | UDP port, + 1
+# port: rail << 16 | UDP port, + 1; seal: address of the card of the seal that opens what comes from there, or 0
+PLACE_PORT, PLACE_HIGH, PLACE_LOW, PLACE_PEER, PLACE_SEAL, PLACE_ROW = range(6)
 PLACE_PLANE_BITS: Final = 8  # PLACE_PEER: peer << 8 | plane
 REGION_ROW, REGION_KEY, REGION_VA, REGION_LENGTH, REGION_MEMORY = 4, 0, 1, 2, 3  # key + 1
 EV_ROW, EV_VALUE, EV_SLOT = 2, 0, 1  # value + 1
@@ -67,9 +73,14 @@ HASH: Final = 0x9E3779B1  # 2^32 / golden ratio, Knuth's multiplicative hashing
     C_READY,  # 1: Python knows that it may have something to send
     C_ROUTES,  # address: how each slot's packets go out
     C_SENT,  # address: packets by slot
+    C_SEAL,  # address: card of the seal that closes what goes; 0: packets are not sealed
     NUM_CARD_WORDS,
-) = range(19)
+) = range(20)
 STATE_OTHER, STATE_RTR, STATE_RTS = range(3)
+
+# a seal: OpenSSL's context, address of a nonce and scratch; the next counter to send, or the highest that came and the
+# address of a ring of bits of the others, 32 a word
+L_CONTEXT, L_NONCE, L_NEXT, L_HIGHEST, L_SEEN, NUM_SEAL_WORDS = range(6)
 
 # a posted Write
 SEND_ADDRESS, SEND_LENGTH, SEND_VA, SEND_KEY, SEND_IMM, SEND_ROW = range(6)
@@ -95,12 +106,13 @@ MAX_ANSWERS: Final = 4096
     O_TAIL_LENGTH,
     OUT_ROW,
 ) = range(10)
-HEAD_ROOM: Final = 128  # headers from the beginning
-TAIL_AT: Final = 112  # padding and iCRC, one behind the other
+HEAD_ROOM: Final = 160  # headers from the beginning
+TAIL_AT: Final = 112  # padding, iCRC and seal, one behind the other
 
-I_DATA, I_LENGTH, I_PEER, I_PLANE, I_EV, I_DSCP, I_MARKED, IN_ROW = range(8)
+I_DATA, I_LENGTH, I_PEER, I_PLANE, I_EV, I_DSCP, I_MARKED, I_SEAL, IN_ROW = range(9)
 PEER_FOREIGN: Final = -1
 PEER_SLOW: Final = -2  # a peer whose packets Python takes
+SEAL_OPENED: Final = -1  # I_SEAL: the letter is authentic, and without its seal
 
 # --- news -----------------------------------------------------------------------------------------------------------
 N_KIND, N_CARD, N_A, N_B, N_C, NEWS_ROW = range(6)

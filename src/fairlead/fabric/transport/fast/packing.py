@@ -13,6 +13,7 @@ from fairlead.fabric.mrc.compile import call_address
 from fairlead.fabric.mrc.headers import ENDPOINT_QP, FTYPE_TIMESTAMP, Dscp, EndpointOp, Opcode
 from fairlead.fabric.mrc.layout import *
 from fairlead.fabric.mrc.qp import OWN_ROTATION
+from fairlead.fabric.transport.fast import gcm
 from fairlead.fabric.transport.fast.layout import *
 from fairlead.fabric.transport.fast.memory import (
     crc32,
@@ -24,6 +25,7 @@ from fairlead.fabric.transport.fast.memory import (
     timestamp,
     words_at,
 )
+from fairlead.fabric.transport.seal import COUNTER_BYTES, SIZE_BYTES
 
 WRITE_FIRST, WRITE_MIDDLE = int(Opcode.WRITE_FIRST), int(Opcode.WRITE_MIDDLE)
 WRITE_LAST, WRITE_ONLY = int(Opcode.WRITE_LAST), int(Opcode.WRITE_ONLY)
@@ -90,7 +92,7 @@ def _bth(head: int, opcode: int, dest_qp: int, psn: int, bits: int, pad: int) ->
 
 
 @part
-def _seal(k: Any, c: Any, slot: int, dscp: int, head_length: int, data: int, length: int, pad: int) -> None:
+def _post(k: Any, c: Any, slot: int, dscp: int, head_length: int, data: int, length: int, pad: int) -> None:
     """The letter whose headers stand there is whole but for the iCRC, which leaves out BTH byte 4."""
     head = _head(k)
     tail = head + TAIL_AT
@@ -113,8 +115,24 @@ def _seal(k: Any, c: Any, slot: int, dscp: int, head_length: int, data: int, len
     o[O_DATA] = data
     o[O_DATA_LENGTH] = length
     o[O_TAIL_LENGTH] = pad + 4
+    if c[C_SEAL] != 0:
+        o[O_TAIL_LENGTH] += _close(k, words_at(c[C_SEAL]), head, head_length, data, length, tail, pad + 4)
     words_at(c[C_SENT])[slot] += 1
     k[K_NUM_OUT] += 1
+
+
+@part
+def _close(k: Any, s: Any, head: int, head_length: int, data: int, length: int, tail: int, tail_length: int) -> int:
+    """Write the seal behind the trailer; how long it is."""
+    at = tail + tail_length
+    store64(at, s[L_NEXT])
+    gcm.begin(k, s, s[L_NEXT])
+    gcm.add(k, s, head, head_length)
+    gcm.add(k, s, data, length)
+    gcm.add(k, s, tail, tail_length)
+    gcm.end(k, s, at + COUNTER_BYTES)
+    s[L_NEXT] += 1
+    return SIZE_BYTES
 
 
 @part
@@ -146,7 +164,7 @@ def _data(k: Any, c: Any, m: Any, block: Any, now: int) -> None:
     dscp = NO_TRIM
     if m[p + P_TRIM]:
         dscp = TRIMMABLE_RETX if flags & F_RTX else TRIMMABLE
-    _seal(k, c, block[D_EV], dscp, head_length, send[SEND_ADDRESS] + offset, length, pad)
+    _post(k, c, block[D_EV], dscp, head_length, send[SEND_ADDRESS] + offset, length, pad)
 
 
 @part
@@ -167,7 +185,7 @@ def _control(k: Any, c: Any, block: Any, kind: int, now: int) -> None:
         store32(head + BTH + 8, 0)
     store16(head + BTH + 12, stamp)
     store16(head + BTH + 14, FTYPE_TIMESTAMP)
-    _seal(k, c, block[D_EV], NO_TRIM, BTH + 16, 0, 0, 0)
+    _post(k, c, block[D_EV], NO_TRIM, BTH + 16, 0, 0, 0)
 
 
 @part
@@ -190,7 +208,7 @@ def _answer(k: Any, c: Any, a: Any, slot: int) -> None:
         store16(head + BTH, a[A_BLOCK])
         store16(head + BTH + 28, a[A_BLOCK + 1])
         length = BTH + 36
-    _seal(k, c, slot, CONTROL, length, 0, 0, 0)
+    _post(k, c, slot, CONTROL, length, 0, 0, 0)
 
 
 @part

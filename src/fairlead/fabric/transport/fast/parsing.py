@@ -15,6 +15,7 @@ from fairlead.fabric.mrc import bits, law
 from fairlead.fabric.mrc.compile import call_address
 from fairlead.fabric.mrc.headers import Dscp, Opcode
 from fairlead.fabric.mrc.layout import *
+from fairlead.fabric.transport.fast import gcm
 from fairlead.fabric.transport.fast.layout import *
 from fairlead.fabric.transport.fast.memory import (
     copy,
@@ -51,6 +52,9 @@ def take(k: Any, first: int, count: int, now: int) -> int:
             continue
         if letter[I_PEER] == PEER_SLOW:
             return i
+        if letter[I_SEAL] != 0 and not gcm.open_letter(k, letter):
+            k[K_UNAUTHENTIC] += 1
+            continue
         c_address = _card_of(k, letter)
         if c_address == 0:
             return i

@@ -154,7 +154,7 @@ def _locate(k: Any, letter: Any, rail: int, port: int, name: int) -> None:
         high, low = load64(name + 8), load64(name + 16)
     key = (rail << 16 | port) + 1
     at = (key + low) * HASH & k[K_PLACES_MASK]
-    letter[I_PEER], letter[I_PLANE] = PEER_FOREIGN, 0
+    letter[I_PEER], letter[I_PLANE], letter[I_SEAL] = PEER_FOREIGN, 0, 0
     while True:
         row = words_at(k[K_PLACES] + at * PLACE_ROW * WORD)
         if row[PLACE_PORT] == 0:
@@ -162,5 +162,6 @@ def _locate(k: Any, letter: Any, rail: int, port: int, name: int) -> None:
         if row[PLACE_PORT] == key and row[PLACE_HIGH] == high and row[PLACE_LOW] == low:
             letter[I_PEER] = row[PLACE_PEER] >> PLACE_PLANE_BITS
             letter[I_PLANE] = row[PLACE_PEER] & (1 << PLACE_PLANE_BITS) - 1
+            letter[I_SEAL] = row[PLACE_SEAL]
             return
         at = at + 1 & k[K_PLACES_MASK]
