@@ -44,8 +44,12 @@ def is_new(seen: Any, s: Any, number: int) -> bool:
     """Enter a counter that came with a good tag; False if it was seen, or is too far behind to be told."""
     ahead = number - s[L_HIGHEST]
     if ahead > 0:
-        for i in range(max(s[L_HIGHEST] + 1, number - WINDOW + 1), number + 1):
-            seen[(i & WINDOW - 1) >> 5] &= ~(1 << (i & 31))
+        if ahead >= WINDOW:
+            for word in range(WINDOW >> 5):
+                seen[word] = 0
+        else:
+            for i in range(s[L_HIGHEST] + 1, number + 1):
+                seen[(i & WINDOW - 1) >> 5] &= ~(1 << (i & 31))
         s[L_HIGHEST] = number
     elif -ahead >= WINDOW or seen[(number & WINDOW - 1) >> 5] >> (number & 31) & 1:
         return False

@@ -51,7 +51,7 @@ def seals(desk: Desk) -> Seals:
     if not functions:
         return Seals()
     for place, name in _PLACES:
-        desk.words[place] = ctypes.cast(functions[name], ctypes.c_void_p).value
+        desk.words[place] = ctypes.cast(functions[name], ctypes.c_void_p).value or 0
     return FastSeals()
 
 
