@@ -11,6 +11,7 @@ import json
 import random
 import time
 
+from fairlead.cli.fabric_times import Times
 from fairlead.cluster.channel import Channel
 
 TYPE_CHECKING = False
@@ -33,9 +34,18 @@ def pattern(size: int) -> bytes:
     return random.Random(SEED).randbytes(size)  # noqa: S311 - a pattern
 
 
-def percentile(values: list[float], share: float) -> float:
-    """The value below which so large a share lies; 0 of none."""
-    return sorted(values)[min(int(share * len(values)), len(values) - 1)] if values else 0.0
+def _told(took: Times) -> dict[str, float]:
+    """Durations as a line tells them, us."""
+    return {
+        "messages": took.count,
+        "min_us": took.lowest if took.count else 0.0,
+        "mean_us": took.mean,
+        "stdev_us": took.deviation,
+        "p50_us": took.percentile(0.5),
+        "p99_us": took.percentile(0.99),
+        "p999_us": took.percentile(0.999),
+        "max_us": took.highest,
+    }
 
 
 class Perf:
@@ -43,7 +53,8 @@ class Perf:
 
     def __init__(self, channel: Channel, wish: dict[str, Any]) -> None:
         self.channel, self.wish = channel, wish
-        self.size, self.depth = int(wish["size"]), int(wish["depth"])
+        self.size, self.depth = max(wish["sizes"]), int(wish["depth"])
+        self.begin = 0.0
         ours = importlib.import_module("fairlead.fabric.transport.context")
         place = importlib.import_module("fairlead.records.addressbook").Place
         convert = importlib.import_module("msgspec").convert
@@ -76,15 +87,15 @@ class Perf:
             )
         self.say("met", planes=self.qp.profile.planes, mtu=self.qp.profile.mtu)
 
-    def drive(self) -> bool:
-        """Keep so many messages on their way until the time is over; True if every one arrived."""
-        remote, num = self.qp.remote, 0
+    def drive(self, size: int, seconds: float) -> bool:
+        """Keep so many messages of a size on their way until the time is over; True if every one arrived."""
+        remote, num, data = self.qp.remote, 0, memoryview(self.data)[:size]
         posted: dict[int, tuple[int, float]] = {}
         begin = mark = time.monotonic()
-        end, interval = begin + float(self.wish["duration_s"]), float(self.wish["interval_s"])
+        end, interval = begin + seconds, float(self.wish["interval_s"])
         total = piece = 0
-        took: list[float] = []
-        all_took: list[float] = []
+        peak = 0.0
+        took, all_took = Times(), Times()
         free = list(range(self.depth))
         before = self.qp.counters()
         while free or posted:
@@ -93,7 +104,7 @@ class Perf:
                 break
             while free and now < end:
                 slot = free.pop()
-                self.qp.post_write(self.data, remote, wr_id=num, offset=slot * self.size)
+                self.qp.post_write(data, remote, wr_id=num, offset=slot * self.size)
                 posted[num] = (slot, time.monotonic())
                 num += 1
             if not posted:
@@ -104,38 +115,44 @@ class Perf:
                     self.say("failed", why=done.status.value, error=str(self.qp.error or ""))
                     return False
                 free.append(slot)
-                took.append((time.monotonic() - since) * 1e6)
-                piece += self.size
+                us = (time.monotonic() - since) * 1e6
+                took.add(us)
+                all_took.add(us)
+                piece += size
             now = time.monotonic()
             if now >= mark + interval or not (posted or now < end):
                 after = self.qp.counters()
                 self.say(
                     "interval",
-                    at_s=now - begin,
+                    size=size,
+                    at_s=now - self.begin,
                     seconds=now - mark,
                     num_bytes=piece,
-                    messages=len(took),
-                    p50_us=percentile(took, 0.5),
-                    p99_us=percentile(took, 0.99),
-                    max_us=max(took, default=0.0),
                     resent=after["resent"] - before["resent"],
                     ways=_since(self.qp.packets_sent(), self.sent),
+                    **_told(took),
                 )
                 self.sent = self.qp.packets_sent()
-                total, piece, before, mark = total + piece, 0, after, now
-                all_took, took = all_took + took, []
+                if now - mark >= interval / 2 or not peak:
+                    peak = max(peak, 8 * piece / (now - mark))
+                total, piece, before, mark, took = total + piece, 0, after, now, Times()
         self.say(
             "sum",
+            size=size,
             seconds=mark - begin,
             num_bytes=total,
-            messages=len(all_took),
-            p50_us=percentile(all_took, 0.5),
-            p99_us=percentile(all_took, 0.99),
-            p999_us=percentile(all_took, 0.999),
-            max_us=max(all_took, default=0.0),
+            peak_bps=peak,
+            histogram=all_took.histogram(),
             counters=self.qp.counters(),
+            **_told(all_took),
         )
         return not posted
+
+    def is_intact(self, slot: bytearray) -> bool:
+        """Whether a place holds a message of one of the sizes, and nothing behind it."""
+        return any(
+            slot[:size] == self.data[:size] and slot.count(0, size) == len(slot) - size for size in self.wish["sizes"]
+        )
 
     def tell(self) -> None:
         """What was counted, and what was taped."""
@@ -155,13 +172,15 @@ class Perf:
         try:
             self.meet()
             drives = self.wish["role"] == "drive" or self.wish["both"]
-            done = self.drive() if drives else True
+            sizes, self.begin = self.wish["sizes"], time.monotonic()
+            each_s = float(self.wish["duration_s"]) / len(sizes)
+            done = all(self.drive(int(size), each_s) for size in sizes) if drives else True
             self.say("done", complete=done)
             self.channel.read(LEFT_S)  # both have said so: nobody writes any more
             self.tell()
             slots = [self.memory[i * self.size : (i + 1) * self.size] for i in range(self.depth)]
             written = [slot for slot in slots if any(slot)]
-            self.say("seen", messages=len(written), intact=all(slot == self.data for slot in written))
+            self.say("seen", messages=len(written), intact=all(map(self.is_intact, written)))
             self.channel.read(LEFT_S)  # the other one has compared, too
         except Exception as error:
             self.say("failed", why=type(error).__name__, error=str(error))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -30,8 +31,9 @@ SLACK_S = 120.0
 LOOK_S = 1.0
 QUIET_S = 75.0
 """Longer than anything an end waits for without a word."""
-PARTS = ("fairlead.cluster.channel", "fairlead.cli.fabric_onnode")
+PARTS = ("fairlead.cluster.channel", "fairlead.cli.fabric_times", "fairlead.cli.fabric_onnode")
 _MAX_BYTES = 1 << 28
+MAX_SIZES = 64
 Number = Annotated[float, Meta(ge=0, le=1e18)]
 _Count = Annotated[int, Meta(ge=0, le=1 << 62)]
 _Word = Annotated[str, Meta(max_length=2000)]
@@ -49,6 +51,12 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
     seconds: Number = 0
     num_bytes: _Count = 0
     messages: _Count = 0
+    size: _Count = 0
+    peak_bps: Number = 0
+    histogram: Annotated[tuple[tuple[Number, _Count], ...], Meta(max_length=200)] = ()
+    min_us: Number = 0
+    mean_us: Number = 0
+    stdev_us: Number = 0
     p50_us: Number = 0
     p99_us: Number = 0
     p999_us: Number = 0
@@ -81,16 +89,20 @@ def perf(
     duration: float = 10.0,
     interval: float = 1.0,
     message: int = 1 << 20,
+    sizes: str = "",
     depth: int = 8,
     both: Annotated[bool, Parameter(negative=())] = False,
     sealed: Annotated[bool, Parameter(negative=())] = False,
+    histogram: Annotated[bool, Parameter(negative=())] = False,
     spec: SpecFile = None,
     common: Common = Common(),
 ) -> Answer:
     """Write messages from one node into the memory of another over all planes, and show what arrives as it does.
 
-    Each interval is a line: goodput, latency from post to completion, packets sent again. At the end what the target
-    holds is compared. The nodes' Python must have fairlead[fabric] installed (`python` of the pool).
+    Each interval is a line: goodput, latency from post to completion, packets sent again. The tables have the columns
+    of perftest; a latency is that of a whole Write, answer included, where ib_write_lat tells half a round trip of
+    two. At the end what the target holds is compared. The nodes' Python must have fairlead[fabric] installed (`python`
+    of the pool).
 
     Parameters
     ----------
@@ -99,17 +111,21 @@ def perf(
     target
         The node that is written to.
     duration
-        Seconds.
+        Seconds; of several sizes all together.
     interval
         Seconds between lines.
     message
         Bytes of a message; 8, with --depth 1, for latency.
+    sizes
+        Several sizes instead, one after the other: `64,4096,65536`, or `all` for the powers of two from 2 to 8388608.
     depth
         Messages under way at once.
     both
         Both nodes write.
     sealed
         Authenticate every packet.
+    histogram
+        Show how many messages took how long.
     spec
         The cluster file; else FAIRLEAD_SPEC, ./cluster.toml, or the lab.
     """
@@ -117,11 +133,12 @@ def perf(
     from fairlead.cluster import connect
     from fairlead.probe.addresses import book_of
 
-    check(source, target, duration, interval, message, depth)
+    asked = sizes_of(sizes) or [message]
+    check(source, target, duration, interval, asked, depth)
     facts, silent, cluster_file, folder = from_nodes(f"{source},{target}", "", None, spec, common, imds=False)
     if silent:
         raise FabricError("fabric/no-place", silent[0].message, hint=f"fairlead probe -w {source},{target}")
-    wish = wish_of(duration=duration, interval=interval, message=message, depth=depth, both=both, sealed=sealed)
+    wish = wish_of(duration=duration, interval=interval, sizes=asked, depth=depth, both=both, sealed=sealed)
     ends = Ends(source, target, book_of(facts), wish)
     program = Program.of("fairlead-perf", *PARTS, call="main()", needs_packages=True)
     limit_s = duration + SLACK_S
@@ -135,31 +152,52 @@ def perf(
     assert folder is not None
     folder.write("intervals.jsonl", "".join(json.dumps(line) + "\n" for line in ends.lines))
     folder.write("metrics.prom", ends.metrics_text())
-    return ends.answer()
+    return ends.answer(with_histogram=histogram)
 
 
 def wish_of(
     *,
     duration: float,
     interval: float,
-    message: int,
+    sizes: Sequence[int],
     depth: int,
     both: bool = False,
     sealed: bool = False,
     tape: int = 0,
 ) -> dict[str, Any]:
     """What both ends are told; `tape` is how many datagrams each keeps."""
-    work = {"duration_s": duration, "interval_s": interval, "size": message, "depth": depth, "both": both}
+    work = {"duration_s": duration, "interval_s": interval, "sizes": list(sizes), "depth": depth, "both": both}
     return {**work, "sealed": sealed, "tape": tape, "token": secrets.token_hex(32)}
 
 
-def check(source: str, target: str, duration: float, interval: float, message: int, depth: int) -> None:  # noqa: PLR0917
+def sizes_of(text: str) -> list[int]:
+    """The sizes in a list, smallest first.
+
+    >>> sizes_of("4096,64")
+    [64, 4096]
+    >>> sizes_of("all")[-1]
+    8388608
+    """
+    if text == "all":
+        return [1 << i for i in range(1, 24)]
+    try:
+        return sorted({int(word) for word in text.split(",") if word})
+    except ValueError as exc:
+        raise UsageError(
+            "cli/usage", "--sizes must be numbers of bytes with commas between them, or `all`", hint="--sizes 64,4096"
+        ) from exc
+
+
+def check(  # noqa: PLR0917
+    source: str, target: str, duration: float, interval: float, sizes: Sequence[int], depth: int
+) -> None:
     """UsageError for what no measurement can be."""
     for ok, what in (
         (source != target, "source and target must be two nodes"),
         (0 < duration <= 86_400, "--duration must be above 0 and at most a day"),
         (0.05 <= interval <= 3600, "--interval must be 0.05 to 3600"),
-        (message >= 1 and message * depth <= _MAX_BYTES, f"--message times --depth must be 1 to {_MAX_BYTES} bytes"),
+        (sizes[0] >= 1 and sizes[-1] * depth <= _MAX_BYTES, f"--message times --depth must be 1 to {_MAX_BYTES} bytes"),
+        (len(sizes) <= MAX_SIZES, f"--sizes has at most {MAX_SIZES}"),
         (1 <= depth <= 64, "--depth must be 1 to 64"),
     ):
         if not ok:
@@ -172,7 +210,8 @@ class Ends:
     def __init__(self, source: str, target: str, book: AddressBook, wish: Mapping[str, Any]) -> None:
         self.source, self.target, self.book, self.wish = source, target, book, wish
         self.lines: list[dict[str, Any]] = []
-        self.sums: dict[str, Said] = {}
+        self.sums: dict[tuple[str, int], Said] = {}
+        """Node, size -> what it carried."""
         self.seen: dict[str, Said] = {}
         self.met: Said | None = None
         self.done: dict[str, bool] = {}
@@ -220,7 +259,8 @@ class Ends:
             case "interval":
                 self._show(node, said)
             case "sum":
-                self.sums[node] = said
+                if said.size in self.wish["sizes"]:
+                    self.sums[node, said.size] = said
             case "done":
                 self.done[node] = said.complete
                 if len(self.done) == 2:
@@ -257,32 +297,67 @@ class Ends:
     def _show(self, node: str, said: Said) -> None:
         self.lines.append({"node": node, **msgspec.to_builtins(said)})
         latency = f"p50 {said.p50_us:,.0f} us, p99 {said.p99_us:,.0f} us"
-        session().note(f"{said.at_s:8.2f} s  {node}  {rate(said.bits_per_s)}  {latency}  {said.resent} sent again")
+        many = f"{size(said.size)}  " if len(self.wish["sizes"]) > 1 else ""
+        session().note(
+            f"{said.at_s:8.2f} s  {node}  {many}{rate(said.bits_per_s)}  {latency}  {said.resent} sent again"
+        )
 
-    def answer(self) -> Answer:
+    def answer(self, *, with_histogram: bool = False) -> Answer:
         """What it was."""
-        rows = []
-        for node, s in self.sums.items():
-            times = [f"{us:,.0f}" for us in (s.p50_us, s.p99_us, s.p999_us, s.max_us)]
-            rows.append([node, rate(s.bits_per_s), f"{s.messages:,}", *times, f"{s.counters.get('resent', 0):,}"])
-        heads = ["FROM", "GOODPUT", "MESSAGES", "P50 us", "P99 us", "P99.9 us", "MAX us", "SENT AGAIN"]
         intact = all(said.intact for said in self.seen.values())
         assert self.met is not None
-        planes = f"{self.met.planes} planes, packets of {size(self.met.mtu)}, messages of {size(self.wish['size'])}"
+        planes = f"{self.met.planes} planes, packets of {size(self.met.mtu)}"
+        text = [*_tables(self.sums), f"{planes}\n{'all bytes as sent' if intact else 'BYTES DIFFER'}"]
+        if with_histogram:
+            text[2:2] = [_histogram(node, num, said) for (node, num), said in self.sums.items()]
+        rows = [
+            {"node": node, **msgspec.to_builtins(said), "bits_per_s": said.bits_per_s}
+            for (node, _), said in self.sums.items()
+        ]
         return Answer(
             schema="fairlead.fabric-perf/1",
             verdict=Verdict.PASS if intact and all(self.done.values()) else Verdict.FAIL,
-            text=f"{table(heads, rows)}\n\n{planes}\n{'all bytes as sent' if intact else 'BYTES DIFFER'}",
+            text="\n\n".join(text),
             body={
                 "source": self.source,
                 "target": self.target,
                 "planes": self.met.planes,
                 "mtu": self.met.mtu,
-                "sums": {node: {**msgspec.to_builtins(s), "bits_per_s": s.bits_per_s} for node, s in self.sums.items()},
+                "sums": {row["node"]: row for row in rows},
+                "sizes": rows,
                 "intervals": self.lines,
                 "intact": intact,
             },
         )
+
+
+BANDWIDTH = ("#bytes", "#iterations", "BW peak[Gb/sec]", "BW average[Gb/sec]", "MsgRate[Mpps]")
+LATENCY = (
+    *("#bytes", "#iterations", "t_min[usec]", "t_max[usec]", "t_typical[usec]", "t_avg[usec]", "t_stdev[usec]"),
+    *("99% percentile[usec]", "99.9% percentile[usec]"),
+)
+"""As perftest heads its columns, of ib_write_bw --report_gbits and ib_write_lat."""
+BAR = 40
+
+
+def _tables(sums: Mapping[tuple[str, int], Said]) -> list[str]:
+    """Bandwidth and latency, a row for each node and size."""
+    bandwidth, latency = [], []
+    for (node, num_bytes), s in sums.items():
+        own = [node, str(num_bytes), str(s.messages)]
+        rate_ = s.messages / s.seconds / 1e6 if s.seconds else 0.0
+        again = f"{s.counters.get('resent', 0):,}"
+        bandwidth.append([*own, f"{s.peak_bps / 1e9:.3f}", f"{s.bits_per_s / 1e9:.3f}", f"{rate_:.6f}", again])
+        times = (s.min_us, s.max_us, s.p50_us, s.mean_us, s.stdev_us, s.p99_us, s.p999_us)
+        latency.append([*own, *(f"{us:.2f}" for us in times)])
+    return [table(["FROM", *BANDWIDTH, "SENT AGAIN"], bandwidth), table(["FROM", *LATENCY], latency)]
+
+
+def _histogram(node: str, num_bytes: int, said: Said) -> str:
+    """How many messages took up to how long."""
+    most = max((num for _, num in said.histogram), default=1)
+    rows = [[f"{us:,.0f}", f"{num:,}", "#" * math.ceil(BAR * num / most)] for us, num in said.histogram]
+    return f"{node}, messages of {size(num_bytes)}\n" + table(["UP TO us", "MESSAGES", ""], rows)
 
 
 def perf_metrics(said: Mapping[str, tuple[Sequence[str], Said]]) -> str:

@@ -64,13 +64,13 @@ def trace(
     from fairlead.fabric.transport import tape
     from fairlead.probe.addresses import book_of
 
-    check(source, target, duration, duration, message, depth)
+    check(source, target, duration, duration, [message], depth)
     if not 1 <= packets <= MAX_PACKETS:
         raise UsageError("cli/usage", f"--packets must be 1 to {MAX_PACKETS}", hint="fairlead fabric trace --help")
     facts, silent, cluster_file, folder = from_nodes(f"{source},{target}", "", None, spec, common, imds=False)
     if silent:
         raise FabricError("fabric/no-place", silent[0].message, hint=f"fairlead probe -w {source},{target}")
-    wish = wish_of(duration=duration, interval=duration, message=message, depth=depth, tape=packets)
+    wish = wish_of(duration=duration, interval=duration, sizes=[message], depth=depth, tape=packets)
     ends = _Taped(source, target, book_of(facts), wish)
     program = Program.of("fairlead-perf", *PARTS, call="main()", needs_packages=True)
     with (

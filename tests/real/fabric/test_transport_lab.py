@@ -15,6 +15,7 @@ import pytest
 
 from fairlead.lab.faults.apply import heal, inject
 from fairlead.lab.up import down
+from fairlead.preflight.ranks import perftest
 from fairlead.spec import usid
 from fairlead.spec.loader import load
 from support import promtext
@@ -83,6 +84,37 @@ def test_one_plane_falls_silent_and_another_loses_its_link_while_a_transfer_goes
     assert before[1] + before[2] > 0.4
     assert after[1] + after[2] < 0.2  # probes of what is bad, and what a busy machine doubts
     assert all(interval["num_bytes"] for interval in late)
+
+
+def test_several_sizes_both_ways_with_the_columns_of_perftest(cluster, tmp_path) -> None:
+    words = ["fabric", "perf", "n0", "n3", "-f", str(cluster), "--runs", str(tmp_path)]
+    words += ["--sizes", "65536,8,4096", "--duration", "3", "--interval", "0.5", "--both", "--histogram"]
+    done = subprocess.run([*FAIRLEAD, *words], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    (bandwidth,) = [line for line in lines if "BW peak[Gb/sec]    " in line or "BW peak[Gb/sec]  BW" in line]
+    (latency,) = [line for line in lines if "t_typical[usec]" in line]
+    assert bandwidth.split()[1:3] == latency.split()[1:3] == ["#bytes", "#iterations"]
+    at = lines.index(latency)
+    rows = [line.split() for line in lines[at + 1 : at + 7]]
+    assert sorted((row[0], int(row[1])) for row in rows) == [(n, s) for n in ("n0", "n3") for s in (8, 4096, 65536)]
+    for _, _, num, low, high, typical, mean, deviation, p99, p999 in rows:
+        assert int(num) > 10
+        assert 0 < float(low) <= float(typical) <= float(p99) <= float(p999) <= float(high)
+        assert float(low) <= float(mean) <= float(high)
+        assert 0 <= float(deviation) <= float(high)
+    (folder,) = tmp_path.glob("*-fabric*")
+    answer = json.loads((folder / "result.json").read_text())
+    for head, told in ((bandwidth, "gbps"), (latency, "latency_us")):  # who reads perftest reads this
+        at = lines.index(head)
+        for line, row in zip(lines[at + 1 : at + 7], answer["sizes"], strict=True):
+            read = perftest.parse("".join(each.split(maxsplit=1)[1] + "\n" for each in (head, line)))
+            wanted = row["bits_per_s"] / 1e9 if told == "gbps" else row["p50_us"]
+            assert read[told] == pytest.approx(wanted, rel=0.01, abs=0.01)
+    for row in answer["sizes"]:
+        assert sum(num for _, num in row["histogram"]) == row["messages"]
+        assert row["bits_per_s"] <= row["peak_bps"] * 1.001
+    assert answer["intact"]
 
 
 def test_every_packet_of_a_transfer_is_told_by_plane_and_path_and_counted_for_prometheus(cluster, tmp_path) -> None:
