@@ -85,6 +85,9 @@ class PlanTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Who installs the GPU driver on Kubernetes nodes: operator (the GPU Operator), aks (AKS, driver alone), managed
     (AKS with device plugin and metrics, preview)."""
 
+    autoscale_to: Count | None = None
+    """Most nodes of each GPU pool on AKS, which then scales by itself; left out, it has the pool's nodes."""
+
     api_server: ApiServer = "public"
     """The AKS cluster: public, private (no public address), isolated (no way out either)."""
 

@@ -11,6 +11,8 @@ from fairlead.plan.kubernetes.variant import Variant
 from fairlead.plan.wanted import Planned, PoolWanted, Wanted
 
 TAINT = f"{TOLERATIONS[0]['key']}={TOLERATIONS[0]['value']}:{TOLERATIONS[0]['effect']}"
+IMAGE_SOURCES = (("nvcr.io/nvidia", "nvidia"), ("ghcr.io/azure", "azure"), ("docker.io/rocm", "rocm"))
+"""(public repository, its place in the site's registry) of what the manifests name: `mirrored` exchanges the host."""
 _REGISTER = """# AKS places a pool on one InfiniBand network only with this feature; without it pods of two nodes
 # may not reach each other by RDMA, and nothing shows it.
 az feature register --namespace Microsoft.ContainerService --name AKSInfinibandSupport --output none
@@ -104,6 +106,16 @@ def _registry(wanted: Wanted, group: str, region: str, vnet: str, kubelet: str) 
             *("--source-repo", "mcr.microsoft.com/*", "--target-repo", "aks-managed-repository/*"),
         ],
     )
+    yield step(
+        "What the operators' pods pull, cached on first use by whoever in the network asks for it.",
+        *(
+            [
+                *("az", "acr", "cache", "create", "--registry", registry, "--name", target.replace("/", "-")),
+                *("--source-repo", f"{source}/*", "--target-repo", f"{target}/*"),
+            ]
+            for source, target in IMAGE_SOURCES
+        ),
+    )
     yield f"REGISTRY_ID=$(az acr show --name {registry} --query id --output tsv)"
     zone = "privatelink.azurecr.io"
     yield step(
@@ -153,6 +165,14 @@ def _pool(wanted: Wanted, pool: PoolWanted) -> Command:
     if not pool.gpus:
         return words
     words += ["--node-taints", TAINT]
+    if most := wanted.said.autoscale_to:
+        words += [
+            "--enable-cluster-autoscaler",
+            "--min-count",
+            str(min(len(pool.nodes), most)),
+            "--max-count",
+            str(most),
+        ]
     if pool.size.gpu_vendor != "nvidia":
         return [*words, "--gpu-driver", "none"]
     if wanted.said.gpu_driver == "managed":

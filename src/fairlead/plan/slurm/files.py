@@ -29,7 +29,7 @@ def slurm_files(wanted: Wanted, groups: Groups | None = None) -> tuple[list[Plan
         found.append(Planned(path="slurm/gres.conf", text=gres(wanted), about="/etc/slurm/gres.conf, on every node"))
     if text:
         found.append(Planned(path="slurm/topology.conf", text=text, about="/etc/slurm/topology.conf"))
-    return [*found, *scripts(wanted.said)], notes
+    return [*found, *scripts(wanted.said), *(first_job(wanted, pool) for pool in wanted.pools if pool.gpus)], notes
 
 
 def settings(wanted: Wanted, *, has_topology: bool) -> str:
@@ -51,6 +51,12 @@ def settings(wanted: Wanted, *, has_topology: bool) -> str:
         "# RDMA locks memory: a job has the limit of slurmd, not that of the shell it was submitted from.",
         "PropagateResourceLimitsExcept=MEMLOCK",
     ]
+    if wanted.said.archive:
+        lines += [
+            "",
+            "# With slurmdbd: the epilog keeps each job's environment too. It may hold keys, in the database as well.",
+            "#AccountingStoreFlags=job_env",
+        ]
     if any(pool.gpus for pool in wanted.pools):
         lines += ["", "GresTypes=gpu"]
     if has_topology:
@@ -83,6 +89,27 @@ def nodes(wanted: Wanted) -> str:
     partition = wanted.partition or "hpc"
     lines.append(f"PartitionName={partition} Nodes={wanted.nodes} Default=YES MaxTime=INFINITE State=UP")
     return "\n".join(lines) + "\n"
+
+
+def first_job(wanted: Wanted, pool: PoolWanted) -> Planned:
+    """A job of two nodes that is tested before it trains: the shape that every job of the pool has."""
+    num, partition = min(2, len(pool.nodes)), wanted.partition or "hpc"
+    lines = [
+        "#!/bin/bash",
+        f"# sbatch job-{pool.name}.sbatch: a task for each GPU. Put your program where `true` stands.",
+        f"#SBATCH --job-name=first-{pool.name} --partition={partition} --exclusive --mem=0 --time=30",
+        f"#SBATCH --nodes={num} --ntasks-per-node={pool.gpus} --gres=gpu:{gpu_type(pool)}{pool.gpus}",
+    ]
+    if pool.size.vcpus is not None:
+        lines.append(f"#SBATCH --cpus-per-task={pool.size.vcpus // pool.gpus}")
+    lines += [
+        "",
+        f"srun --cpu-bind=none {wanted.said.program} preflight --inside -q --spec {wanted.said.cluster_file} || exit 1",
+        "srun true",
+    ]
+    text = "\n".join(lines) + "\n"
+    name = f"job-{pool.name}.sbatch"
+    return Planned(path=f"slurm/{name}", text=text, about="a first job: the gate, then the program")
 
 
 def gres(wanted: Wanted) -> str:

@@ -80,9 +80,9 @@ export PATH=/usr/sbin:/usr/bin:/sbin:/bin FAIRLEAD_SPEC={said.cluster_file}
 
 
 def _archive(place: str) -> str:
-    """Script, record and output of a job. Its output is read as the user, who names the files."""
+    """Script, record, environment and output of a job. Its output is read as the user, who names the files."""
     return f"""
-# The job's script, record and end of its output, kept where they outlive the node. Only its first node does it.
+# The job's script, record, environment and end of output, kept where they outlive the node. Its first node does it.
 keep() {{
     job=$(timeout 10 scontrol -o show job "$SLURM_JOB_ID") || return
     field() {{ printf '%s\\n' "$job" | tr ' ' '\\n' | sed -n "s/^$1=//p" | head -n 1; }}
@@ -92,6 +92,7 @@ keep() {{
     mkdir -p "$to" || return
     printf '%s\\n' "$job" >"$to/job"
     timeout 10 scontrol write batch_script "$SLURM_JOB_ID" "$to/script" >/dev/null 2>&1
+    timeout 10 sacct -j "$SLURM_JOB_ID" --env-vars >"$to/env" 2>/dev/null
     for name in StdOut StdErr; do
         from=$(field $name)
         [ -n "$from" ] || continue
