@@ -61,7 +61,6 @@ unit: $(VENV)/ready
 # in an environment of its own: what audits is no part of what is audited
 audit: $(VENV)/ready
 	$(PYTHON) -m venv $(VENV)/audit
-	$(VENV)/audit/bin/pip install --quiet pip-audit
 	scripts/audit $(VENV)/audit/bin/pip-audit \
 		$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 

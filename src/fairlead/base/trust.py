@@ -18,7 +18,7 @@ import stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from io import BufferedReader
 
 MAX_LINKS = 40
@@ -142,35 +142,56 @@ def open_folder(path: str | os.PathLike[str], *, make: bool = False) -> int:
 
 
 def _walk(path: str | os.PathLike[str], *, make: bool) -> int:
+    is_sticky = False
+
+    def check(where: str, found: os.stat_result, left: list[str]) -> None:
+        nonlocal is_sticky
+        if not stat.S_ISDIR(found.st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), where)
+        why = may_write(found)
+        is_sticky = bool(found.st_mode & stat.S_ISVTX)
+        if why and not (left and is_sticky and found.st_uid in trusted_uids()):
+            raise NotOurs(where, why)
+
     with contextlib.ExitStack() as stack:
-        here = _handle(stack, os.open("/", os.O_PATH | os.O_CLOEXEC))
-        whole = os.fspath(path)
-        steps = _steps(whole if whole.startswith("/") else os.path.join(os.getcwd(), whole))
-        shown, num_links, is_sticky = "/", 0, False
-        while steps:
-            name = steps.pop()
-            where = os.path.join(shown, name)
-            step = _handle(stack, _open_step(name, here, make=make))
-            found = os.fstat(step)
-            if stat.S_ISLNK(found.st_mode):
-                num_links += 1
-                if num_links > MAX_LINKS:
-                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), where)
-                if found.st_uid not in trusted_uids():
-                    raise NotOurs(where, f"it is a link that belongs to {user_name(found.st_uid)}")
-                target = os.readlink("", dir_fd=step)
-                if target.startswith("/"):
-                    here, shown = _handle(stack, os.open("/", os.O_PATH | os.O_CLOEXEC)), "/"
-                steps += _steps(target)
-                continue
-            if not stat.S_ISDIR(found.st_mode):
-                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), where)
-            why = may_write(found)
-            is_sticky = bool(found.st_mode & stat.S_ISVTX)
-            if why and not (steps and is_sticky and found.st_uid in trusted_uids()):
-                raise NotOurs(where, why)
-            here, shown = step, os.path.normpath(where)
+        here = _arrive(stack, path, check, make=make)
         return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=here)
+
+
+def _arrive(
+    stack: contextlib.ExitStack,
+    path: str | os.PathLike[str],
+    check: Callable[[str, os.stat_result, list[str]], None],
+    *,
+    make: bool = False,
+) -> int:
+    """The handle (O_PATH) of what a path leads to, step by step; a link is followed only if it is ours.
+
+    Each step that is no link is given to `check`: its path, what it is, the steps left.
+    """
+    here = _handle(stack, os.open("/", os.O_PATH | os.O_CLOEXEC))
+    whole = os.fspath(path)
+    steps = _steps(whole if whole.startswith("/") else os.path.join(os.getcwd(), whole))
+    shown, num_links = "/", 0
+    while steps:
+        name = steps.pop()
+        where = os.path.join(shown, name)
+        step = _handle(stack, _open_step(name, here, make=make))
+        found = os.fstat(step)
+        if stat.S_ISLNK(found.st_mode):
+            num_links += 1
+            if num_links > MAX_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), where)
+            if found.st_uid not in trusted_uids():
+                raise NotOurs(where, f"it is a link that belongs to {user_name(found.st_uid)}")
+            target = os.readlink("", dir_fd=step)
+            if target.startswith("/"):
+                here, shown = _handle(stack, os.open("/", os.O_PATH | os.O_CLOEXEC)), "/"
+            steps += _steps(target)
+            continue
+        check(where, found, steps)
+        here, shown = step, os.path.normpath(where)
+    return here
 
 
 def why_not_ours(path: str | os.PathLike[str]) -> str:
@@ -260,6 +281,22 @@ def open_file(path: str | os.PathLike[str]) -> BufferedReader:
         file.close()
         raise NotAFile(os.fspath(path))
     return file
+
+
+def open_straight(path: str | os.PathLike[str]) -> int:
+    """A regular file, open to be read, in a folder that strangers may write to: no link of theirs is followed.
+
+    A pipe or a device is never waited for. The caller closes the handle. Raises NotOurs, NotAFile or OSError.
+    """
+
+    def check(where: str, found: os.stat_result, left: list[str]) -> None:
+        if not left and not stat.S_ISREG(found.st_mode):
+            raise NotAFile(where)
+
+    with contextlib.ExitStack() as stack:
+        # the very file that was looked at, whatever has its name by now
+        found = _arrive(stack, path, check)
+        return os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
 
 
 def private_opener(path: str, flags: int) -> int:

@@ -96,7 +96,8 @@ def zone_of(name: str) -> dt.tzinfo:
 
 def _by_node(paths: tuple[Path, ...], store: Path, node: str, *, by_folder: bool) -> dict[str, list[Path]]:
     made: dict[str, list[Path]] = {}
-    for place in paths:
+    for named in paths:
+        place = named.resolve() if named.is_dir() else named  # below it no link of a stranger's is followed
         for path in reading.files_below([place]):
             if path.absolute().is_relative_to(store):
                 continue

@@ -117,6 +117,7 @@ def plan(
     advice = advise(loaded.spec if loaded else None, said, nodes=nodes, via=via, offers=offers)
     if advice.spec is None:
         return _answer(advice, [], (), DEFAULT_FOLDER, brief=brief, wrote=False)
+    from fairlead.base.trust import why_not_ours
     from fairlead.plan.diff import apply, compare
     from fairlead.plan.everything import plan_files, targets_for
     from fairlead.plan.wanted import wanted_of
@@ -135,7 +136,10 @@ def plan(
         spec=advice.spec,
     )
     changes = apply(write, made.files, force=force) if write else compare(against, made.files)
-    return _answer(advice, changes, made.notes, write or against, brief=brief, wrote=write is not None, force=force)
+    notes = tuple(made.notes)
+    if write and (why := why_not_ours(write)):
+        notes += (f"others may change these files before they are installed: {why}",)
+    return _answer(advice, changes, notes, write or against, brief=brief, wrote=write is not None, force=force)
 
 
 def _loaded(spec: Path | None, said: dict[str, Any], common: Common) -> Loaded | None:

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from fairlead.base.trust import open_straight
 from fairlead.logs.parse import MAX_LINE, Raw
 
 CHUNK = 1 << 20
@@ -66,21 +67,18 @@ def look(path: Path) -> Found:
 
 
 def opened(path: Path) -> IO[bytes]:
-    """The contents, unpacked. A pipe or a device is never waited for. Raises OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    plain = os.fdopen(fd, "rb")
+    """The contents, unpacked. No pipe is waited for, and no link of a stranger's followed. Raises OSError."""
+    plain = os.fdopen(open_straight(path), "rb")
     try:
-        magic = plain.read(6) if stat.S_ISREG(os.fstat(fd).st_mode) else None
+        magic = plain.read(6)
     except BaseException:
         plain.close()
         raise
-    opener = next((each for mark, each in _OPENERS.items() if magic and magic.startswith(mark)), None)
-    if magic is not None and opener is None:
+    opener = next((each for mark, each in _OPENERS.items() if magic.startswith(mark)), None)
+    if opener is None:
         plain.seek(0)
         return plain
     with plain:
-        if opener is None:
-            raise OSError(22, "not a regular file", str(path))
         # the same file once more, whatever has its name by now
         made: IO[bytes] = opener(f"/proc/self/fd/{plain.fileno()}", "rb")
         return made

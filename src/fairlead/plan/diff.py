@@ -1,7 +1,8 @@
 """What a plan would change in a folder, and doing it. A file that somebody changed by hand is kept and named.
 
 `.fairlead-plan.json` in the folder holds the digest of each file as it was written last. What is there and has another
-digest, or none, is somebody's own. Files are written below the folder alone, and no link is followed.
+digest, or none, is somebody's own. Files are written below the folder alone, and no link is followed. Nobody else
+may write to them, whatever the umask says: root will run some of them.
 """
 
 from __future__ import annotations
@@ -70,16 +71,16 @@ def apply(folder: Path, files: Sequence[Planned], *, force: bool = False) -> lis
     changes = compare(folder, files)
     written = dict(_written(folder))
     with disk_errors(folder, elsewhere="fairlead plan --write ELSEWHERE"):
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(0o755, parents=True, exist_ok=True)
         root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             for change, file in zip(changes, files, strict=True):
                 if change.state == "by hand" and not force:
                     continue
                 if change.state != "same":
-                    _write(root, file.path, file.text.encode(), 0o777 if file.executable else 0o666)
+                    _write(root, file.path, file.text.encode(), 0o755 if file.executable else 0o644)
                 written[file.path] = _digest(file.text.encode())
-            _write(root, STATE, msgspec.json.format(msgspec.json.encode(written)) + b"\n", 0o666)
+            _write(root, STATE, msgspec.json.format(msgspec.json.encode(written)) + b"\n", 0o644)
         finally:
             os.close(root)
     return changes

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import shutil
 import time
 from pathlib import Path
+
+import pytest
 
 from fairlead.logs.onnode.follow import Follower
 from fairlead.logs.onnode.sources import Sources
@@ -97,3 +100,27 @@ def test_older_parts_of_before_the_first_look_and_copies_are_not_read(tmp_path: 
     node.begin()
     node.look()
     assert node.lines() == ["one", "two"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a link that belongs to another user")
+def test_a_user_who_lays_links_among_the_logs_has_nothing_of_others_sent(tmp_path: Path):
+    """As root's collector reads /home/*/logs: a link to a file of root's, plain, as an older part, and packed."""
+    node = Node(tmp_path)
+    secret = tmp_path / "shadow"
+    secret.write_text("precious\n")
+    packed = tmp_path / "shadow.gz"
+    packed.write_bytes(gzip.compress(b"one\nprecious\n"))
+    (node.logs / "own.log").write_text("one\n")
+    node.look()
+    for name, target in (("a.log", secret), ("own.log.1", secret), ("own.log.2.gz", packed), ("d.log", "/dev/zero")):
+        (node.logs / name).symlink_to(target)
+        os.chown(node.logs / name, 65534, 65534, follow_symlinks=False)
+    (node.logs / "own.log").unlink()
+    node.look()
+    node.look()
+    (node.logs / "b.log").symlink_to(secret)
+    node.look()
+    node.end()
+    assert node.lines() == ["one", "precious"], "by the link of root's own, once"
+    followed = [Path(each.path).name for each in node.sources.all.values() if each.kind == "file"]
+    assert followed == ["own.log", "b.log"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import os
+import stat
 
 import pytest
 
@@ -28,7 +29,7 @@ def test_a_packed_file_is_not_looked_up_twice(tmp_path, monkeypatch):
 
     def exchanged(fd: int) -> os.stat_result:
         found = real(fd)
-        if path.exists() and path.is_file():
+        if stat.S_ISREG(found.st_mode) and path.is_file():
             path.unlink()
             os.mkfifo(path)
         return found
@@ -49,3 +50,27 @@ def test_a_bomb_is_read_to_the_limit_and_says_so(tmp_path, monkeypatch):
         assert file.tell() <= (4 << 20) + 2 * reading.CHUNK
     assert len(lines) == 1
     assert "times its length" in problems[0]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a link that belongs to another user")
+@pytest.mark.parametrize("leads", ["file", "folder"])
+def test_a_link_of_a_stranger_is_not_followed_whenever_it_was_laid(tmp_path, leads):
+    """Between the walk and the reading a folder's owner puts a link in the place of a file, or of a folder."""
+    secret, logs = tmp_path / "secret", tmp_path / "logs"
+    secret.mkdir()
+    (secret / "a.log").write_text("precious\n")
+    (logs / "d").mkdir(parents=True)
+    (logs / "d/a.log").write_text("harmless\n")
+    (found,) = reading.files_below([logs])
+    (logs / "d/a.log").unlink()
+    laid, target = (logs / "d/a.log", secret / "a.log") if leads == "file" else (logs / "d", secret)
+    if leads == "folder":
+        laid.rmdir()
+    laid.symlink_to(target)
+    os.chown(laid, 65534, 65534, follow_symlinks=False)
+    with pytest.raises(PermissionError, match="it is a link that belongs to"):
+        reading.look(found)
+    with pytest.raises(PermissionError):
+        reading.tail(found, 9)
+    os.chown(laid, os.geteuid(), -1, follow_symlinks=False)
+    assert reading.look(found).head == b"precious\n", "a link of one's own is"

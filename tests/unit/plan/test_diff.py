@@ -106,3 +106,19 @@ def test_scripts_can_be_run(tmp_path):
     apply(tmp_path, [Planned(path="s.sh", text="#!/bin/sh\n", about="", executable=True), *planned(t="x\n")])
     assert os.access(tmp_path / "s.sh", os.X_OK)
     assert (tmp_path / "t").stat().st_mode & 0o111 == 0
+
+
+def test_nobody_else_may_write_to_what_root_will_run(tmp_path):
+    """With a umask of 0, as in some containers and jobs: the folders, the files, the scripts, the state."""
+    old = os.umask(0)
+    try:
+        apply(
+            tmp_path / "p", [Planned(path="a/b.sh", text="#!/bin/sh\n", about="b", executable=True), *planned(c="c\n")]
+        )
+    finally:
+        os.umask(old)
+    modes = {
+        str(path.relative_to(tmp_path)): path.stat().st_mode & 0o7777
+        for path in (tmp_path / "p", *(tmp_path / "p").rglob("*"))
+    }
+    assert modes == {"p": 0o755, "p/a": 0o755, "p/a/b.sh": 0o755, "p/c": 0o644, f"p/{STATE}": 0o644}

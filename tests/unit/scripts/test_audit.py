@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import runpy
 import subprocess
 import sys
@@ -91,3 +92,18 @@ def test_where_nobody_could_be_asked_it_fails_and_says_what_it_needs(tmp_path, p
     assert says in done.stdout
     assert "https to pypi.org" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_where_it_cannot_be_installed_one_sentence_says_so(tmp_path):
+    """pip itself, and an index that nobody answers for: the discard port of loopback."""
+    made = tmp_path / "audit/bin"
+    made.mkdir(parents=True)
+    (made / "pip").write_text(f'#!/bin/sh\nexec {sys.executable} -m pip "$@"\n')
+    (made / "pip").chmod(0o755)
+    away = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_CONFIG_FILE": os.devnull, "PATH": os.environ["PATH"]}
+    words = [sys.executable, SCRIPT, made / "pip-audit", tmp_path]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, env=away)
+    assert (done.returncode, done.stderr) == (2, "")
+    first, second = done.stdout.splitlines()
+    assert first == "pip-audit could not be installed: ERROR: No matching distribution found for pip-audit"
+    assert "https to pypi.org" in second

@@ -20,6 +20,7 @@ import stat
 import time
 import zlib
 
+from fairlead.base.trust import open_straight
 from fairlead.logs.onnode.sources import HEAD_BYTES, Source, Sources
 
 TYPE_CHECKING = False
@@ -125,7 +126,7 @@ class Follower:
 
     def _was_read(self, path: str) -> bool:
         """Whether a file begins like one that is known: a copy of it is made, and it will be truncated."""
-        with open(path, "rb") as file:
+        with open(open_straight(path), "rb") as file:
             head = file.read(HEAD_BYTES)
         known = (each.head for each in self.sources.all.values() if each.kind == "file" and each.head)
         return any(head.startswith(each) or each.startswith(head) for each in known)
@@ -151,7 +152,7 @@ class Follower:
         if len(self.sources.all) >= MAX_SOURCES:
             self.is_crowded = True
             return
-        handle = _opened(path)
+        handle = open_straight(path)
         source = self.sources.new("file", path)
         source.inode = os.fstat(handle).st_ino
         self.matched[source.number] = now
@@ -161,7 +162,7 @@ class Follower:
         """Whether a file is one that was read before; it is open then, if there is anything to read."""
         if found.st_size < source.pos:
             return False
-        handle = _opened(path)
+        handle = open_straight(path)
         if not source.head or not _holds(handle, source):
             os.close(handle)
             return False
@@ -179,7 +180,7 @@ class Follower:
 
     def _is_copy(self, path: str) -> bool:
         """Whether a file begins like one that is followed: rotation made it, and its own name is not back yet."""
-        with contextlib.suppress(OSError), open(path, "rb") as file:
+        with contextlib.suppress(OSError), open(open_straight(path), "rb") as file:
             head = file.read(HEAD_BYTES)
             return any(
                 each.kind == "file" and len(each.head) >= SURE_BYTES and head.startswith(each.head)
@@ -294,7 +295,7 @@ class Follower:
         if not source.head:
             return False
         if not _PACKED.search(path):
-            handle = _opened(path)
+            handle = open_straight(path)
             if not _holds(handle, source):
                 os.close(handle)
                 return False
@@ -307,7 +308,7 @@ class Follower:
         opener = _PACKERS.get(os.path.splitext(path)[1])
         if opener is None:
             return False
-        with opener(path, "rb") as file:
+        with open(open_straight(path), "rb") as packed, opener(packed, "rb") as file:
             file.seek(source.begin)
             if file.read(len(source.head)) != source.head:
                 return False
@@ -343,11 +344,3 @@ def _beside(path: str) -> list[str]:
                         whole = os.path.join(olddir, each)
                         found.append((-os.stat(whole).st_mtime_ns, whole))
     return [path for _, path in sorted(found)]
-
-
-def _opened(path: str) -> int:
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise OSError(errno.EINVAL, "not a regular file", path)
-    return handle
