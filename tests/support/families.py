@@ -210,7 +210,8 @@ FAMILIES = {
 }
 
 
-def config(family):
-    """The configuration of a tiny model of a family; None stands for the class's own default."""
+def config(family, **more):
+    """The configuration of a tiny model of a family, with `more`; None stands for the class's own default."""
     name, values = FAMILIES[family]
-    return getattr(transformers, name)(**{key: value for key, value in values.items() if value is not None})
+    found = {key: value for key, value in {**values, **more}.items() if value is not None}
+    return getattr(transformers, name)(**found)

@@ -12,10 +12,10 @@ GROUPS = (Group("*bias", 0.0), Group("*norm*", 0.0), Group("*", 0.1))
 CPU = torch.device("cpu")
 
 
-def first_weights(config):
+def first_weights(config, adapt=lambda net: net):
     torch.manual_seed(11)
-    net = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    return {name: param.detach().clone() for name, param in net.named_parameters()}
+    net = adapt(AutoModelForCausalLM.from_config(config, dtype=torch.float32))
+    return {name: param.detach().float().clone() for name, param in net.named_parameters()}
 
 
 def micro_batches(vocab, *, steps, accumulation, rows=2, seq=16):
@@ -40,9 +40,10 @@ def train_plainly(
     betas=(0.9, 0.999),
     buffers=None,
     sgd=None,
+    adapt=lambda net: net,
 ):
     """Losses, norms, and {name: (p, m, v)}; m and v are None where a parameter never had a gradient."""
-    net = AutoModelForCausalLM.from_config(config, dtype=dtype).train()
+    net = adapt(AutoModelForCausalLM.from_config(config, dtype=dtype)).train()
     masters = {name: torch.nn.Parameter(first[name].clone()) for name, _ in net.named_parameters()}
     put(net, masters)
     for name, value in (buffers or {}).items():
@@ -98,10 +99,10 @@ def put(net, masters):
         param.copy_(masters[name])
 
 
-def train_streamed(config, first, data, rates, *, seed, groups=GROUPS, frozen=(), **settings):
+def train_streamed(config, first, data, rates, *, seed, groups=GROUPS, frozen=(), adapt=lambda net: net, **settings):
     """The same by the engine, and the engine's results."""
     dtype = settings.setdefault("dtype", torch.float32)
-    model = skeleton(config, dtype)
+    model = adapt(skeleton(config, dtype))
     for name, param in model.named_parameters():
         param.requires_grad_(name not in frozen)
     engine = Engine(take_apart(model, groups), Settings(CPU, accumulation=len(data[0]), **settings))
@@ -128,12 +129,23 @@ def unequal(plain, streamed):
     return found
 
 
-def compare(config, *, steps=3, accumulation=2, dtype=torch.float32, clip=0.5, groups=GROUPS, frozen=(), **settings):
+def compare(
+    config,
+    *,
+    steps=3,
+    accumulation=2,
+    dtype=torch.float32,
+    clip=0.5,
+    groups=GROUPS,
+    frozen=(),
+    adapt=lambda net: net,
+    **settings,
+):
     """Both ways from the same beginning: (what differs, the engine's results)."""
-    first = first_weights(config)
+    first = first_weights(config, adapt)
     data = micro_batches(config.vocab_size, steps=steps, accumulation=accumulation)
     rates = [1e-3 * min(1.0, (step + 1) / 3) for step in range(steps)]
-    both = {"dtype": dtype, "clip": clip, "seed": 7, "groups": groups, "frozen": frozen}
+    both = {"dtype": dtype, "clip": clip, "seed": 7, "groups": groups, "frozen": frozen, "adapt": adapt}
     losses, norms, plain = train_plainly(config, first, data, rates, **both)
     results, streamed = train_streamed(config, first, data, rates, **both, **settings)
     wrong = unequal(plain, streamed)

@@ -33,6 +33,19 @@ class Model(Struct, frozen=True, kw_only=True):
     """Patterns of names of parameters that stay as they are: `model.embed_tokens.*`."""
 
 
+class Lora(Struct, frozen=True, kw_only=True):
+    """Adapters of low rank, which alone are trained; `train export` writes them as the peft library does."""
+
+    rank: Natural = 0
+    """Columns of A and rows of B; 0: no adapters, the whole model is trained."""
+    alpha: Natural = 0
+    """What adapters add is scaled by alpha / rank; 0: twice the rank."""
+    dropout: Fraction = 0.0
+    """Of what comes to an adapter."""
+    targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
+    """Last parts of the names of linear layers that get one."""
+
+
 class Data(Struct, frozen=True, kw_only=True):
     """What it is trained on."""
 
@@ -126,6 +139,7 @@ class Config(Struct, frozen=True, kw_only=True):
     """One training run."""
 
     model: Model = Model()
+    lora: Lora = Lora()
     data: Data = Data()
     run: Run = Run()
     optimizer: Optimizer = Optimizer()
@@ -159,6 +173,11 @@ def _complete(config: Config, report: Problems) -> None:
                 report(("data", name), "train/config", said, hint="name tokens, or texts that become tokens")
     if config.optimizer.kind == "sgd" and config.optimizer.nesterov and not config.optimizer.momentum:
         report(("optimizer", "nesterov"), "train/config", "`nesterov` needs momentum", hint="momentum = 0.9")
+    if config.lora.rank and config.model.frozen:
+        said = "`model.frozen` and `lora` exclude each other: with adapters all else is frozen"
+        report(("model", "frozen"), "train/config", said, hint="leave it out")
+    if config.lora.rank and not config.lora.targets:
+        report(("lora", "targets"), "train/config", "`lora.targets` is empty", hint='targets = ["q_proj", "v_proj"]')
     if config.optimizer.warmup > config.run.steps:
         report(
             ("optimizer", "warmup"), "train/config", "`optimizer.warmup` is longer than the run", hint="make it shorter"

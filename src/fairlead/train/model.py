@@ -47,7 +47,7 @@ class Parts:
 
 def skeleton(config: Any, dtype: torch.dtype) -> Any:
     """The model of a config with all parameters on the meta device and real buffers, in training mode."""
-    with _parameters_on_meta():
+    with on_meta():
         model = AutoModelForCausalLM.from_config(config, dtype=dtype)
     model.config.use_cache = False
     output_capturing.install_all_output_capturing_hooks(model)
@@ -55,16 +55,16 @@ def skeleton(config: Any, dtype: torch.dtype) -> Any:
 
 
 @contextlib.contextmanager
-def _parameters_on_meta() -> Iterator[None]:
+def on_meta() -> Iterator[None]:
     """Parameters made inside lose their memory at once; buffers keep theirs."""
     register = nn.Module.register_parameter
 
-    def on_meta(self: nn.Module, name: str, param: nn.Parameter | None) -> None:
+    def register_there(self: nn.Module, name: str, param: nn.Parameter | None) -> None:
         if param is not None and param.device.type != "meta":
             param = nn.Parameter(param.to("meta"), requires_grad=param.requires_grad)
         register(self, name, param)
 
-    nn.Module.register_parameter = on_meta
+    nn.Module.register_parameter = register_there
     try:
         yield
     finally:

@@ -16,7 +16,7 @@ ROOM = Room(
             "transformers",
             "training by streaming",
             extra="train",
-            modules=("torch", "transformers", "safetensors", "numpy"),
+            modules=("torch", "transformers", "safetensors", "numpy", "peft"),
         ),
     ),
 )

@@ -16,7 +16,7 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -28,7 +28,7 @@ from transformers import AutoConfig
 from fairlead.base.files import disk_errors, write_atomic
 from fairlead.base.trust import read_file
 from fairlead.errors import TrainError
-from fairlead.train import weights
+from fairlead.train import lora, weights
 from fairlead.train.activations import play
 from fairlead.train.config import Config
 from fairlead.train.data import Tokens, length_of
@@ -58,7 +58,7 @@ class Progress:
     """Real ones, without padding."""
     seconds: float
     model_tflops: float
-    """6 operations per parameter that a token meets, and real token; 10^12 a second."""
+    """6 operations per parameter that a token meets (4 where it is frozen), and real token; 10^12 a second."""
 
     def line(self) -> dict[str, Any]:
         """As it stands in the metrics file."""
@@ -107,7 +107,7 @@ class Session:
         checkpoint = weights.Checkpoint(base / config.model.path, model) if config.model.init == "weights" else None
         if checkpoint is not None:
             checkpoint.load_buffers()
-        parts = take_apart(model, config.groups)
+        parts = parts_of(config, model)
         if team is not None and team.rank:
             team.meet()  # texts become tokens once
         tokens = Tokens(config, base)
@@ -120,8 +120,10 @@ class Session:
         engine = Engine(parts, replace(plan.settings, run=_run(config, parts, tokens)))
         try:
             if not engine.filled:
-                random = random_values(parts, config.run.seed, torch.device("cpu"))
-                engine.fill(checkpoint.values(parts) if checkpoint is not None else random)
+                plain = lora.base(parts) if config.lora.rank else parts
+                random = random_values(plain, config.run.seed, torch.device("cpu"))
+                values = checkpoint.values(plain) if checkpoint is not None else random
+                engine.fill(lora.first_values(parts, values, config.run.seed) if config.lora.rank else values)
             session = cls(config, base, parts, engine, tokens)
             session._begin_metrics()
         except BaseException:
@@ -149,7 +151,7 @@ class Session:
     def train(self, steps: int | None = None) -> Iterator[Progress]:
         """Train to the end of the run, or for some steps; each is told once it is committed and in the metrics."""
         end = self.config.run.steps if steps is None else min(self.config.run.steps, self.done + steps)
-        active = active_params(self.parts)
+        flop = flop_per_token(self.parts)
         while self.done < end:
             begin = time.perf_counter()
             lr = self.rate(self.done)
@@ -157,7 +159,7 @@ class Session:
             result = self.engine.step(batches, lr=lr, seed=self.config.run.seed)
             seconds = time.perf_counter() - begin
             real = self.tokens.real(result.step)
-            progress = Progress(result, lr, real, seconds, 6.0 * active * real / seconds / 1e12)
+            progress = Progress(result, lr, real, seconds, flop * real / seconds / 1e12)
             every = self.config.run.save_every
             if self.engine.snapshots is not None and (self.done == end or (every and self.done % every == 0)):
                 self.engine.save(result)
@@ -190,9 +192,12 @@ class Session:
             yield from block.items()
 
     def export(self, folder: Path, dtype: str = "fp32") -> list[Path]:
-        """Write a Hugging Face model directory; one block in memory at a time."""
+        """Write a Hugging Face model directory, or the adapters of one; one block in memory at a time."""
         blocks = self.engine.blocks()
         values = ((index, {name: kinds["p"] for name, kinds in block.items()}) for index, block in blocks)
+        if self.config.lora.rank:
+            origin = (self.base / self.config.model.path).absolute()
+            return [lora.export(values, folder, self.config.lora, origin)]
         return weights.export(self.parts, values, folder, DTYPES[dtype])
 
     def _begin_metrics(self) -> None:
@@ -240,6 +245,11 @@ def model_of(config: Config, base: Path) -> Any:
             f"{folder} is no model directory: {str(exc).splitlines()[0]}",
             hint="name a folder with a config.json of a decoder-only model of the transformers library",
         ) from exc
+
+
+def parts_of(config: Config, model: Any) -> Parts:
+    """The skeleton taken apart, with the adapters that a configuration asks for."""
+    return take_apart(lora.adapted(model, config.lora) if config.lora.rank else model, config.groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +309,7 @@ def _nearest(place: Path) -> Path:
 
 def estimate(config: Config, base: Path, *, timed: bool = False) -> Plan:
     """What a run would take; no weights are read. `timed`: some seconds of measuring say how long a step takes."""
-    parts = take_apart(model_of(config, base), config.groups)
+    parts = parts_of(config, model_of(config, base))
     return fitted(config, base, parts, length_of(config, base), timed=timed)
 
 
@@ -358,7 +368,13 @@ def device_of(config: Config) -> torch.device:
     return device if device.type == "cpu" else torch.device("cuda", device.index or 0)
 
 
-def active_params(parts: Parts) -> int:
+def flop_per_token(parts: Parts) -> float:
+    """Forward and backward without the second forward; a frozen parameter needs no gradient of its own."""
+    trained = {param.name for block in parts.blocks for param in block.trainable}
+    return 4.0 * active_params(parts) + 2.0 * active_params(parts, trained)
+
+
+def active_params(parts: Parts, among: Container[str] | None = None) -> int:
     """Parameters that one token meets in matrix products: of experts the chosen ones, of embeddings the head alone."""
     config = parts.model.config
     num = next(
@@ -369,7 +385,7 @@ def active_params(parts: Parts) -> int:
     tied = any(name.startswith("lm_head") for name in parts.ties)
     total = 0
     for name, param in parts.model.named_parameters():
-        if id(param) == lookup and not tied:
+        if (id(param) == lookup and not tied) or (among is not None and name not in among):
             continue
         is_expert = ".experts" in name and "shared" not in name
         total += param.numel() * chosen // num if is_expert and num else param.numel()
@@ -386,6 +402,7 @@ def _run(config: Config, parts: Parts, tokens: Tokens) -> str:
         repr((config.run.keep, config.run.rows, config.run.accumulation, config.run.seed, config.data.order)),
         repr((tokens.arrays["input_ids"].shape, tokens.made_of)),
         repr(config.run.steps if config.optimizer.schedule != "constant" else None),
+        *([repr(config.lora)] if config.lora.rank else []),
     ]
     return hashlib.sha256("\n".join(said).encode()).hexdigest()[:32]
 

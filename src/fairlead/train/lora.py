@@ -1,0 +1,118 @@
+"""Adapters of low rank on a frozen base (LoRA, arxiv.org/abs/2106.09685): the peft library's modules, names and files.
+
+Only adapters are trained; of the base 4 bytes a parameter are kept in place of 16, and its layers stream as ever.
+Equal to the bit to peft's model in memory, whose adapters compute in the run's dtype as all else does.
+
+Must not know: engines, stores.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from fairlead.base.files import disk_errors
+from fairlead.errors import TrainError
+from fairlead.train.config import Lora
+from fairlead.train.model import Parts, on_meta
+
+NAME = "default"
+"""Of the adapter; peft's own."""
+_BASE = ".base_layer."
+
+
+def adapted(model: Any, asked: Lora) -> Any:
+    """Put adapters into a skeleton, in place; all else is frozen. Raises TrainError where peft cannot."""
+    import peft
+
+    try:
+        with on_meta():
+            peft.inject_adapter_in_model(_config(asked), model, NAME)
+    except (ValueError, NotImplementedError) as exc:
+        raise TrainError(
+            "train/lora",
+            f"{type(model).__name__} takes no adapters at {', '.join(asked.targets)}: {str(exc).splitlines()[0]}",
+            hint='[lora] targets: the last parts of names of its linear layers, such as "q_proj"',
+        ) from exc
+    return model.train()
+
+
+def _config(asked: Lora, **more: Any) -> Any:
+    import peft
+
+    return peft.LoraConfig(
+        r=asked.rank,
+        lora_alpha=asked.alpha or 2 * asked.rank,
+        lora_dropout=asked.dropout,
+        target_modules=list(asked.targets),
+        **more,
+    )
+
+
+def is_adapter(name: str) -> bool:
+    """Whether a parameter is one of an adapter."""
+    return f".{NAME}." in name and ".lora_" in name
+
+
+def base(parts: Parts) -> Parts:
+    """The parts without adapters, under the names that they have in a model directory."""
+    blocks = tuple(
+        dataclasses.replace(
+            block,
+            params=tuple(
+                dataclasses.replace(param, name=param.name.replace(_BASE, "."))
+                for param in block.params
+                if not is_adapter(param.name)
+            ),
+        )
+        for block in parts.blocks
+    )
+    return dataclasses.replace(parts, blocks=blocks)
+
+
+Values = Iterable[tuple[str, torch.Tensor]]
+
+
+def first_values(parts: Parts, values: Values, seed: int) -> Iterator[tuple[str, torch.Tensor]]:
+    """Block after block: `values` of the base, which come in its order, and first ones of adapters, as peft draws them.
+
+    A is uniform as `nn.Linear` is made, B is zero, so training begins with the base as it is.
+    """
+    coming = iter(values)
+    for block in parts.blocks:
+        generator = torch.Generator().manual_seed(seed * 1_000_003 + block.index)
+        for param in block.params:
+            if not is_adapter(param.name):
+                _, value = next(coming)
+            else:
+                value = torch.zeros(param.shape)
+                if ".lora_A." in param.name:
+                    nn.init.kaiming_uniform_(value, a=math.sqrt(5), generator=generator)
+            yield param.name, value
+
+
+def export(values: Iterable[tuple[int, Mapping[str, torch.Tensor]]], folder: Path, asked: Lora, origin: Path) -> Path:
+    """Write `adapter_config.json` and `adapter_model.safetensors`, which `PeftModel.from_pretrained` reads."""
+    adapters = {
+        f"base_model.model.{name}".replace(f".{NAME}.", "."): value.contiguous()
+        for _, block in values
+        for name, value in block.items()
+        if is_adapter(name)
+    }
+    path = folder / "adapter_model.safetensors"
+    coming = path.with_suffix(".coming")
+    with disk_errors(path):
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file(adapters, coming, metadata={"format": "pt"})
+        coming.replace(path)
+        _config(asked, task_type="CAUSAL_LM", base_model_name_or_path=str(origin), inference_mode=True).save_pretrained(
+            folder
+        )
+    return path
