@@ -46,13 +46,14 @@ def capabilities() -> list[Capability]:
     return [_capability(line) for line in _lines()]
 
 
-def extra_of(module: str) -> str:
-    """The extra that brings a module, or a package around or in one; empty where none does."""
+def extra_of(module: str, room: str = "") -> str:
+    """The extra that brings a module, or a package around or in one: the room's own, if it does; else empty."""
 
     def is_near(known: str) -> bool:
         return known == module or known.startswith(f"{module}.") or module.startswith(f"{known}.")
 
-    return next((line.extra for line in _lines() if line.extra and any(map(is_near, line.modules))), "")
+    found = [line.extra for line in _lines() if line.extra and any(map(is_near, line.modules))]
+    return room if room in found else next(iter(found), "")
 
 
 def pip_install(extra: str) -> str:

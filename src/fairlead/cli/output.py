@@ -147,7 +147,7 @@ class Session:
     def failed(self, error: BaseException) -> int:
         """Say why nothing could be answered and return the exit status. Never raises, never half a document."""
         self._end_progress()
-        error = _missing_extra(error) or error
+        error = _missing_extra(error, self.verb) or error
         if isinstance(error, KeyboardInterrupt):
             code, message, hint, status = "cli/interrupted", str(error) or "interrupted", "", Exit.INTERRUPTED
         elif isinstance(error, FairleadError):
@@ -315,7 +315,7 @@ class Progress:
             self.stream.flush()
 
 
-def _missing_extra(error: BaseException) -> MissingTool | None:
+def _missing_extra(error: BaseException, verb: str = "") -> MissingTool | None:
     """What to install, where a module is missing that an extra brings; any other missing module is a bug."""
     from fairlead.base.machine import extra_of, pip_install
 
@@ -323,7 +323,7 @@ def _missing_extra(error: BaseException) -> MissingTool | None:
     while cause is not None and not isinstance(cause, ModuleNotFoundError):
         cause = cause.__cause__
     module = cause.name or "" if cause else ""
-    extra = extra_of(module)
+    extra = extra_of(module, verb)
     if not extra:
         return None
     what = f"this needs {module}, which is not installed: the extra `{extra}` of fairlead brings it"
