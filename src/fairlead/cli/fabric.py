@@ -61,8 +61,10 @@ def sim(
     if estimate:
         return _estimate(loaded, scenario)
     from fairlead.fabric.sim import summary
+    from fairlead.fabric.sim.events import events
     from fairlead.fabric.sim.pictures import verdict
     from fairlead.fabric.sim.runner import Ended
+    from fairlead.records.fabricevent import line
     from fairlead.records.log import doing
 
     folder = session().open_folder(common.runs)
@@ -72,6 +74,7 @@ def sim(
         results = simulator.simulate(loaded, scenario.parent, compiling=_compiling, progress=_progress)
         told |= {"ended": str(results.end.ended), "hops": results.end.hops}
     folder.write("summary.txt", summary.text(results) + "\n")
+    folder.write("events.jsonl", "".join(map(line, events(results))))
     command = " ".join(["fairlead", *session().argv])
     _draw(results, html, svg, command)
     ended = results.end.ended

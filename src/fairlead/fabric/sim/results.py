@@ -18,6 +18,9 @@ from fairlead.fabric.sim.engine.memory import World
 from fairlead.fabric.sim.runner import Ended, RunEnd
 from fairlead.fabric.sim.setup import Setup
 
+MAX_SPANS = 20_000
+"""Messages whose times are kept one by one."""
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
@@ -98,6 +101,8 @@ class Results:
     ev_states: dict[str, int]
     """Entropy values by state, over all queue pairs at the end."""
     steps: tuple[Step, ...]
+    spans: Ints
+    """[message, (sender, receiver, bytes, begun ps, complete ps or -1)], of the first MAX_SPANS that have begun."""
 
     @property
     def mean_goodput(self) -> float:
@@ -122,7 +127,19 @@ def collect(setup: Setup, world: World, played: RunEnd) -> Results:
         queue_bytes=_queue_bytes(setup, world, goodput.shape[1]),
         ev_states=_ev_states(setup, world),
         steps=_steps(setup, world),
+        spans=_spans(setup, world, played),
     )
+
+
+def _spans(setup: Setup, world: World, played: RunEnd) -> Ints:
+    """From whom to whom messages went, their bytes, and when they began and were known to be complete, ps."""
+    work = setup.workload
+    messages = world.tables["messages"][world.rows.message_row]
+    begun = np.flatnonzero(messages[:, at.MS_DUE] <= played.time_ps)
+    first = begun[np.argsort(messages[begun, at.MS_DUE], kind="stable")[:MAX_SPANS]]
+    flow, mine = work.flow[first], messages[first]
+    columns = (work.src[flow], work.dst[flow], mine[:, at.MS_BYTES], mine[:, at.MS_DUE], mine[:, at.MS_ACKED])
+    return np.stack(columns, axis=1)
 
 
 def _parts(setup: Setup, world: World) -> tuple[Part, ...]:
