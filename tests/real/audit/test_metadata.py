@@ -26,6 +26,7 @@ ANSWERS = {
     "well": lambda asked: whole(b'{"Events": []}' if b"events" in asked else b'{"vmId": "v"}'),
     "junk": lambda asked: os.urandom(400),
     "shape": lambda asked: whole(b'{"Events": {"EventId": 7}}' if b"events" in asked else b"[]"),
+    "refuses": lambda asked: ANSWERS["well"](asked).replace(b"200 OK", b"500 Internal Server Error", 1),
     "endless": lambda asked: HEAD + b"\\r\\n" + b"[" * (8 << 20),
 }
 def serve(peer):
@@ -62,6 +63,7 @@ EXPECTED = {
     "silent": ("skip", "no answer: timed out"),
     "slow": ("unknown", "no answer within"),
     "shape": ("unknown", "is not the JSON it should be"),
+    "refuses": ("unknown", "answers with status 500"),
     "endless": ("unknown", "is not the JSON it should be"),
 }
 """Service -> what becomes of it: nobody may be let pass. No answer at all may be a firewall's, so it is shown and

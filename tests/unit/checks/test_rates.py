@@ -92,6 +92,11 @@ def test_a_clock_that_jumps_changes_nothing() -> None:
     assert about(rated(after), "ib/counter-rates") == [(Verdict.FAIL, "mlx5_ib0/1")]
 
 
+@pytest.mark.parametrize("seconds", [0, -30])
+def test_a_second_reading_that_is_not_later_has_no_rate(seconds: int) -> None:
+    assert {f.verdict for f in rated(later(seconds, link_downed=1))} == {Verdict.UNKNOWN}
+
+
 def test_symbol_errors_by_the_bits_received() -> None:
     """port_rcv_data counts words of 32 bits (linux Documentation/ABI/stable/sysfs-class-infiniband)."""
     words = FIRST.facts["ib"]["devices"]["mlx5_ib0"]["ports"]["1"]["counters"]["port_rcv_data"]

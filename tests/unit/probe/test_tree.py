@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.probe import split_capture, write_tree
-from fairlead.probe.readers.tree import Absent, Hole, Tree, fact_path, key_values, number, slug
+from fairlead.probe.readers.tree import Absent, Hole, Tree, fact_path, key_values, number, safe_name, slug
 from fairlead.records import facts as records
 from support import trees
 from support.judging import small
@@ -48,6 +48,11 @@ def test_a_file_is_its_text(root: Path) -> None:
 def test_junk_in_a_one_value_file_is_a_hole(root: Path, data: bytes, reason: str) -> None:
     (root / "sys/rate").write_bytes(data)
     assert Tree(str(root)).attr("/sys/rate") == {"unread": reason, "source": "/sys/rate"}
+
+
+def test_a_name_that_is_no_text_is_shown_as_escapes(root: Path) -> None:
+    Path(root, "sys/names", os.fsdecode(b"mlx5_\xff")).mkdir(parents=True)
+    assert [safe_name(name) for name in Tree(str(root)).names("/sys/names")] == ["mlx5_\\xff"]
 
 
 def test_a_number_that_is_none(root: Path) -> None:
