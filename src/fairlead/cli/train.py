@@ -29,6 +29,7 @@ def estimate(
     *,
     schedule: Annotated[bool, Parameter(negative=())] = False,
     time: Annotated[bool, Parameter(negative=())] = False,
+    picture: Path | None = None,
     common: Common = Common(),
 ) -> Answer:
     """What a run would take: memory term by term, disk, what a step reads, writes and computes. Nothing is begun.
@@ -43,6 +44,8 @@ def estimate(
         Also print the order of one step: every copy, compute and update.
     time
         Also measure this machine for some seconds (its disk, too), and say how long a step takes and what binds it.
+    picture
+        Also draw one step: which slot holds which layer when, as an SVG file.
     """
     import safetensors  # noqa: F401 - no other extra brings it: where it is missing, that one is named
 
@@ -82,6 +85,11 @@ def estimate(
     short = plan.shortfall
     if short is not None:
         parts.append(f"it does not fit: {short.message}")
+    if picture is not None:
+        from fairlead.base.files import write_atomic
+        from fairlead.train.pictures import planned
+
+        write_atomic(picture, planned(plan.schedule, " ".join(["fairlead", *session().argv])).svg())
     if schedule:
         parts.append(str(plan.schedule))
     return Answer(
@@ -136,7 +144,8 @@ def run(
     steps
         Stop after so many steps; `resume` goes on.
     trace
-        Also write when each layer came in, was computed and updated: a file for ui.perfetto.dev. For a few steps.
+        Also write when each layer came in, was computed and updated, for a few steps: a file for
+        ui.perfetto.dev, or a picture where its name ends with .svg.
     inside
         Run inside the Slurm job this command is in, on its nodes.
     threads
@@ -182,6 +191,33 @@ def resume(
     """
     where = _Where(nodes, exclude, spec, threads, inside)
     return _trained(config, steps, resume=True, trace=trace, where=where, common=common)
+
+
+def show(config: Path, out: Path, /, *, common: Common = Common()) -> Answer:
+    """Draw a run, also while it goes on: loss, norm of gradients, tokens a second, memory over time.
+
+    Parameters
+    ----------
+    config
+        The run's configuration.
+    out
+        The page to write.
+    """
+    from fairlead.base.files import write_atomic
+    from fairlead.report.html import page_html
+    from fairlead.train.config import load
+    from fairlead.train.metrics import told
+    from fairlead.train.pictures import page
+
+    metrics = config.parent / load(config).run.metrics
+    lines = told(metrics)
+    made = page(config.parent.absolute().name, lines, " ".join(["fairlead", *session().argv]))
+    write_atomic(out, page_html(made))
+    return Answer(
+        schema="fairlead.train-show/1",
+        text=f"{made.headline} {out}",
+        body={"steps": len(lines), "page": str(out)},
+    )
 
 
 def export(

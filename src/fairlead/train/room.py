@@ -8,6 +8,7 @@ ROOM = Room(
         Verb("train estimate", "fairlead.cli.train:estimate"),
         Verb("train run", "fairlead.cli.train:run"),
         Verb("train resume", "fairlead.cli.train:resume"),
+        Verb("train show", "fairlead.cli.train:show"),
         Verb("train export", "fairlead.cli.train:export"),
     ),
     pages=("fairlead.train.reference:pages",),

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import math
 import shutil
 import time
 from collections.abc import Container, Iterator
@@ -26,9 +25,8 @@ import torch
 from transformers import AutoConfig
 
 from fairlead.base.files import disk_errors, write_atomic
-from fairlead.base.trust import read_file
 from fairlead.errors import TrainError
-from fairlead.train import lora, weights
+from fairlead.train import lora, metrics, weights
 from fairlead.train.activations import play
 from fairlead.train.config import Config
 from fairlead.train.data import Tokens, length_of
@@ -44,7 +42,6 @@ from fairlead.train.schedule import plan as make_schedule
 from fairlead.train.team import Team
 from fairlead.train.trace import Trace
 
-_MAX_METRICS = 1 << 30
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -204,31 +201,13 @@ class Session:
         """Only committed steps stay; one that was killed before it could be told is told by what its commit says."""
         if not self._tells:
             return
-        whole = [line for line in _told(self.metrics) if _step(line) < self.done] if self.done else []
+        whole = [line for line in metrics.texts(self.metrics) if metrics.step(line) < self.done] if self.done else []
         store, snapshots = self.engine.store, self.engine.snapshots
         last = store.manifest if store is not None else snapshots.taken if snapshots is not None else None
         if last is not None and len(whole) == self.done - 1:
-            told = {"step": self.done - 1, "loss": last.loss, "grad_norm": last.grad_norm}
-            whole.append(json.dumps(told))
+            missing = {"step": self.done - 1, "loss": last.loss, "grad_norm": last.grad_norm}
+            whole.append(json.dumps(missing))
         write_atomic(self.metrics, "".join(line + "\n" for line in whole))
-
-
-def _told(metrics: Path) -> list[str]:
-    """The lines of an earlier run; none where there is no such file, or it is something else than a file."""
-    try:
-        return read_file(metrics, _MAX_METRICS, follow=False).decode("utf-8", "replace").splitlines()
-    except OSError:
-        return []
-
-
-def _step(line: str) -> float:
-    """The step that a line is about; infinite where it is no line of ours."""
-    try:
-        said = json.loads(line)
-    except (ValueError, RecursionError):
-        return math.inf
-    step = said.get("step") if isinstance(said, dict) else None
-    return step if type(step) is int and step >= 0 else math.inf
 
 
 def model_of(config: Config, base: Path) -> Any:
@@ -411,9 +390,11 @@ def _memory() -> dict[str, float]:
     found = {}
     status = Path("/proc/self/status")
     if status.exists():
-        peak = next((line for line in status.read_text(encoding="ascii").splitlines() if line.startswith("VmHWM")), "")
-        found["peak_host_gib"] = int(peak.split()[1]) / 2**20 if peak else 0.0
+        lines = dict(line.partition(":")[::2] for line in status.read_text(encoding="ascii").splitlines())
+        for name, key in (("host_gib", "VmRSS"), ("peak_host_gib", "VmHWM")):
+            found[name] = int(lines.get(key, "0 kB").split()[0]) / 2**20
     if torch.cuda.is_available():
+        found["device_gib"] = torch.cuda.memory_allocated() / 2**30
         found["peak_device_gib"] = torch.cuda.max_memory_allocated() / 2**30
     return found
 

@@ -20,6 +20,7 @@ import torch
 
 from fairlead.base.files import write_atomic
 from fairlead.train.lanes import Lanes
+from fairlead.train.pictures import happened
 
 ROWS = ("computing", "weights in", "updates")
 
@@ -49,8 +50,17 @@ class Trace:
         yield
         self.add(row, name, begin)
 
+    def spans(self) -> list[tuple[str, str, float, float]]:
+        """All so far: row, name, begin and end in seconds."""
+        self.lanes.settle()
+        found = [(row, name, self._us(begin) / 1e6, self._us(end) / 1e6) for row, name, begin, end in [*self._spans]]
+        return sorted(found, key=lambda span: (ROWS.index(span[0]), span[2]))
+
     def write(self, path: Path) -> None:
-        """All spans so far."""
+        """All spans so far; a picture of them where the file's name ends with .svg."""
+        if path.suffix == ".svg":
+            write_atomic(path, happened(self.spans()).svg())
+            return
         self.lanes.settle()
         rows = [
             {"ph": "M", "name": "thread_name", "pid": 0, "tid": tid, "args": {"name": row}}
