@@ -63,11 +63,12 @@ def _engine_of(*, compiled: bool | None) -> tuple[Callable[[Device, Any, int], E
     """The engine and its sockets: compiled where that is possible, plain where not or where it is asked for."""
     if compiled is not False:
         try:
-            from fairlead.fabric.transport.fast import kernels
+            from fairlead.fabric.transport.fast import kernels, start
             from fairlead.fabric.transport.fast.engine import FastEngine
             from fairlead.fabric.transport.fast.sheets import LetterSockets
 
             if kernels.c_functions() is not None:
+                start.prepare()
                 return FastEngine, LetterSockets
         except ImportError:
             pass
@@ -235,8 +236,8 @@ class Context:
         `port` is the UDP port to receive at (0: a free one), `rate_mbps` what all ports carry together, `sealed` asks
         for authentication of every packet, `changes` are fields of Profile. `compiled` False keeps to plain Python,
         which does the same more slowly; by default it is used only where there is no numba or no zlib to be called.
-        The first context on a machine compiles, for half a minute. A `tape` has all datagrams written down, in plain
-        Python.
+        The first context on a machine compiles, half a minute of one core, and says so. A `tape` has all datagrams
+        written down, in plain Python.
         """
         if place is None:
             place = Place(ports=tuple(Port(rail=f"rail {i}", address=a) for i, a in enumerate(addresses)))

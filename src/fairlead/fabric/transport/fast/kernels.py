@@ -42,9 +42,17 @@ def _sort(desk: int, post: int, count: int, rail: int, is_steered: int) -> int:
     return wire.sort(words_at(desk), words_at(post), count, rail, is_steered)
 
 
+def _sources() -> tuple[Path, ...]:
+    return tuple(sorted((*Path(__file__).parent.glob("*.py"), Path(packets.__file__), Path(ports.__file__))))
+
+
 def _compiled(function: Kernel) -> Any:
-    sources = (*Path(__file__).parent.glob("*.py"), Path(packets.__file__), Path(ports.__file__))
-    return mrc_compile.compiled(function, tuple(sorted(sources)))
+    return mrc_compile.compiled(function, _sources())
+
+
+def folder() -> Path:
+    """Where the kernels are kept."""
+    return mrc_compile.cache_folder() / mrc_compile.digest((Path(__file__), *_sources()))
 
 
 @functools.cache
