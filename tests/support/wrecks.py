@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from fairlead.logs.diagnose.choose import diagnose
 from fairlead.logs.diagnose.model import Diagnosis, Evidence, Job, Line, Progress, Rank, Told
@@ -92,3 +93,31 @@ class Wreck:
     def diagnosed(self) -> Diagnosis:
         evidence = Evidence(self.job, tuple(self.lines()), self.progress, self.findings, self.dumps)
         return diagnose(evidence, ns(self.end))
+
+
+PLACES = {"syslog": "var/log/syslog", "slurmctld": "var/log/slurmctld.log", "job": "shared/job_4711.out"}
+
+
+def spread(wreck: Wreck, folder: Path) -> Path:
+    """The files of a wreck, as they lie on machines."""
+    for (node, form), rows in wreck.files.items():
+        path = folder / "logs" / node / PLACES[form]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(text + "\n" for _, text in sorted(rows, key=lambda row: row[0])))
+    return folder / "logs"
+
+
+def fallen_gpu() -> Wreck:
+    """Job 4711 dies when a GPU of gpu02 leaves its bus; a stranger writes terminal escapes and SQL beside it."""
+    made = Wreck()
+    made.kernel(
+        "gpu02", 3000, "NVRM: Xid (PCI:0000:4e:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+    )
+    made.kernel("gpu02", 3001, "acme_widget 0000:4e:00: flux \x1b[31mcapacitor failed'); DROP TABLE Logs; --")
+    made.slurmctld(0, "sched: Allocate JobId=4711 NodeList=gpu[01-04] #CPUs=32 Partition=p")
+    made.out("[rank5]: step 40 loss 2.31", 10)
+    for rank in (0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15):
+        made.watchdog(rank, 3600)
+    made.slurmctld(3600, "_job_complete: JobId=4711 WEXITSTATUS 1")
+    made.slurmctld(3600, "_job_complete: JobId=4711 done")
+    return made

@@ -65,7 +65,9 @@ def query(
     """
     parameters = _parameters(param or [])
     limits = Limits(memory_bytes=memory << 20, answer_rows=rows)
-    if remote := _remote(store, server, token_file):
+    from fairlead.logs.remote import remote_of
+
+    if remote := remote_of(store, server, token_file):
         return _asked(remote, (kql, file), (format, out), limits, parameters)
     with _tables(store) as tables:
         if not kql and not file and sys.stdin is not None and sys.stdin.isatty():
@@ -83,22 +85,6 @@ def query(
     if found.cut:
         session().note(f"the answer has more than {rows:,} rows: the rest is left out; --rows takes more")
     return Answer(schema="fairlead.query/1", text=lambda: _written(found, format, out, kql), body=document(found))
-
-
-def _remote(store: Path | None, server: str, token_file: Path | None) -> Remote | None:
-    """Whom to ask: a server that is named, or the owner of the store; None where the store is there to be opened."""
-    if bool(server) != bool(token_file) or (server and store):
-        text = "--server goes with --token-file, without --store"
-        raise UsageError("cli/usage", text, hint="fairlead logs query --help")
-    from fairlead.logs.remote import Remote
-
-    if server and token_file:
-        return Remote(server, token_file)
-    from fairlead.logs.owner import owner_of
-    from fairlead.logs.store import default_place
-
-    found = owner_of((store or default_place()).absolute())
-    return Remote(found.url, Path(found.token_file)) if found else None
 
 
 def _asked(

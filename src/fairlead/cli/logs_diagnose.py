@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
-import time
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -13,13 +12,13 @@ from fairlead.base.files import write_atomic
 from fairlead.cli.common import Common
 from fairlead.cli.output import Answer, session
 from fairlead.errors import UsageError
-from fairlead.logs.diagnose.asking import find_job, gather, templates
-from fairlead.logs.diagnose.choose import NOTHING, diagnose
+from fairlead.logs.diagnose.choose import NOTHING
+from fairlead.logs.diagnose.explain import Why, explained
 from fairlead.logs.diagnose.faces import text, timeline
 from fairlead.logs.diagnose.findings import told_by
 from fairlead.logs.diagnose.flight import read_dumps
 from fairlead.logs.diagnose.model import Diagnosis, Rank
-from fairlead.logs.diagnose.unusual import unusual
+from fairlead.logs.remote import remote_of
 from fairlead.logs.store import Store, default_place, is_store
 from fairlead.records.verdict import Verdict
 from fairlead.report.html import Code, Page, Section, page_html
@@ -33,6 +32,8 @@ def diagnose_(
     dumps: Path | None = None,
     out: Path | None = None,
     store: Path | None = None,
+    server: str = "",
+    token_file: Path | None = None,
     common: Common = Common(),
 ) -> Answer:
     """Why a job died: the cause with its line and node, what only followed, who only suffered, and what to do.
@@ -50,29 +51,30 @@ def diagnose_(
     out
         Write the timeline there: .svg, or .html with everything else.
     store
-        The folder of the store; else `logs` in the user's state directory.
+        The folder of the store; else `logs` in the user's state directory. While `fairlead logs serve` has it, that
+        is asked.
+    server
+        The URL of a `fairlead logs serve`, instead.
+    token_file
+        With --server: the file with its token.
     """
     if out is not None and out.suffix not in {".svg", ".html"}:
         raise UsageError("cli/usage", f"{out.name} is neither .svg nor .html", hint="--out why.html")
     place = (store or default_place()).absolute()
-    if not is_store(place):
+    remote = remote_of(store, server, token_file)
+    if remote is None and not is_store(place):
         raise UsageError("cli/usage", f"{place} holds no store of logs", hint="fairlead logs import /var/log")
     at_ns = int((at if at.tzinfo else at.replace(tzinfo=dt.UTC)).timestamp() * 1e6) * 1000 if at else None
     ranks = _dumps(dumps, job)
     findings, problems = told_by(session().runs_place(common.runs))
     for problem in problems:
         session().note(problem)
-    opened = Store(place)
-    try:
-        facts = find_job(opened.engine, job, at_ns)
-        if at_ns is not None and (facts.end_ns is None or at_ns < facts.end_ns):
-            facts = replace(facts, end_ns=at_ns)
-        now_ns = facts.end_ns or time.time_ns()
-        found = diagnose(gather(opened.engine, facts, now_ns, findings=findings, dumps=ranks), now_ns)
-        if found.what == NOTHING:
-            found = msgspec.structs.replace(found, unusual=unusual(templates(opened.engine, facts, now_ns)))
-    finally:
-        opened.close()
+    why = Why(job=job, at_ns=at_ns, findings=findings, dumps=ranks)
+    if remote is not None:
+        found = remote.why(why)
+    else:
+        with contextlib.closing(Store(place)) as opened:
+            found = explained(opened.engine, why)
     if out is not None:
         _write(found, out)
     return Answer(

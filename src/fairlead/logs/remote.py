@@ -14,6 +14,11 @@ import msgspec
 
 from fairlead.base.trust import read_file
 from fairlead.errors import FairleadError, Problem, QueryError, UsageError
+from fairlead.logs.diagnose.explain import Why
+from fairlead.logs.diagnose.model import Diagnosis
+from fairlead.logs.owner import owner_of
+from fairlead.logs.store import default_place
+from fairlead.records.border import shown
 
 LIMIT_S = 3600.0
 ANSWER_BYTES = 1 << 30
@@ -28,6 +33,20 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True):
     num_rows: int = 0
     problems: list[dict[str, Any]] = []
     error: dict[str, str] = {}
+
+
+def remote_of(store: Path | None, server: str, token_file: Path | None) -> Remote | None:
+    """Whom to ask: a server that is named, or the owner of the store; None where the store is there to be opened.
+
+    Raises UsageError.
+    """
+    if bool(server) != bool(token_file) or (server and store):
+        text = "--server goes with --token-file, without --store"
+        raise UsageError("cli/usage", text, hint="--server http://10.0.0.4:8470 --token-file FILE")
+    if server and token_file:
+        return Remote(server, token_file)
+    found = owner_of((store or default_place()).absolute())
+    return Remote(found.url, Path(found.token_file)) if found else None
 
 
 class Remote:
@@ -49,14 +68,27 @@ class Remote:
         body = json.dumps({
             "query": kql, "format": form, "rows": rows, "memory_bytes": memory_bytes, "parameters": dict(parameters),
         }).encode()  # fmt: skip
-        found = msgspec.json.decode(self._post(body), type=Answered)
+        found = self._answer("/v1/query", body)
         if found.problems:
             raise QueryError([msgspec.convert(each, Problem) for each in found.problems])
+        return found
+
+    def why(self, asked: Why) -> Diagnosis:
+        """The diagnosis of a job. Raises FairleadError: `logs/no-job`, or `logs/owner` where nobody answers."""
+        found = self._answer("/v1/diagnose", msgspec.json.encode(asked))
+        return msgspec.convert(found.document, Diagnosis, strict=False)
+
+    def _answer(self, path: str, body: bytes) -> Answered:
+        try:
+            found = msgspec.json.decode(self._post(path, body), type=Answered)
+        except ValueError as error:
+            text = f"{self.url} answers with what no owner of a store says: {shown(str(error))}"
+            raise FairleadError("logs/owner", text, hint="fairlead logs serve, there") from None
         if found.error:
             raise FairleadError(found.error["code"], found.error["message"], hint=found.error["hint"])
         return found
 
-    def _post(self, body: bytes) -> bytes:
+    def _post(self, path: str, body: bytes) -> bytes:
         host, port = str(self.found.hostname), self.found.port
         if self.found.scheme == "https":
             context = ssl.create_default_context(cafile=self.authority or None)
@@ -67,7 +99,7 @@ class Remote:
             made = http.client.HTTPConnection(host, port or 8470, timeout=LIMIT_S)
         try:
             headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
-            made.request("POST", self.found.path.rstrip("/") + "/v1/query", body, headers)
+            made.request("POST", self.found.path.rstrip("/") + path, body, headers)
             answer = made.getresponse()
             said = answer.read(ANSWER_BYTES)
         except (OSError, http.client.HTTPException) as error:

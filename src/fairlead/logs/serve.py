@@ -2,6 +2,7 @@
 
     POST /v1/batch    of a collector (batch.py)      -> {"ends": {source: how far}, "unknown": [source, ...]}
     POST /v1/query    {"query": KQL, "format": ...}  -> {"document": ..., "text": ..., "cut": ...}
+    POST /v1/diagnose {"job": 4711, "findings": ...} -> {"document": the diagnosis}, or {"error": ...}
     GET  /v1/status   who was heard, and what waits
 
 Loopback unless it is told an address. Nobody is answered without the token of a file: the owner's own, or for batches
@@ -23,7 +24,7 @@ import time
 import urllib.parse
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -33,6 +34,7 @@ from fairlead.base.files import write_atomic
 from fairlead.base.trust import PRIVATE_FILE, read_file
 from fairlead.errors import FairleadError, QueryError, UsageError
 from fairlead.logs.batch import PACKED_BYTES, unpacked
+from fairlead.logs.diagnose.explain import Why, explained
 from fairlead.logs.kql.evaluate import answer
 from fairlead.logs.kql.faces import csv_text, document, svg, text
 from fairlead.logs.kql.relation import Limits
@@ -46,9 +48,12 @@ from fairlead.records.border import Border, Breach
 PORT = 8470
 TOKEN = "serve.token"  # noqa: S105 - a name of a file
 QUERY_BYTES = 1 << 20
+WHY_BYTES = 64 << 20
+"""A question about a job, with dumps of its ranks and the findings of other runs."""
 MAX_QUERIES = 8
 """Questions at a time; further ones are asked to come again."""
 LIMIT_S = 60.0
+T = TypeVar("T")
 _END: list[Any] = []
 
 
@@ -63,6 +68,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 QUESTION = Border(Question, "a question", max_bytes=QUERY_BYTES + 65536)
+WHY = Border(Why, "a question about a job", max_bytes=WHY_BYTES)
 
 
 class Shared:
@@ -140,6 +146,7 @@ class Serving:
         self.app = web.Application(middlewares=[self._guarded], client_max_size=PACKED_BYTES)
         self.app.router.add_post("/v1/batch", self.batch)
         self.app.router.add_post("/v1/query", self.query)
+        self.app.router.add_post("/v1/diagnose", self.diagnose)
         self.app.router.add_get("/v1/status", self.status)
 
     @property
@@ -188,32 +195,38 @@ class Serving:
 
     async def query(self, request: web.Request) -> web.Response:
         """Answer in KQL."""
-        try:
-            question = QUESTION(await request.read())
-        except Breach as error:
-            raise web.HTTPBadRequest(text=f"{error}\n") from None
+        return await self._ask(request, QUESTION, self._answered)
+
+    async def diagnose(self, request: web.Request) -> web.Response:
+        """Say why a job died."""
+        return await self._ask(request.clone(client_max_size=WHY_BYTES), WHY, self._explained)
+
+    async def _ask(self, request: web.BaseRequest, border: Border[T], answered: Callable[[T], Any]) -> web.Response:
+        """Have a question answered, in a thread, where not too many are."""
         if self.num_queries >= MAX_QUERIES:
             raise web.HTTPServiceUnavailable(text="too many questions\n", headers={"Retry-After": "1"})
         self.num_queries += 1
         try:
-            said = await asyncio.to_thread(self._answered, question)
+            async with asyncio.timeout(LIMIT_S):
+                body = await request.read()
+            said = await asyncio.to_thread(_said, lambda: answered(border(body)))
+        except Breach as error:
+            raise web.HTTPBadRequest(text=f"{error}\n") from None
+        except TimeoutError:
+            raise web.HTTPRequestTimeout from None
         finally:
             self.num_queries -= 1
         return web.Response(body=msgspec.json.encode(said), content_type="application/json")
 
     def _answered(self, question: Question) -> dict[str, Any]:
         limits = Limits(memory_bytes=question.memory_bytes, answer_rows=question.rows)
-        try:
-            found = answer(question.query, StoreTables(self.shared), limits=limits, parameters=question.parameters)
-        except QueryError as error:
-            return {"problems": [msgspec.to_builtins(problem) for problem in error.problems]}
-        except FairleadError as error:
-            return {"error": {"code": error.code, "message": error.message, "hint": error.hint}}
-        except RuntimeError as error:
-            return {"error": {"code": "logs/engine", "message": str(error).partition("\n")[0][:300], "hint": ""}}
+        found = answer(question.query, StoreTables(self.shared), limits=limits, parameters=question.parameters)
         faces = {"csv": csv_text, "svg": lambda found: svg(found, question.query), "table": text}
         return {"document": document(found), "text": faces[question.format](found), "cut": found.cut,
                 "num_rows": len(found.rows)}  # fmt: skip
+
+    def _explained(self, why: Why) -> dict[str, Any]:
+        return {"document": explained(self.shared, why)}
 
     async def status(self, _: web.Request) -> web.Response:
         """Who was heard."""
@@ -228,6 +241,18 @@ class Serving:
             for name, said in sorted(self.receiver.nodes.items())
         }
         return web.json_response({"nodes": nodes, "broken": self.receiver.broken})
+
+
+def _said(ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """An answer, or what was wrong with the question."""
+    try:
+        return ask()
+    except QueryError as error:
+        return {"problems": [msgspec.to_builtins(problem) for problem in error.problems]}
+    except FairleadError as error:
+        return {"error": {"code": error.code, "message": error.message, "hint": error.hint}}
+    except RuntimeError as error:
+        return {"error": {"code": "logs/engine", "message": str(error).partition("\n")[0][:300], "hint": ""}}
 
 
 async def _until_ended(serving: Serving, host: str, port: int, begun: Callable[[int], None]) -> None:

@@ -22,6 +22,7 @@ import pytest
 
 from fairlead.logs.onnode.agent import token_for
 from support.depth import cases
+from support.wrecks import fallen_gpu, spread
 
 pytestmark = [pytest.mark.real, pytest.mark.requires("chdb")]
 FAIRLEAD = [sys.executable, "-m", "fairlead"]
@@ -43,7 +44,8 @@ class Site:
             "serve": ["serve", "--store", self.store, "--listen", f"127.0.0.1:{self.port}"],
             "collect": ["collect", "--server", f"http://127.0.0.1:{self.port}", "--token-file",
                         self.store / "serve.token", "--folder", self.spool, "--node", "gpu05",
-                        "--spool-mib", self.spool_mib, self.logs / "*.log", self.logs / "*.out"],
+                        "--spool-mib", self.spool_mib, self.logs / "*.log", self.logs / "*.out",
+                        self.logs / "*/var/log/*", self.logs / "*/shared/*.out"],
         }[what]  # fmt: skip
         env = os.environ | {"FAIRLEAD_RUNS": str(self.store.parent / "runs")}
         child = subprocess.Popen([*FAIRLEAD, "logs", *map(str, words)], stdout=subprocess.DEVNULL,
@@ -74,11 +76,17 @@ class Site:
         with (self.logs / name).open("a") as file:
             file.write("".join(line + "\n" for line in made))
 
+    def fairlead(self, *words: object) -> dict:
+        """What a verb of `fairlead logs` says."""
+        env = os.environ | {"FAIRLEAD_RUNS": str(self.store.parent / "runs")}
+        found = subprocess.run([*FAIRLEAD, "logs", *map(str, words), "--json"], capture_output=True, text=True,
+                               timeout=LIMIT_S, env=env)  # fmt: skip
+        return json.loads(found.stdout)
+
     def ask(self, kql: str) -> list[list]:
-        found = subprocess.run([*FAIRLEAD, "logs", "query", "--store", str(self.store), "--json", kql],
-                               capture_output=True, text=True, timeout=LIMIT_S)  # fmt: skip
-        assert not found.returncode, found.stdout + found.stderr
-        return json.loads(found.stdout)["rows"]
+        said = self.fairlead("query", "--store", self.store, kql)
+        assert "rows" in said, said
+        return said["rows"]
 
     def post(self, path: str, body: bytes, **headers: str) -> tuple[int, bytes]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
@@ -93,15 +101,19 @@ class Site:
     def token(self) -> str:
         return (self.store / "serve.token").read_text().strip()
 
+    def num_there(self) -> int:
+        """How many lines the store has, but for what the collector says of itself."""
+        body = json.dumps({"query": "Logs | where FilePath !endswith 'fairlead-collect' | count"}).encode()
+        status, said = self.post("/v1/query", body)
+        assert status == 200, said
+        return json.loads(said)["document"]["rows"][0][0]
+
     def arrived(self) -> None:
         """Wait until as many lines are there as were written, then compare them one by one."""
         want = sum(map(len, self.written.values()))
-        body = json.dumps({"query": "Logs | where FilePath !endswith 'fairlead-collect' | count"}).encode()
         deadline = time.monotonic() + LIMIT_S
         while True:
-            status, said = self.post("/v1/query", body)
-            assert status == 200, said
-            num = json.loads(said)["document"]["rows"][0][0]
+            num = self.num_there()
             for child in self.running.values():
                 assert child.poll() is None, child.stderr.read().decode()
             if num >= want:
@@ -298,9 +310,42 @@ def test_strangers_and_junk_are_refused(site: Site):
     assert site.post("/v1/batch", bytes(9 << 20))[0] == 413
     status, said = site.post("/v1/query", json.dumps({"query": "SELECT * FROM Logs"}).encode())
     assert json.loads(said)["problems"][0]["code"].startswith("kql/")
-    assert site.ask("Logs | project RawData, Computer") == [["hello", "gpu07"]]
+    status, said = site.post("/v1/query", json.dumps({"query": "Logs | project RawData, Computer"}).encode())
+    assert json.loads(said)["document"]["rows"] == [["hello", "gpu07"]]
 
 
+def test_a_job_is_diagnosed_while_the_owner_serves(site: Site):
+    """The same answer as from the same files, imported."""
+    spread(fallen_gpu(), site.logs.parent)
+    site.begin("serve")
+    site.begin("collect")
+    want = sum(path.read_bytes().count(b"\n") for path in site.logs.rglob("*") if path.is_file())
+    deadline = time.monotonic() + LIMIT_S
+    while site.num_there() < want:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    beside = site.logs.parent / "imported"
+    assert site.fairlead("import", "--store", beside, "--by-folder", site.logs)["exit"] == 0
+    live, imported = (site.fairlead("diagnose", 4711, "--store", store) for store in (site.store, beside))
+    assert (live["exit"], live["diagnosis"]["what"], live["diagnosis"]["nodes"]) == (3, "gpu-bus", ["gpu02"])
+    assert without_paths(live["diagnosis"]) == without_paths(imported["diagnosis"])
+    assert site.fairlead("diagnose", 99, "--store", site.store)["error"]["code"] == "logs/no-job"
+    dumps = [{"rank": rank, "groups": {"0": dict.fromkeys(map(str, range(9999)), "allreduce" * 5)}, "members": {}}
+             for rank in range(20)]  # fmt: skip
+    whole = json.dumps({"job": 4711, "dumps": dumps}).encode()
+    assert len(whole) > 9 << 20
+    assert site.post("/v1/diagnose", whole)[0] == 200
+    assert site.post("/v1/diagnose", b'{"job": "4711 OR 1"}')[0] == 400
+
+
+def without_paths(said: object) -> object:
+    """A diagnosis, but for where its lines stood: on which machine a file was read that names none."""
+    if isinstance(said, dict):
+        return {name: without_paths(value) for name, value in said.items() if name not in {"path", "node"}}
+    return [without_paths(each) for each in said] if isinstance(said, list) else said
+
+
+@pytest.mark.slow
 def test_long_lines_and_tracebacks_are_one_record_each(site: Site):
     long = b"2026-11-20T10:00:00Z " + b"x" * (10 << 20)
     trace = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    f()\nValueError: no'

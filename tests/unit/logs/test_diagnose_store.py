@@ -11,38 +11,13 @@ from fairlead.cli.app import run
 from fairlead.logs.diagnose.model import Line
 from fairlead.logs.diagnose.signatures import read
 from support.captures import captures_root
-from support.wrecks import Wreck
+from support.wrecks import fallen_gpu, spread
 
 SACCT = """JobID|JobName|State|ExitCode|Start|End|NodeList|NTasks
 4711|train|FAILED|1:0|2026-03-02T10:00:00|2026-03-02T11:00:00|gpu[01-04]|
 4711.batch|batch|FAILED|1:0|2026-03-02T10:00:00|2026-03-02T11:00:00|gpu01|1
 4711.0|python|FAILED|1:0|2026-03-02T10:00:00|2026-03-02T11:00:00|gpu[01-04]|16
 """
-PLACES = {"syslog": "var/log/syslog", "slurmctld": "var/log/slurmctld.log", "job": "shared/job_4711.out"}
-
-
-def spread(wreck: Wreck, folder: Path) -> Path:
-    """The files of a wreck, as they lie on machines."""
-    for (node, form), rows in wreck.files.items():
-        path = folder / "logs" / node / PLACES[form]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(text + "\n" for _, text in sorted(rows, key=lambda row: row[0])))
-    return folder / "logs"
-
-
-def wreck() -> Wreck:
-    made = Wreck()
-    made.kernel(
-        "gpu02", 3000, "NVRM: Xid (PCI:0000:4e:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
-    )
-    made.kernel("gpu02", 3001, "acme_widget 0000:4e:00: flux \x1b[31mcapacitor failed'); DROP TABLE Logs; --")
-    made.slurmctld(0, "sched: Allocate JobId=4711 NodeList=gpu[01-04] #CPUs=32 Partition=p")
-    made.out("[rank5]: step 40 loss 2.31", 10)
-    for rank in (0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15):
-        made.watchdog(rank, 3600)
-    made.slurmctld(3600, "_job_complete: JobId=4711 WEXITSTATUS 1")
-    made.slurmctld(3600, "_job_complete: JobId=4711 done")
-    return made
 
 
 def ask(capsys: pytest.CaptureFixture[str], *words: object) -> dict:
@@ -53,7 +28,7 @@ def ask(capsys: pytest.CaptureFixture[str], *words: object) -> dict:
 @pytest.mark.requires("chdb")
 @pytest.mark.parametrize("told_by", ["sacct", "slurmctld"])
 def test_from_files_to_the_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str], told_by: str) -> None:
-    logs, store = spread(wreck(), tmp_path), tmp_path / "store"
+    logs, store = spread(fallen_gpu(), tmp_path), tmp_path / "store"
     assert ask(capsys, "import", "--store", store, "--by-folder", logs)["exit"] == 0
     if told_by == "sacct":
         (tmp_path / "sacct.txt").write_text(SACCT)
@@ -78,7 +53,7 @@ def test_from_files_to_the_answer(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_a_line_that_nobody_knows_is_shown_where_no_cause_is_known(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = wreck()
+    made = fallen_gpu()
     rows = made.files["gpu02", "syslog"]
     made.files = {("gpu02", "syslog"): rows[1:], ("ctl", "slurmctld"): made.files["ctl", "slurmctld"]}
     for node in made.job.nodes:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import os
 import shutil
+import subprocess
 import time
 from pathlib import Path
 
@@ -124,3 +126,36 @@ def test_a_user_who_lays_links_among_the_logs_has_nothing_of_others_sent(tmp_pat
     assert node.lines() == ["one", "precious"], "by the link of root's own, once"
     followed = [Path(each.path).name for each in node.sources.all.values() if each.kind == "file"]
     assert followed == ["own.log", "b.log"]
+
+
+def test_a_log_of_two_names_is_read_once(tmp_path: Path):
+    """A rotation by link, and one by rename between two steps of one look: both names lead to one file."""
+    node = Node(tmp_path)
+    log = node.logs / "a.log"
+    log.write_text("one\n")
+    os.link(log, node.logs / "a.log.1")
+    (node.logs / "current.log").symlink_to(log)
+    node.look()
+    node.look()
+    assert node.lines() == ["one"]
+
+
+@pytest.mark.requires("root")
+def test_files_of_one_inode_number_on_two_disks_are_both_read(tmp_path: Path):
+    """Every file system counts its own inodes: the first file of two fresh ones has the same number."""
+    node = Node(tmp_path)
+    node.files.patterns.append(str(node.logs / "*" / "*.log"))
+    disks = [node.logs / name for name in ("var", "shared")]
+    for disk in disks:
+        disk.mkdir()
+    with contextlib.ExitStack() as mounted:
+        for disk in disks:
+            subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(disk)], check=True)
+            mounted.callback(subprocess.run, ["umount", str(disk)], check=True)
+        mounted.callback(node.end)
+        for disk in disks:
+            (disk / "a.log").write_text(f"of-{disk.name}\n")
+            node.look()
+            node.look()
+        assert len({(disk / "a.log").stat().st_ino for disk in disks}) == 1
+        assert node.lines() == ["of-shared", "of-var"]

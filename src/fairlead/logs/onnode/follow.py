@@ -117,12 +117,14 @@ class Follower:
         """Begin an older part that was a log of its own and gone before anybody looked; keep in mind the others."""
         found = os.stat(path)
         for source in by_inode.get(found.st_ino, ()):
+            if self._is_elsewhere(source, found):
+                continue
             is_as_read = found.st_size == source.pos and found.st_mtime_ns == source.written_ns
             if source.number in self.open or is_as_read or self._continues(source, path, found, now):
                 self.matched[source.number] = now
                 return
         if found.st_mtime_ns > self.looked_ns and found.st_size and not self._was_read(path):
-            self._begin(path, now)
+            self._begin(path, by_inode, now)
 
     def _was_read(self, path: str) -> bool:
         """Whether a file begins like one that is known: a copy of it is made, and it will be truncated."""
@@ -136,6 +138,8 @@ class Follower:
         if not stat.S_ISREG(found.st_mode):
             return
         for source in by_inode.get(found.st_ino, ()):
+            if self._is_elsewhere(source, found):
+                continue
             if source.number in self.open:
                 self.matched[source.number] = now
                 return
@@ -145,16 +149,22 @@ class Follower:
         if older and (os.path.exists(path[: older.start()]) or self._is_copy(path)):
             return  # an older part of a log that is followed under its own name
         if found.st_size:
-            self._begin(path, now)
+            self._begin(path, by_inode, now)
 
-    def _begin(self, path: str, now: float) -> None:
-        """Follow a file that nobody has read."""
+    def _is_elsewhere(self, source: Source, found: os.stat_result) -> bool:
+        """Whether a source is open and another file of the same inode number: each file system counts its own."""
+        followed = self.open.get(source.number)
+        return followed is not None and not os.path.samestat(os.fstat(followed.handle), found)
+
+    def _begin(self, path: str, by_inode: dict[int, list[Source]], now: float) -> None:
+        """Follow a file that nobody has read. It may have another name already, or soon: that is the same file."""
         if len(self.sources.all) >= MAX_SOURCES:
             self.is_crowded = True
             return
         handle = open_straight(path)
         source = self.sources.new("file", path)
         source.inode = os.fstat(handle).st_ino
+        by_inode.setdefault(source.inode, []).append(source)
         self.matched[source.number] = now
         self._follow(source, handle)
 
