@@ -329,7 +329,7 @@ def test_a_job_is_diagnosed_while_the_owner_serves(site: Site):
     live, imported = (site.fairlead("diagnose", 4711, "--store", store) for store in (site.store, beside))
     assert (live["exit"], live["diagnosis"]["what"], live["diagnosis"]["nodes"]) == (3, "gpu-bus", ["gpu02"])
     assert without_paths(live["diagnosis"]) == without_paths(imported["diagnosis"])
-    assert site.fairlead("diagnose", 99, "--store", site.store)["error"]["code"] == "logs/no-job"
+    assert json.loads(site.post("/v1/diagnose", b'{"job": 99}')[1])["error"]["code"] == "logs/no-job"
     dumps = [{"rank": rank, "groups": {"0": dict.fromkeys(map(str, range(9999)), "allreduce" * 5)}, "members": {}}
              for rank in range(20)]  # fmt: skip
     whole = json.dumps({"job": 4711, "dumps": dumps}).encode()
