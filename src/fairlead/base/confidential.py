@@ -75,6 +75,7 @@ _MAKES = (
 _FORMS = (
     r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,10}-----(?:[^-]|-(?!----))*(?:-----END [A-Z0-9 ]{0,60}-----)?",
     r"(?<=hooks\.slack\.com/services/)[\w/-]{10,}",
+    r"(?<=Signature=)[A-Za-z0-9%/+=_-]{6,}",  # addresses and headers signed for Amazon and Google
     r"(?<=://)[^/\s:@\"'<>]{0,256}:[^/\s@\"'<>]{1,1024}(?=@)",
 )
 _SPOKEN = (

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Group, Parameter
 
+from fairlead.base.confidential import hide
 from fairlead.base.files import check_place, write_atomic
 from fairlead.base.nodeset import NodeSet
 from fairlead.base.table import table
@@ -343,9 +344,11 @@ def script(
     from fairlead.spec.loader import read
     from fairlead.weights.script import batch_script
 
-    if "sig=" in source.partition("?")[2]:
-        text = "a script is no place for a SAS token"
-        raise UsageError("cli/usage", text, hint="set AZURE_STORAGE_SAS_TOKEN where sbatch is called")
+    for said, what in ((source, "the source"), (run, "--run")):
+        if hide(said) != said:
+            text = f"a script is no place for a secret, and {what} holds one"
+            hint = "set it where sbatch is called: AZURE_STORAGE_SAS_TOKEN, FAIRLEAD_WEIGHTS_TOKEN, HF_TOKEN, ..."
+            raise UsageError("cli/usage", text, hint=hint)
     loaded = read(spec)
     wanted = chosen(nodes, exclude, loaded.spec.nodes)
     file = str((spec or Path("cluster.toml")).absolute())

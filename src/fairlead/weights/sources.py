@@ -221,6 +221,9 @@ def _http(url: str) -> Source:
     name = urllib.parse.unquote(urllib.parse.urlsplit(url).path.rpartition("/")[2])
     if not name:
         raise UsageError("weights/source", "an address of a file is needed: plain HTTP has no lists", hint=_HINT)
+    if "@" in urllib.parse.urlsplit(url).netloc:
+        hint = "set FAIRLEAD_WEIGHTS_TOKEN, which is sent as a bearer token"
+        raise UsageError("weights/source", "an address holds no user and no password: it stands in lists", hint=hint)
     plain = url.partition("?")[0]
     token = os.environ.get("FAIRLEAD_WEIGHTS_TOKEN", "")
     headers = {"Authorization": f"Bearer {token}"} if token else {}
