@@ -117,6 +117,7 @@ def test_refusals_reach_the_client_as_its_own_exceptions(endpoint, client):
         ("/v1/chat/completions", b'{"model": "tiny"}', {}, 400),
         ("/v1/chat/completions", b"{}", {"Content-Type": "text/plain"}, 415),
         ("/v1/models", None, {"Host": "evil.example"}, 400),
+        ("/v1/chat/completions", b"{}", {"Origin": "https://evil.example", "Content-Type": ""}, 403),
         ("/v1/embeddings", b"{}", {}, 404),
         ("/v1/models", b"{}", {}, 405),
     ],

@@ -9,7 +9,17 @@ from hypothesis import strategies as st
 
 from fairlead.errors import MissingTool, UsageError
 from fairlead.serve.endpoint.admission import Admission
-from fairlead.serve.endpoint.asked import ROUTES, Keys, Question, Refused, check_host, check_length, host_of, parse
+from fairlead.serve.endpoint.asked import (
+    ROUTES,
+    Keys,
+    Question,
+    Refused,
+    check_host,
+    check_length,
+    check_origin,
+    host_of,
+    parse,
+)
 from fairlead.serve.endpoint.engines import choose
 from fairlead.serve.endpoint.metrics import Histogram, Metrics
 
@@ -94,6 +104,27 @@ def test_a_page_in_a_browser_does_not_reach_the_loopback_by_its_own_name():
         with pytest.raises(Refused):
             check_host(bad, names)
     check_host("anything", frozenset())
+
+
+def test_a_page_of_another_site_may_not_ask():
+    """The forms of RFC 6454, 6.1 and 7: scheme, host and port, or `null` for a page that has no site."""
+    names = frozenset({"localhost", "127.0.0.1", "::1"})
+    for fine in ("", "http://localhost:3000", "http://127.0.0.1:8000", "http://[::1]:8000", "HTTP://LOCALHOST"):
+        check_origin(fine, "127.0.0.1:8000", names)
+    check_origin("http://node1:8000", "Node1:8000", frozenset())
+    check_origin("https://ui.site", "node1:8000", frozenset({"ui.site"}))
+    for bad in (
+        "null",
+        "http://evil.example",
+        "http://localhost.evil.example",
+        "http://",
+        "localhost",
+        "https://evil@localhost",
+    ):
+        for host, allowed in (("127.0.0.1:8000", names), ("node1:8000", frozenset()), ("", frozenset())):
+            with pytest.raises(Refused) as refused:
+                check_origin(bad, host, allowed)
+            assert refused.value.status == 403
 
 
 @given(st.text())

@@ -13,7 +13,16 @@ import aiohttp
 from aiohttp import web
 
 from fairlead.serve.endpoint.admission import Admission
-from fairlead.serve.endpoint.asked import ROUTES, Keys, Refused, check_host, check_length, error_body, parse
+from fairlead.serve.endpoint.asked import (
+    ROUTES,
+    Keys,
+    Refused,
+    check_host,
+    check_length,
+    check_origin,
+    error_body,
+    parse,
+)
 from fairlead.serve.endpoint.engine import State
 from fairlead.serve.endpoint.metrics import Metrics
 
@@ -79,7 +88,9 @@ class Endpoint:
         resource = request.match_info.route.resource
         route = resource.canonical if resource is not None else "other"
         try:
-            check_host(request.headers.get("Host", ""), self.hosts)
+            host = request.headers.get("Host", "")
+            check_host(host, self.hosts)
+            check_origin(request.headers.get("Origin", ""), host, self.hosts)
             if self.keys is not None and route not in ("/health", "/metrics"):
                 self.keys.check(request.headers)
             answer = await handler(request)

@@ -141,6 +141,16 @@ def check_host(host: str, allowed: Collection[str]) -> None:
         raise Refused(400, "invalid_host", "the Host header names another host; --allow-host NAME allows one")
 
 
+def check_origin(origin: str, host: str, allowed: Collection[str]) -> None:
+    """Refuse (403) what a page of another site asks, as its browser says (RFC 6454); programs send no Origin.
+
+    A page comes from here where its Origin is the Host it asks, or a name in `allowed`.
+    """
+    site = origin.partition("://")[2]
+    if origin and (not site or site.lower() != host.lower()) and host_of(site) not in allowed:
+        raise Refused(403, "invalid_origin", "a page of another site may not ask; --allow-host NAME allows one")
+
+
 def host_of(text: str) -> str:
     """The host in a Host header.
 
