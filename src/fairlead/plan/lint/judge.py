@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from fairlead.base.trust import read_file
 from fairlead.errors import UsageError
-from fairlead.plan.lint import rules_azure, rules_cluster, rules_offline, rules_operators, rules_pods
+from fairlead.plan.lint import rules_azure, rules_cluster, rules_networks, rules_offline, rules_operators, rules_pods
 from fairlead.plan.lint.bundle import Bundle
 from fairlead.plan.lint.commands import Command, commands
 from fairlead.plan.lint.read import MAX_BYTES, MAX_DUMP_BYTES, Document, Place, Refused, documents
@@ -22,7 +22,7 @@ from fairlead.spec.vmsize import size as size_of_name
 
 YAML, SHELL = (".yaml", ".yml", ".json"), (".sh", ".bash", ".azcli", ".zsh")
 MAX_FILES = 5_000
-_ALL = (rules_azure, rules_cluster, rules_offline, rules_operators, rules_pods)
+_ALL = (rules_azure, rules_cluster, rules_networks, rules_offline, rules_operators, rules_pods)
 """Loaded for the rules that stand in them."""
 
 
