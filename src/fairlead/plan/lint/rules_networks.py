@@ -163,17 +163,17 @@ def no_ipam(bundle: Bundle) -> Iterator[Said]:
     for made in bundle.of("IPoIBNetwork", "HostDeviceNetwork", "MacvlanNetwork"):
         text = str(made.get("spec", "ipam") or "")
         kind = re.search(r'"type"\s*:\s*"([^"]+)"', text)
-        releases = [r for p in bundle.policies for _, _, r in releases(p) if r is not None]
+        found = [r for p in bundle.policies for _, _, r in releases(p) if r is not None]
         chart = bundle.charts.get("network-operator")
-        if chart is not None and (found := release_of(chart.version)):
-            releases.append(found)
+        if chart is not None and (said := release_of(chart.version)):
+            found.append(said)
         if kind is None or not bundle.policies:
             continue
         whereabouts = kind[1] == "whereabouts" and not any(
             "whereabouts" in o.name for o in bundle.objects if o is not made
         )
         missing = kind[1] == "nv-ipam" and not any(p.get("spec", "nvIpam") for p in bundle.policies)
-        if whereabouts and any(r >= (25, 10) for r in releases):
+        if whereabouts and any(r >= (25, 10) for r in found):
             why = "whereabouts gives the addresses, and the network operator brings it no more since 25.10"
         elif missing:
             why = "nv-ipam gives the addresses, and the NicClusterPolicy does not install it"
