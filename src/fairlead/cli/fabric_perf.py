@@ -6,6 +6,7 @@ import json
 import math
 import secrets
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -34,6 +35,8 @@ QUIET_S = 75.0
 PARTS = ("fairlead.cluster.channel", "fairlead.cli.fabric_times", "fairlead.cli.fabric_onnode")
 _MAX_BYTES = 1 << 28
 MAX_SIZES = 64
+MAX_LINES = 1000
+"""Of an end, beside twice as many as it has intervals, and its tape."""
 Number = Annotated[float, Meta(ge=0, le=1e18)]
 _Count = Annotated[int, Meta(ge=0, le=1 << 62)]
 _Word = Annotated[str, Meta(max_length=2000)]
@@ -217,6 +220,7 @@ class Ends:
         self.done: dict[str, bool] = {}
         self.metrics: dict[str, Said] = {}
         self.left_out: dict[str, int] = {}
+        self.num_lines: Counter[str] = Counter()
 
     def place(self, node: str) -> Place:
         """Where a node is. FabricError for one that could not be read."""
@@ -247,6 +251,10 @@ class Ends:
             group.send("part", to=node)
 
     def _hear(self, group: Live, node: str, text: str) -> None:
+        self.num_lines[node] += 1
+        intervals = self.wish["duration_s"] / self.wish["interval_s"] + len(self.wish["sizes"])
+        if self.num_lines[node] > 2 * intervals + self.wish["tape"] + MAX_LINES:
+            raise FabricError("fabric/perf-failed", f"{node} talks without end", hint=f"fairlead probe -w {node}")
         try:
             said = msgspec.json.decode(text, type=Said)
         except (msgspec.DecodeError, RecursionError):
