@@ -43,3 +43,26 @@ class Prefixed(LocalBackend):
     def wrap(self, node: str, argv: Sequence[str]) -> list[str]:
         """The prefix, then the command."""
         return [*self.prefix, *argv]
+
+
+def stand_in(name: str, **labels: str) -> dict:
+    """A pod that has this machine's programs, files in /tmp, and nothing else of it."""
+    from support.kube.node import IMAGE
+
+    places = {"/tmp": "/tmp", "/etc/passwd": "/etc/passwd"}
+    places |= {f"/{name}": f"/usr/{name}" for name in ("bin", "lib", "lib64", "sbin")} | {"/usr": "/usr"}
+    container = {
+        "name": "c",
+        "image": IMAGE,
+        "imagePullPolicy": "Never",
+        "command": ["sleep", "100000"],
+        "env": [{"name": "PATH", "value": "/usr/bin:/bin:/usr/sbin"}],
+        "volumeMounts": [{"name": f"v{i}", "mountPath": path} for i, path in enumerate(places)],
+    }
+    spec = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 0,
+        "containers": [container],
+        "volumes": [{"name": f"v{i}", "hostPath": {"path": path}} for i, path in enumerate(places.values())],
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels}, "spec": spec}

@@ -60,7 +60,7 @@ def t_full(*, common: Common = Common()) -> Answer:
 
 
 def t_away(*, common: Common = Common()) -> Answer:
-    raise Unreachable("cluster/no-backend", "no node answers", nodes="n[1-3]")
+    raise Unreachable("cluster/no-tool", "no node answers", nodes="n[1-3]")
 
 
 def t_spec(*, common: Common = Common()) -> Answer:

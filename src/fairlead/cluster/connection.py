@@ -10,8 +10,7 @@ from fairlead.cluster.engine import Engine
 from fairlead.cluster.face import Cluster
 from fairlead.cluster.fanout import Watcher
 from fairlead.cluster.protocol import Recorder
-from fairlead.cluster.table import Slurm
-from fairlead.errors import UsageError
+from fairlead.cluster.table import Kubernetes, Slurm
 from fairlead.records.runs import default_place
 from fairlead.spec.model import Spec
 
@@ -75,8 +74,6 @@ def _backend(spec: Spec, folder: Path, note: Callable[[str], object]) -> Backend
 
             return LabBackend(spec.table("lab").name or spec.cluster.name)
         case "kubernetes":
-            raise UsageError(
-                "cluster/no-backend",
-                "this version cannot run things through kubernetes",
-                hint='set via = "ssh" or "slurm" in [access]',
-            )
+            from fairlead.cluster.kubernetes import KubernetesBackend
+
+            return KubernetesBackend(spec.table(Kubernetes), reach_s=2 * access.connect_timeout_s)

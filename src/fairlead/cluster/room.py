@@ -6,6 +6,7 @@ ROOM = Room(
     verbs=(Verb("exec", "fairlead.cli.exec:exec_", "Run a command on nodes; equal outputs are folded.", 50),),
     tables=(
         Table("slurm", "fairlead.cluster.table:Slurm", via=("slurm", "lab"), rules="fairlead.cluster.table:rules"),
+        Table("kubernetes", "fairlead.cluster.table:Kubernetes", via=("kubernetes",)),
     ),
     doctor=(
         Doctor("ssh", "nodes reached by OpenSSH", "apt install openssh-client", programs=("ssh",)),

@@ -1,4 +1,4 @@
-"""`[slurm]` in the cluster file: what can be set, and what must fit together."""
+"""`[slurm]` and `[kubernetes]` in the cluster file: what can be set, and what must fit together."""
 
 from __future__ import annotations
 
@@ -48,6 +48,26 @@ class Slurm(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     lab: bool = False
     """Run a real Slurm in the lab: a controller, and a slurmd on each host."""
+
+
+_NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+"""RFC 1123, as https://kubernetes.io/docs/concepts/overview/working-with-objects/names/ has it."""
+
+
+class Kubernetes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Kubernetes, for `via = "kubernetes"`: the pods that stand for the nodes are there already."""
+
+    namespace: Annotated[str, Meta(pattern=_NAME, max_length=63)] = "default"
+    """The namespace of the pods."""
+
+    selector: Annotated[str, Meta(max_length=1000, pattern=r"^(?!-)")] = ""
+    """Which pods: a label selector, "app=fairlead". Left out, all of the namespace."""
+
+    container: Annotated[str, Meta(max_length=63, pattern=r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$")] = ""
+    """The container of the pod to run things in; left out, its first."""
+
+    context: Annotated[str, Meta(max_length=253, pattern=r"^(?!-)")] = ""
+    """The context of the kubeconfig; left out, the current one."""
 
 
 def rules(spec: Spec, report: Problems) -> None:

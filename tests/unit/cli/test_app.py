@@ -33,7 +33,7 @@ ERRORS = {
     "t-crash": "cli/bug",
     "t-quit": "cli/bug",
     "t-full": "disk/full",
-    "t-away": "cluster/no-backend",
+    "t-away": "cluster/no-tool",
     "t-spec": "spec/unknown-key",
     "t-bad-body": "cli/bug",
 }

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
-
 import fairlead
 from fairlead.cluster.connection import connect
+from fairlead.cluster.kubernetes import KubernetesBackend
 from fairlead.cluster.lab import LabBackend
 from fairlead.cluster.local import LocalBackend
 from fairlead.cluster.slurm import Ask, SlurmBackend
 from fairlead.cluster.ssh import SshBackend
-from fairlead.errors import UsageError
+from fairlead.cluster.table import Kubernetes
 
 FILE = """
 schema = 1
@@ -79,8 +78,8 @@ def test_lab(tmp_path):
     assert isinstance(connected(tmp_path, "lab", size="lab")._backend, LabBackend)
 
 
-def test_kubernetes_is_refused_with_a_way_out(tmp_path):
-    with pytest.raises(UsageError) as caught:
-        connected(tmp_path, "kubernetes")
-    assert caught.value.code == "cluster/no-backend"
-    assert "slurm" in caught.value.hint
+def test_kubernetes(tmp_path):
+    more = '[kubernetes]\nnamespace = "jobs"\nselector = "app=fairlead"\ncontainer = "main"\ncontext = "aks"\n'
+    backend = connected(tmp_path, "kubernetes", more)._backend
+    assert isinstance(backend, KubernetesBackend)
+    assert backend._settings == Kubernetes(namespace="jobs", selector="app=fairlead", container="main", context="aks")

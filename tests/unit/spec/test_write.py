@@ -22,8 +22,11 @@ from fairlead.spec.tables import spec_type
 from fairlead.spec.write import toml_value, write
 
 
-def written(name: str) -> str:
-    return write(tomllib.loads(preset_text(name)), title=f"The preset {name}.")
+def written(name: str, via: str = "") -> str:
+    tree = tomllib.loads(preset_text(name))
+    if via:
+        tree["access"]["via"] = via
+    return write(tree, title=f"The preset {name}.")
 
 
 @pytest.mark.parametrize("name", preset_names())
@@ -36,7 +39,8 @@ def test_the_file_of_each_preset_passes_check_and_means_the_same(tmp_path: Path,
 
 
 def test_every_setting_is_explained_where_it_stands() -> None:
-    text = " ".join(re.sub(r"\n# ?", " ", written("lab")).split())
+    files = written("lab") + written("nd-h100", "kubernetes")  # each table where it is read
+    text = " ".join(re.sub(r"\n# ?", " ", files).split())
     for struct in structs(spec_type()):
         said = sentences(struct)
         assert struct is spec_type() or said.whole in text
@@ -50,12 +54,15 @@ def test_tables_nobody_would_read_are_left_out() -> None:
     assert "\n[slurm]" not in written("ncv6")
 
 
-@pytest.mark.parametrize("name", ["lab", "nd-h100"])
-def test_every_setting_can_be_switched_on(name: str) -> None:
+NOT_READ = {"lab": {"Kubernetes"}, "slurm": {"Lab", "Kubernetes"}, "kubernetes": {"Lab", "Slurm"}}
+
+
+@pytest.mark.parametrize(("name", "via"), [("lab", "lab"), ("nd-h100", "slurm"), ("nd-h100", "kubernetes")])
+def test_every_setting_can_be_switched_on(name: str, via: str) -> None:
     """A `#key = value` is right with its sign removed. Together they may contradict, so only types are looked at."""
-    text = re.sub(r"(?m)^#(?=\S)", "", written(name))
+    text = re.sub(r"(?m)^#(?=\S)", "", written(name, via))
     tree = tomllib.loads(text)
-    missing = {"Lab"} if name != "lab" else set()
+    missing = NOT_READ[via]
     switched = Reading(text, spec_type(), file="x").done().value
     for struct in structs(spec_type()):
         if struct.__name__ not in missing:
