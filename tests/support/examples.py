@@ -6,6 +6,7 @@
     extra   the extra it cannot do without
     after   the verb whose run it looks at, called before it
     slow    takes more than about 20 s
+    ends    it runs until it is told to end (SIGTERM), which is once it has said a line on stderr
 
 The folder it is called in holds here.toml (this machine), lab.toml (a lab), sleeper.py (a program that waits),
 sacct.txt (a job that ended), train.toml (a model of a few thousand parameters), served (a model of one tensor) and
@@ -77,6 +78,7 @@ class Example:
     extra: str = ""
     after: str = ""
     slow: bool = False
+    ends: bool = False
 
     def called(self, *, bare: bool = False, **names: str) -> list[str]:
         """Its words, with names filled in."""

@@ -9,5 +9,9 @@ ROOM = Room(
         Verb("fabric perf", "fairlead.cli.fabric_perf:perf", ""),
         Verb("fabric trace", "fairlead.cli.fabric_trace:trace", ""),
     ),
-    doctor=(Doctor("numba", "the fabric simulator and transport", extra="fabric", modules=("numba", "numpy")),),
+    doctor=(
+        Doctor(
+            "numba", "the fabric simulator and transport", extra="fabric", modules=("numba", "numpy", "cryptography")
+        ),
+    ),
 )

@@ -21,7 +21,9 @@ ROOM = Room(
     tables=(Table("serve", "fairlead.serve.table:Serve"),),
     limits=("fairlead.serve.table:limits",),
     doctor=(
-        Doctor("aiohttp", "the endpoints of `serve run` and `logs serve`", extra="serve", modules=("aiohttp",)),
+        Doctor(
+            "aiohttp", "the endpoints of `serve run` and `logs serve`", extra="serve", modules=("aiohttp", "tokenizers")
+        ),
         Doctor(
             "transformers-serve",
             "an engine for `serve run` where there is no vLLM",
