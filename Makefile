@@ -25,7 +25,7 @@ DEBIAN := python3-venv iproute2 nftables slurm-wlm munge openssh-client openssh-
           skopeo umoci docker-registry
 
 # Tests wait more than they compute: more at once than there are processors. WORKERS=0 runs them one by one.
-WORKERS ?= 4
+WORKERS ?= 5
 PYTEST  := $(BIN)/python -m pytest -n $(WORKERS)
 
 .PHONY: bringup test again test-all kube lint unit audit bench docs packages clean

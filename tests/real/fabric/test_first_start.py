@@ -83,6 +83,7 @@ def start() -> tuple[float, str]:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, done.stderr
 
 
+@pytest.mark.slow  # the first compiles: a minute
 def test_a_second_start_takes_less_than_three_seconds() -> None:
     """Of CPU time: it uses one core and waits for nothing, so on a quiet machine that is the time it takes."""
     start()
