@@ -126,6 +126,9 @@ class Receiver:
         ends: dict[str, int] = {}
         unknown: list[int] = []
         num = len(block.rows)
+        if self.broken:  # how far sources are in the store is not known any more: nothing may be taken twice
+            batch.done.set_exception(FairleadError("logs/engine", self.broken, hint="start fairlead logs serve again"))
+            return
         try:
             for part, data in zip(batch.header.sources, batch.parts, strict=True):
                 self._part(block, batch.header.node, (part, data), ends, unknown)

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.logs.diagnose.model import Line
+from fairlead.logs.diagnose.model import Job, Line
+from fairlead.logs.diagnose.places import Places
 from fairlead.logs.diagnose.signatures import literals, read, signatures
 from fairlead.logs.diagnose.table import table
 from fairlead.records.codes import explanations
@@ -170,3 +171,9 @@ def test_a_traceback_is_read_by_its_last_line_unless_one_says_more() -> None:
     found = read(line("job", chained + "RuntimeError: step failed"))
     assert found is not None
     assert found.signature.id == "cuda-program"
+
+
+@pytest.mark.parametrize("text", ["gpu01 gpu02", '"gpu01", "gpu02"', "'gpu01','gpu02'", "gpu[01-02]", "gpu01,gpu02,"])
+def test_nodes_in_a_line_however_they_are_listed(text: str):
+    job = Job(id=1, nodes=("gpu01", "gpu02"), num_tasks=2, start_ns=0, end_ns=None)
+    assert Places(job, ()).named(text) == ("gpu01", "gpu02")

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import json
 import os
+import resource
 import shutil
 import subprocess
 import time
+import zlib
 from pathlib import Path
 
 import pytest
 
+from fairlead.logs.batch import unpacked
 from fairlead.logs.onnode.follow import Follower
+from fairlead.logs.onnode.ship import batch
 from fairlead.logs.onnode.sources import Sources
 
 
@@ -159,3 +164,38 @@ def test_files_of_one_inode_number_on_two_disks_are_both_read(tmp_path: Path):
             node.look()
         assert len({(disk / "a.log").stat().st_ino for disk in disks}) == 1
         assert node.lines() == ["of-shared", "of-var"]
+
+
+def test_more_files_than_a_process_may_have_open_leave_room_to_send(tmp_path: Path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, hard), hard))
+    try:
+        node = Node(tmp_path)
+        assert node.files.most_open > 256 or hard <= 256, "what the limit may be raised to is used"
+        node.files.most_open = 5
+        for number in range(8):
+            (node.logs / f"{number}.log").write_text(f"{number}\n")
+        node.look()
+        assert (len(node.files.open), node.files.is_crowded) == (5, True)
+        node.end()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize(
+    ("name", "written_ns", "inode"),
+    [(b"\xff.log", 0, 7), (b"job#1.out", -5, 7), (b"lustre.out", 1 << 63, (1 << 64) - 9)],
+)
+def test_no_name_and_no_number_of_a_file_stops_what_the_others_send(
+    tmp_path: Path, name: bytes, written_ns: int, inode: int
+):
+    sources = Sources(str(tmp_path), 1 << 20)
+    path = os.fsdecode(b"/var/log/" + name)
+    source = sources.new("file", path)
+    source.written_ns, source.inode = written_ns, inode
+    sources.take(source, b"one\n")
+    (sent,) = batch(sources, time.monotonic())
+    packed = zlib.compress(json.dumps({"node": "n", "lost": 0, "sources": [sent[1]]}).encode() + b"\n" + sent[2])
+    header, parts = unpacked(packed)
+    assert parts == [b"one\n"]
+    assert header.sources[0].path == path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

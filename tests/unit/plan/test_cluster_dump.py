@@ -143,6 +143,28 @@ def unscheduled(items):
     }
 
 
+def evicted(kind, node):
+    """An evicted pod stays, Failed, until the garbage collector comes; its owner has made another one elsewhere."""
+
+    def change(items):
+        old = json.loads(json.dumps(items[POD]))
+        old["metadata"] |= {"name": "operator-old", "uid": "9"}
+        old["spec"]["nodeName"] = node
+        old["status"] = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."}
+        for pod in (items[POD], old):
+            pod["metadata"]["ownerReferences"] = [{"kind": kind, "name": "operator-7d9f"}]
+        items.append(old)
+
+    return change
+
+
+def test_an_evicted_pod_counts_only_where_none_could_take_its_place(tmp_path):
+    (found,) = of(judged(tmp_path, evicted("ReplicaSet", "another")), IS_READY)
+    assert found.verdict is Verdict.PASS
+    (found,) = of(judged(tmp_path, evicted("DaemonSet", "another")), IS_READY)
+    assert (found.verdict, "Evicted" in found.message) == (Verdict.FAIL, True)
+
+
 def few_daemons(items):
     items[DAEMONS]["status"]["numberReady"] = 14
 

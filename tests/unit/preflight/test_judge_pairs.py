@@ -179,6 +179,15 @@ def test_a_node_is_named_where_most_of_its_connections_fail_and_no_node_where_al
     assert [f.subject.nodes for f in found] == told
 
 
+@pytest.mark.parametrize(("num", "told"), [(2, [("n0", "n1"), ("n1", "n0")]), (3, [()]), (4, [()])])
+def test_of_few_nodes_that_cannot_connect_at_all_none_is_the_odd_one(num, told):
+    few = {"nodes": tuple(f"n{i}" for i in range(num)), "members": tuple(range(num)), "speeds": []}
+    few |= {"addresses": tuple((f"fd::{i}",) for i in range(num)), "paths": ("fabric",), "full_bytes": {}, "work": {}}
+    tcp = [(a, b, "ETIMEDOUT") for a, b in permutations(range(num), 2)]
+    found = [f for f in judge_pairs(facts(**few, tcp=tcp)) if f.code == "preflight/tcp"]
+    assert [f.subject.nodes for f in found] == told
+
+
 def work(**by_node: tuple[int, int]) -> dict[int, list[Work]]:
     """Milliseconds (all at once, alone) of each node."""
     return {

@@ -16,7 +16,7 @@ from fairlead.logs.diagnose.signatures import Hit
 
 _RANK = re.compile(r"\[(?:PG [^\]]{0,80} )?Rank (\d{1,6})\]")
 _GLOBAL = re.compile(r"\[rank(\d{1,6})\]:|(\d{1,6}): ")
-_QUOTES = re.compile(r"[\s\"']+")
+_QUOTES = re.compile(r"[\"']+")
 _OF_TASK = re.compile(r"[._-](?:rank|task)?(\d{1,6})\.(?:out|err|log)\Z")
 
 

@@ -16,6 +16,7 @@ import gzip
 import lzma
 import os
 import re
+import resource
 import stat
 import time
 import zlib
@@ -39,6 +40,8 @@ COPY_S = 30.0
 REST_S, REST_EVERY_S = 60.0, 2.0
 """A file that rests is looked at less often."""
 MAX_SOURCES = 10_000
+SPARE_HANDLES = 64
+"""Of those that a process may have open, for the owner's connection, the spool, and files that are looked into."""
 _PACKERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 _PACKED = re.compile(r"\.(?:gz|bz2|xz|zst|lz4|Z)$")
 _OLDER = re.compile(r"(?:[-.]\d{8}(?:-\d+)?|\.\d{1,4})$")
@@ -65,6 +68,7 @@ class Follower:
         """Sources whose file is not there, and until when it is looked for."""
         self.matched: dict[int, float] = {}
         self.is_crowded = False
+        self.most_open = max(_handles() - SPARE_HANDLES, 1)
         self.looked_ns = 0
         """When all of it was last looked at, by the clock that files have their times from; 0 for never."""
         now = time.monotonic()
@@ -158,7 +162,7 @@ class Follower:
 
     def _begin(self, path: str, by_inode: dict[int, list[Source]], now: float) -> None:
         """Follow a file that nobody has read. It may have another name already, or soon: that is the same file."""
-        if len(self.sources.all) >= MAX_SOURCES:
+        if len(self.sources.all) >= MAX_SOURCES or len(self.open) >= self.most_open:
             self.is_crowded = True
             return
         handle = open_straight(path)
@@ -172,6 +176,9 @@ class Follower:
         """Whether a file is one that was read before; it is open then, if there is anything to read."""
         if found.st_size < source.pos:
             return False
+        if len(self.open) >= self.most_open:
+            self.is_crowded = True
+            return True
         handle = open_straight(path)
         if not source.head or not _holds(handle, source):
             os.close(handle)
@@ -333,6 +340,17 @@ class Follower:
             if not self.sources.spool.has_room(len(data)):
                 raise OSError(errno.EAGAIN, "the spool is full")
             self.sources.take(source, data)
+
+
+def _handles() -> int:
+    """How many files this process may have open: as many as whoever started it allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    want = hard if hard != resource.RLIM_INFINITY and hard < 2 * MAX_SOURCES else 2 * MAX_SOURCES
+    if soft != resource.RLIM_INFINITY and soft < want:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (want, hard))
+            soft = want
+    return want if soft == resource.RLIM_INFINITY else soft
 
 
 def _holds(handle: int, source: Source) -> bool:

@@ -126,13 +126,25 @@ def _part(sources: Sources, source: Source, now: float) -> tuple[dict[str, Any],
     elif not whole and b"\n" not in data:
         return None
     said: dict[str, Any] = {
-        "id": source.number, "path": source.path.partition("#")[0], "start": start, "end": end, "size": len(data),
+        "id": source.number, "path": _path_of(source), "start": start, "end": end, "size": len(data),
         "cut": cut, "settled": is_all and (rests_s > SETTLED_S or source.finished), "whole": whole,
-        "written_ns": source.written_ns, "boot_ns": source.boot_ns, "inode": source.inode,
+        "written_ns": _within(source.written_ns, 62), "boot_ns": _within(source.boot_ns, 62),
+        "inode": source.inode & ((1 << 63) - 1),
     }  # fmt: skip
     if not source.head_sent:
         said["head"] = base64.b64encode(source.head or data[:4096]).decode()
     return said, data
+
+
+def _path_of(source: Source) -> str:
+    """Its path as text: a name on a disk is bytes, and one that is no UTF-8 must not stop a whole batch."""
+    path = source.path.partition("#")[0] if source.kind == "kmsg" else source.path
+    return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def _within(number: int, bits: int) -> int:
+    """A time of a file, which its owner may set to any; the owner of the store takes what is from 0 on."""
+    return min(max(number, 0), 1 << bits)
 
 
 def _line_end(sources: Sources, source: Source, start: int) -> int:

@@ -200,7 +200,7 @@ def _pods(bundle: Bundle) -> Iterator[Said]:
             groups[pod.namespace, str(pod.get("metadata", "ownerReferences", 0, "name") or pod.name)].append(pod)
     for (space, owner), pods in groups.items():
         ready = {p.get("spec", "nodeName") for p in pods if _condition(p, "Ready") == "True"}
-        bad = [p for p in pods if not _is_well(p, ready)]
+        bad = [p for p in pods if not _is_well(p, ready, moves=not _is_bound(p) and any(_is_done(q) for q in pods))]
         dumb = [p for p in bad if not isinstance(p.get("status", "phase"), str)]
         if not bad:
             yield Well("plan/operator-ready", f"{space}/{owner}")
@@ -215,13 +215,19 @@ def _pods(bundle: Bundle) -> Iterator[Said]:
         )
 
 
-def _is_well(pod: Object, ready: set[object]) -> bool:
-    phase = pod.get("status", "phase")
-    return (
-        phase == "Succeeded"
-        or _condition(pod, "Ready") == "True"
-        or (phase == "Failed" and pod.get("spec", "nodeName") in ready)
-    )
+def _is_well(pod: Object, ready: set[object], *, moves: bool) -> bool:
+    """`moves`: another pod of its owner may have taken its place anywhere, and one did."""
+    is_failed = pod.get("status", "phase") == "Failed"
+    return _is_done(pod) or (is_failed and (moves or pod.get("spec", "nodeName") in ready))
+
+
+def _is_done(pod: Object) -> bool:
+    return pod.get("status", "phase") == "Succeeded" or _condition(pod, "Ready") == "True"
+
+
+def _is_bound(pod: Object) -> bool:
+    """Whether it belongs to its node: only a ReplicaSet or a Job makes the next one wherever there is room."""
+    return pod.get("metadata", "ownerReferences", 0, "kind") not in ("ReplicaSet", "Job")
 
 
 def _why(pod: Object) -> str:

@@ -308,7 +308,9 @@ def _unconnected(failed: Iterable[tuple[int, int]], num_nodes: int) -> list[int]
     while partners:
         worst = max(partners, key=lambda n: (len(partners[n]), -n))
         if len(partners[worst]) < 2 or 2 * len(partners[worst]) <= num_nodes - 1 - len(told):
-            return told
+            left = num_nodes - len(told)
+            is_rest_well = sum(map(len, partners.values())) * 2 <= left * (left - 1)  # each pair counts twice
+            return told if is_rest_well or not told else None
         told.append(worst)
         if 2 * len(told) >= num_nodes:
             return None
