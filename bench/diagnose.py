@@ -140,6 +140,8 @@ def count(tally: dict[str, int], label: dict[str, Any], found: Diagnosis) -> lis
     wrong = []
     tally["faults"] += 1
     tally["claimed"] += claims
+    if NOTHING in want and not claims:
+        return []  # allowed, and no claim: it counts against recall, and says no node
     tally["sure"] += found.confidence == "high"
     if found.what in want:
         tally["right"] += 1
