@@ -134,12 +134,13 @@ def routes(
     labels = chance.sample(range(1, 1 << LABEL_BITS), count * len(lanes))  # all ports may have one number
     evs: list[int] = []
     out: dict[int, Route] = {}
-    for lane, rail in zip(lanes, rails, strict=True):
+    for number, (lane, rail) in enumerate(zip(lanes, rails, strict=True)):
         sources = ports[rail]
         for i in range(count):
             source = 0 if lane.is_steered else i % len(sources)
             label = labels[len(evs)] if lane.is_steered else 0
-            ev = sources[source] << LABEL_BITS | label
+            # sockets of two addresses may have got the same port
+            ev = sources[source] << LABEL_BITS | (label or number)
             evs.append(ev)
             out[ev] = Route(rail, source, lane.ways[i % len(lane.ways)], label)
     return evs, out

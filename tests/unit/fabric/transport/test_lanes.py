@@ -71,8 +71,16 @@ def test_where_nobody_can_steer_the_source_port_is_the_entropy() -> None:
     ports = [list(range(50_000, 50_008)), list(range(51_000, 51_008))]
     evs, routes = lanes.routes(found, ports, [0, 1], seed=3)
     assert [ev >> 16 for ev in evs] == ports[0] + ports[1]
-    assert {ev & 0xFFFF for ev in evs} == {0}
+    assert {routes[ev].label for ev in evs} == {0}
     assert {(routes[ev].rail, routes[ev].to) for ev in evs} == {(0, "10.0.0.2"), (1, "10.1.0.2")}
+
+
+def test_sockets_of_two_addresses_may_have_the_same_ports() -> None:
+    found = lanes.lanes(plain("a", "10.0.0.1", "10.1.0.1"), plain("b", "10.0.0.2", "10.1.0.2"))
+    ports = list(range(50_000, 50_008))
+    evs, routes = lanes.routes(found, [ports, ports], [0, 1], seed=3)
+    assert len(set(evs)) == 16
+    assert [(routes[ev].rail, ports[routes[ev].source]) for ev in evs] == [(r, port) for r in (0, 1) for port in ports]
 
 
 def test_every_slot_has_an_entropy_value_of_its_own_and_every_way_its_slots() -> None:
