@@ -18,10 +18,12 @@ import hypothesis
 import pytest
 
 from fairlead.base.machine import capability, names
-from support import kube
+from support import collection, kube
 from support.captures import captures_root
 from support.depth import DEPTH, cases
 from support.kusto import kusto_root
+
+collection.keep_compiled_code()
 
 LABS = "FAIRLEAD_TEST_LABS"
 """Where all workers of a run keep their labs, each in a folder of its own."""
@@ -52,6 +54,7 @@ hypothesis.settings.load_profile("fixed" if DEPTH == 1 else "deep")
 def pytest_configure(config: pytest.Config) -> None:
     # a shell starts background commands with Ctrl-C ignored, and children would inherit that: many tests interrupt them
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    collection.begin_elsewhere(config)
     config.addinivalue_line(
         "markers",
         f"requires(*names): capabilities of the machine, by their names in `fairlead doctor`; {', '.join(_OURS)}",
@@ -70,6 +73,11 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
         take_down_all(Path(place))
         del os.environ[LABS]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    collection.in_one_order(config, items)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
