@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from transformers import AutoModelForCausalLM
 
-from fairlead.train import Engine, Group, Settings, seed_of, skeleton, take_apart
+from fairlead.train import Engine, ParamGroup, Settings, seed_of, skeleton, take_apart
 from fairlead.train.layout import group_of
 
-GROUPS = (Group("*bias", 0.0), Group("*norm*", 0.0), Group("*", 0.1))
+GROUPS = (ParamGroup("*bias", 0.0), ParamGroup("*norm*", 0.0), ParamGroup("*", 0.1))
 CPU = torch.device("cpu")
 
 

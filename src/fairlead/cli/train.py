@@ -305,7 +305,7 @@ def _on_nodes(config: Path, steps: int | None, where: _Where, common: Common, *,
     from fairlead.records.codec import builtins
     from fairlead.spec.loader import read
     from fairlead.train.config import load
-    from fairlead.train.spread import Asked, Outcome, train_on
+    from fairlead.train.spread import Asked, TrainRun, train_on
 
     here, loaded = session(), load(config)
     if where.inside and where.spec is None:
@@ -320,7 +320,7 @@ def _on_nodes(config: Path, steps: int | None, where: _Where, common: Common, *,
     folder.write("spec.toml", text)
     begin = monotonic()
 
-    def progress(outcome: Outcome) -> None:
+    def progress(outcome: TrainRun) -> None:
         if outcome.done > outcome.begun:
             left_s = (monotonic() - begin) / (outcome.done - outcome.begun) * (outcome.of - outcome.done)
             told = [f"{outcome.last[k]:,.5g} {k}" for k in ("loss", "tokens_per_s") if _is_number(outcome.last.get(k))]

@@ -96,7 +96,7 @@ class Format(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
         )
 
 
-class Group(NamedTuple):
+class ReadyBlock(NamedTuple):
     """A block, ready. `first` is None for the lines that go on with any line."""
 
     first: re.Pattern[str] | None
@@ -110,14 +110,14 @@ class Compiled(NamedTuple):
 
     lines: tuple[tuple[re.Pattern[str], str], ...]
     prefix: re.Pattern[str] | None
-    groups: tuple[Group, ...]
+    groups: tuple[ReadyBlock, ...]
     fields: tuple[tuple[str, str, re.Pattern[str]], ...]
     """Name, a text that must stand in the line before the pattern is worth a try, the pattern of one group."""
 
 
-def _block(block: Block) -> Group:
+def _block(block: Block) -> ReadyBlock:
     first, last = (re.compile(text) if text else None for text in (block.first, block.last))
-    return Group(first, re.compile(block.more), last, block.level)
+    return ReadyBlock(first, re.compile(block.more), last, block.level)
 
 
 def read_format(text: str, name: str) -> Format:

@@ -17,7 +17,7 @@ import msgspec
 
 from fairlead.base.confidential import hide, is_secret_name
 from fairlead.logs.eventtime import Clock, event_ns
-from fairlead.logs.format import LEVELS, PRIORITIES, Format, Group
+from fairlead.logs.format import LEVELS, PRIORITIES, Format, ReadyBlock
 
 LOOKED = 4096
 MOST_LINES = 500
@@ -77,7 +77,7 @@ def records(lines: Iterable[Raw], source: Format, context: Context) -> Iterator[
     held: Record | None = None
     parts: list[str] = []
     size = 0
-    group: Group | None = None
+    group: ReadyBlock | None = None
     rank = ""
     for raw in lines:
         text = raw.data.decode("utf-8", "backslashreplace").rstrip("\r")

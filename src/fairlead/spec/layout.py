@@ -17,7 +17,7 @@ from fairlead.spec.vmsize import Source
 _DATA = Path(__file__).with_name("layouts.toml")
 
 
-class Group(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PcieGroup(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Devices that reach each other without their CPU."""
 
     gpus: tuple[str, ...] = ()
@@ -28,7 +28,7 @@ class NumaNode(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A NUMA node: its first and last CPU, its groups of devices."""
 
     cpus: tuple[int, int]
-    groups: tuple[Group, ...]
+    groups: tuple[PcieGroup, ...]
 
     @property
     def gpus(self) -> tuple[str, ...]:

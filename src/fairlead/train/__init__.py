@@ -12,7 +12,7 @@ from fairlead.base.lazy import lazy
 if TYPE_CHECKING:
     from fairlead.train.config import Config, load
     from fairlead.train.engine import Engine, Result, Settings, random_values, seed_of
-    from fairlead.train.layout import Group
+    from fairlead.train.layout import ParamGroup
     from fairlead.train.model import skeleton, take_apart
     from fairlead.train.optimizer import SGD, AdamW, rate
     from fairlead.train.schedule import Schedule, hazards
@@ -23,7 +23,7 @@ __getattr__ = lazy(
     {
         "config": ("Config", "load"),
         "engine": ("Engine", "Result", "Settings", "random_values", "seed_of"),
-        "layout": ("Group",),
+        "layout": ("ParamGroup",),
         "model": ("skeleton", "take_apart"),
         "optimizer": ("SGD", "AdamW", "rate"),
         "schedule": ("Schedule", "hazards"),
@@ -36,7 +36,7 @@ __all__ = [
     "AdamW",
     "Config",
     "Engine",
-    "Group",
+    "ParamGroup",
     "Progress",
     "Result",
     "Schedule",

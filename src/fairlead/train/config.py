@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 
 from fairlead.spec.decode import decode_file
 from fairlead.spec.problems import Problems
-from fairlead.train.layout import Group
+from fairlead.train.layout import ParamGroup
 
 Count = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
@@ -146,12 +146,12 @@ class Config(Struct, frozen=True, kw_only=True):
     memory: Memory = Memory()
 
     @property
-    def groups(self) -> tuple[Group, ...]:
+    def groups(self) -> tuple[ParamGroup, ...]:
         """Parameter groups; the first match counts."""
         decay = self.optimizer.weight_decay
         none = self.optimizer.no_decay
-        frozen = [Group(pattern, 0.0, trainable=False) for pattern in self.model.frozen]
-        return (*frozen, *(Group(pattern, 0.0) for pattern in none), Group("*", decay))
+        frozen = [ParamGroup(pattern, 0.0, trainable=False) for pattern in self.model.frozen]
+        return (*frozen, *(ParamGroup(pattern, 0.0) for pattern in none), ParamGroup("*", decay))
 
 
 def load(path: Path) -> Config:

@@ -60,7 +60,7 @@ class _Saved:
     keys: tuple[str, ...]
 
 
-class Outcome:
+class LayerOutput:
     """What a layer gave for one micro-batch: its output, and what hooks recorded."""
 
     def __init__(self, spec: Any, leaves: list[Any], places: list[int]) -> None:
@@ -104,7 +104,7 @@ class StreamedLayers:
             kept = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
             keys = tuple(key for key in call.collector or {} if not key.startswith("_") and key not in _SKIPPED)
             saved.append(_Saved(spec, kept, places, call.rng, keys))
-        outcomes: list[Outcome] = []
+        outcomes: list[LayerOutput] = []
         ends: list[Rng] = []
         outputs = _Layer.apply(self, layer, saved, outcomes, ends, self.anchor, *tensors)
         results = []
@@ -144,7 +144,7 @@ class _Layer(torch.autograd.Function):
         layers: StreamedLayers,
         layer: int,
         saved: list[_Saved],
-        outcomes: list[Outcome],
+        outcomes: list[LayerOutput],
         ends: list[Rng],
         anchor: torch.Tensor,  # noqa: ARG004 - what makes this a node
         *tensors: torch.Tensor,
@@ -160,7 +160,7 @@ class _Layer(torch.autograd.Function):
             ends.append(Rng(layers.device))
             places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
             found += [leaves[place] for place in places]
-            outcomes.append(Outcome(spec, [None if isinstance(v, torch.Tensor) else v for v in leaves], places))
+            outcomes.append(LayerOutput(spec, [None if isinstance(v, torch.Tensor) else v for v in leaves], places))
         layers.visits.leave(layer, forward=True)
         ctx.mark_non_differentiable(*[out for out in found if not out.is_floating_point()])
         return tuple(found)

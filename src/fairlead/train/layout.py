@@ -19,7 +19,7 @@ ALIGN = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ParamGroup:
     """Hyper-parameters of the parameters whose name matches a pattern; the first match counts."""
 
     match: str
@@ -85,7 +85,7 @@ class Named:
     trainable: bool = True
 
 
-def block(index: int, name: str, params: Iterable[Named], groups: Sequence[Group]) -> Block:
+def block(index: int, name: str, params: Iterable[Named], groups: Sequence[ParamGroup]) -> Block:
     """Give each parameter its place; trainable ones first."""
     chosen = [(param, group_of(param.name, groups)) for param in params]
     chosen.sort(key=lambda pair: not (pair[0].trainable and pair[1].trainable))
@@ -111,9 +111,9 @@ def block(index: int, name: str, params: Iterable[Named], groups: Sequence[Group
     return Block(index, name, tuple(placed), offset, trained)
 
 
-def group_of(name: str, groups: Sequence[Group]) -> Group:
+def group_of(name: str, groups: Sequence[ParamGroup]) -> ParamGroup:
     """The group of a parameter."""
     for group in groups:
         if fnmatch.fnmatchcase(name, group.match):
             return group
-    return Group("*", weight_decay=0.0)
+    return ParamGroup("*", weight_decay=0.0)

@@ -23,7 +23,7 @@ from fairlead.train.disk import DiskStore
 from fairlead.train.engine import Settings
 from fairlead.train.homes import InHost
 from fairlead.train.lanes import Lanes
-from fairlead.train.layout import Block, Group, Named, block
+from fairlead.train.layout import Block, Named, ParamGroup, block
 from fairlead.train.memory import arena
 from fairlead.train.optimizer import Moment
 from fairlead.train.pace import Rates
@@ -107,7 +107,10 @@ def _home(settings: Settings, lanes: Lanes, folder: Path) -> dict[str, float]:
     """Where the state lives: what an update, a load and keeping gradients take a parameter."""
     dtype = settings.dtype if settings.accumulation == 1 else torch.float32
     one = [Named("w", "w", (_SAMPLE,), 0)]
-    blocks = (block(0, "outer", [Named("o", "o", (1,), 0)], (Group("*", 0.0),)), block(1, "x", one, (Group("*", 0.1),)))
+    blocks = (
+        block(0, "outer", [Named("o", "o", (1,), 0)], (ParamGroup("*", 0.0),)),
+        block(1, "x", one, (ParamGroup("*", 0.1),)),
+    )
     moment = Moment(1e-4, 0.5, settings.rule, {"w": 1, "o": 1})
     device = settings.device
     weights = arena(_SAMPLE, settings.dtype, device)

@@ -24,7 +24,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import output_capturing
 
 from fairlead.errors import TrainError
-from fairlead.train.layout import Block, Group, Named, block
+from fairlead.train.layout import Block, Named, ParamGroup, block
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def on_meta() -> Iterator[None]:
         nn.Module.register_parameter = register
 
 
-def take_apart(model: Any, groups: Sequence[Group]) -> Parts:
+def take_apart(model: Any, groups: Sequence[ParamGroup]) -> Parts:
     """Find the decoder layers and give every parameter its block and place."""
     path = _layers(model)
     order = {name: place for place, (name, _) in enumerate(model.named_parameters())}

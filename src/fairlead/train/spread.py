@@ -49,7 +49,7 @@ class Asked:
 
 
 @dataclass(slots=True)
-class Outcome:
+class TrainRun:
     """What came of it."""
 
     begun: int = 0
@@ -67,9 +67,9 @@ def train_on(
     spec: Spec,
     nodes: NodeSet,
     asked: Asked,
-    progress: Callable[[Outcome], object] = lambda _: None,
+    progress: Callable[[TrainRun], object] = lambda _: None,
     heard: Callable[[Event], object] = lambda _: None,
-) -> Outcome:
+) -> TrainRun:
     """Start a rank a GPU (or a node) and follow it to the end. Raises TrainError where a rank is lost or refuses."""
     pools = {node: pool for pool in spec.pools for node in pool.nodes}
     gpus = 0 if asked.cpus else min((pools[node].gpus or 0 for node in nodes), default=0)
@@ -94,7 +94,7 @@ def train_on(
         env={"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"},
         options=(f"--gres=gpu:{gpus}",) if gpus and spec.access.via == "slurm" else (),
     )
-    outcome, events = Outcome(), []
+    outcome, events = TrainRun(), []
     with launch(cluster, job) as ranks:
         for event in ranks:
             heard(event)
@@ -111,7 +111,7 @@ def train_on(
 _FOLLOWED = ("opened", "stepped", "finished")
 
 
-def follow(outcome: Outcome, said: Said) -> None:
+def follow(outcome: TrainRun, said: Said) -> None:
     """What rank 0 says of the run; others do not speak of it."""
     if said.rank:
         return
@@ -125,7 +125,7 @@ def follow(outcome: Outcome, said: Said) -> None:
         outcome.is_whole = True
 
 
-def why_ended(events: Iterable[Event], outcome: Outcome, nodes: NodeSet, per_node: int) -> TrainError:
+def why_ended(events: Iterable[Event], outcome: TrainRun, nodes: NodeSet, per_node: int) -> TrainError:
     """The error that names who ended the run: who could not begin, refused, or died first; not who missed them."""
     ends: list[Ended] = []
     refused: list[Said] = []

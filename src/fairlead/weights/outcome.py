@@ -78,7 +78,7 @@ def stalled(waits: Sequence[NodeState], now: float, give_up_s: float) -> tuple[N
 
 
 @dataclass
-class Outcome:
+class SpreadOutcome:
     """What came of a spread."""
 
     plan: Plan

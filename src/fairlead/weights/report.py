@@ -13,7 +13,7 @@ from fairlead.records.finding import Evidence, Finding, Subject, node, worst_fir
 from fairlead.records.report import Report
 from fairlead.records.verdict import Verdict
 from fairlead.weights.manifest import outdated
-from fairlead.weights.outcome import NodeState, Outcome
+from fairlead.weights.outcome import NodeState, SpreadOutcome
 from fairlead.weights.plan import presence
 
 
@@ -21,7 +21,7 @@ from fairlead.weights.plan import presence
 class SpreadReport(Report):
     """What came of a spread."""
 
-    outcome: Outcome
+    outcome: SpreadOutcome
     totals: Mapping[str, Any] = field(default_factory=dict)
 
     def body(self) -> dict[str, Any]:
@@ -29,7 +29,7 @@ class SpreadReport(Report):
         return {**super().body(), **self.totals}
 
 
-def report_of(out: Outcome) -> SpreadReport:
+def report_of(out: SpreadOutcome) -> SpreadReport:
     """Findings and totals."""
     nodes = NodeSet(n.name for n in out.nodes)
     findings = worst_first(_findings(out))
@@ -45,7 +45,7 @@ def report_of(out: Outcome) -> SpreadReport:
     )
 
 
-def totals(out: Outcome) -> dict[str, Any]:
+def totals(out: SpreadOutcome) -> dict[str, Any]:
     """What is counted, in base units."""
     plan = out.plan
     wanted = [n for n in out.nodes if n.has]
@@ -77,7 +77,7 @@ def totals(out: Outcome) -> dict[str, Any]:
     }
 
 
-def _findings(out: Outcome) -> list[Finding]:
+def _findings(out: SpreadOutcome) -> list[Finding]:
     found = []
     for one in out.nodes:
         if one.failed is not None:
@@ -157,7 +157,7 @@ def _findings(out: Outcome) -> list[Finding]:
     return found
 
 
-def _bad(out: Outcome, giver: str, taker: str, num: int) -> Finding:
+def _bad(out: SpreadOutcome, giver: str, taker: str, num: int) -> Finding:
     return Finding(
         code="weights/bad-chunk",
         verdict=Verdict.WARN,
@@ -188,7 +188,7 @@ def _other_bytes(complete: list[NodeState]) -> list[Finding]:
     ]
 
 
-def _said(out: Outcome) -> str:
+def _said(out: SpreadOutcome) -> str:
     took = out.took_s.get("spread", 0.0)
     egress = out.origin_bytes / out.plan.total_bytes if out.plan.total_bytes else 0.0
     return (
@@ -198,7 +198,7 @@ def _said(out: Outcome) -> str:
     )
 
 
-def six_lines(out: Outcome) -> str:
+def six_lines(out: SpreadOutcome) -> str:
     """Lines that scripts read: `[list] [diff] [download] [bcast] [filelist] [total]`, each of `name=value` words.
 
     Downloading and passing on overlap, so both take what the spread took.

@@ -76,7 +76,7 @@ class Node:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class Simulated:
     """What came of it."""
 
     took_s: float
@@ -110,7 +110,7 @@ class Simulation:
         self.order = itertools.count()
         self.from_origin = self.orders = self.told = self.transfers = 0
 
-    def run(self, limit_s: float = 1e6) -> Outcome:
+    def run(self, limit_s: float = 1e6) -> Simulated:
         """To its end."""
         world = self.world
         self.at(world.control_s, lambda: self.obey(self.scheduler.start()))
@@ -123,7 +123,7 @@ class Simulation:
             self.now, _, what = heapq.heappop(self.queue)
             what()
         alive = {n: node.done_s for n, node in enumerate(self.nodes) if node.alive}
-        return Outcome(
+        return Simulated(
             took_s=max(alive.values()),
             done_s=alive,
             from_origin=self.from_origin,
@@ -297,6 +297,6 @@ class Simulation:
         return bytearray(b"\x01" * num + bytes(self.world.chunks - num))
 
 
-def simulate(world: World) -> Outcome:
+def simulate(world: World) -> Simulated:
     """One spread, to its end."""
     return Simulation(world).run()

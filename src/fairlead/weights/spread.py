@@ -22,7 +22,7 @@ from fairlead.records.log import tell
 from fairlead.weights.comparing import Comparison
 from fairlead.weights.onnode.layout import REQUEST_BYTES, to_flags
 from fairlead.weights.orders import words_of
-from fairlead.weights.outcome import NodeState, Options, Outcome, stalled
+from fairlead.weights.outcome import NodeState, Options, SpreadOutcome, stalled
 from fairlead.weights.plan import Plan
 from fairlead.weights.scheduler import Lease, Look, Order, Scheduler
 from fairlead.weights.sources import Source
@@ -71,7 +71,7 @@ class Spread:
         self.cluster, self.plan, self.source, self.options, self.progress = cluster, plan, source, options, progress
         self.nodes = [NodeState(name, i, address) for i, (name, address) in enumerate(addresses.items())]
         self.by_name = {n.name: n for n in self.nodes}
-        self.out = Outcome(plan, source.name, options.dest, self.nodes, is_dry=options.dry_run)
+        self.out = SpreadOutcome(plan, source.name, options.dest, self.nodes, is_dry=options.dry_run)
         self.scheduler: Scheduler | None = None
         self.members: list[NodeState] = []
         """The scheduler's numbers -> nodes."""
@@ -82,7 +82,7 @@ class Spread:
         """File -> the digest that its store gives."""
         self.comparison: Comparison | None = None
 
-    def run(self) -> Outcome:
+    def run(self) -> SpreadOutcome:
         """To its end. Raises FairleadError where nothing can be spread at all."""
         began = time.monotonic()
         program = Program.of("fairlead-weights", *PROGRAM, call="main()", needs_packages=True)

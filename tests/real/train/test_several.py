@@ -23,7 +23,7 @@ from fairlead.errors import TrainError
 from fairlead.spec.model import Access, Pool, Spec
 from fairlead.train.config import load
 from fairlead.train.session import Session
-from fairlead.train.spread import Asked, Outcome, train_on
+from fairlead.train.spread import Asked, TrainRun, train_on
 from unit.train.test_ranks import MEMORY
 from unit.train.test_session import losses, prepare
 
@@ -38,7 +38,7 @@ pytestmark = [
 TEXT = MEMORY.replace("steps = 4", "steps = 2000").replace("rows = 2", "rows = 1") + '\n[memory]\ndevice = "cpu"\n'
 
 
-def run(folder: Path, nodes: str, heard: Callable[[Event], object] = lambda _: None, **words) -> Outcome:
+def run(folder: Path, nodes: str, heard: Callable[[Event], object] = lambda _: None, **words) -> TrainRun:
     """Ranks on this machine under the names of nodes."""
     spec = Spec(schema=1, pools=(Pool(name="p", size="other", nodes=NodeSet(nodes)),), access=Access(via="local"))
     asked = Asked(config=folder / "train.toml", cpus=True, threads=1, host="127.0.0.1", **words)

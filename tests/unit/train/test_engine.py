@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from fairlead.errors import TrainError  # noqa: E402
-from fairlead.train import Engine, Group, Settings, random_values, skeleton, take_apart  # noqa: E402
+from fairlead.train import Engine, ParamGroup, Settings, random_values, skeleton, take_apart  # noqa: E402
 from support.families import config  # noqa: E402
 from support.training import CPU, GROUPS, compare, first_weights, micro_batches, train_plainly, train_streamed  # noqa: E402
 
@@ -44,7 +44,7 @@ def test_a_head_tied_to_the_embedding(accumulation) -> None:
 
 
 def test_groups_with_rates_of_their_own_and_frozen_parameters() -> None:
-    groups = (Group("*norm*", 0.0, lr_scale=0.5), Group("*", 0.3))
+    groups = (ParamGroup("*norm*", 0.0, lr_scale=0.5), ParamGroup("*", 0.3))
     frozen = (
         "model.embed_tokens.weight",
         "model.layers.1.mlp.up_proj.weight",

@@ -8,13 +8,13 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from fairlead.train import Engine, Settings, optimizer, skeleton, take_apart  # noqa: E402
-from fairlead.train.layout import ALIGN, Group, Named, block, group_of  # noqa: E402
+from fairlead.train.layout import ALIGN, Named, ParamGroup, block, group_of  # noqa: E402
 from fairlead.train.optimizer import SGD, AdamW, Moment, clip_factor, rate, update  # noqa: E402
 from support.families import config as tiny  # noqa: E402
 from support.training import GROUPS as TRAINED  # noqa: E402
 from support.training import first_weights, micro_batches, train_plainly, unequal  # noqa: E402
 
-GROUPS = (Group("*bias", 0.0, lr_scale=2.0), Group("*", 0.1))
+GROUPS = (ParamGroup("*bias", 0.0, lr_scale=2.0), ParamGroup("*", 0.1))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -71,12 +71,12 @@ def test_rates() -> None:
 
 
 def test_places_are_aligned_and_trained_ones_come_first() -> None:
-    groups = (Group("a", 0.0, trainable=False), Group("*", 0.1))
+    groups = (ParamGroup("a", 0.0, trainable=False), ParamGroup("*", 0.1))
     one = block(3, "x", [Named("a", "a", (3,), 0), Named("b", "b", (300, 2), 1), Named("c", "c", (1,), 2)], groups)
     assert [param.name for param in one.params] == ["b", "c", "a"]
     assert all(param.offset % ALIGN == 0 for param in one.params)
     assert (one.trained, one.numel) == (3 * ALIGN + ALIGN, 3 * ALIGN + 2 * ALIGN)
-    assert group_of("z", ()) == Group("*", 0.0)
+    assert group_of("z", ()) == ParamGroup("*", 0.0)
 
 
 @pytest.mark.parametrize(("momentum", "nesterov"), [(0.0, False), (0.9, False)])

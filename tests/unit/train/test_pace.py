@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from fairlead.train import Settings, skeleton, take_apart  # noqa: E402
 from fairlead.train.activations import Work, play  # noqa: E402
-from fairlead.train.layout import Group, Named, block  # noqa: E402
+from fairlead.train.layout import Named, ParamGroup, block  # noqa: E402
 from fairlead.train.measure import rates  # noqa: E402
 from fairlead.train.pace import Rates, computing_s, pace  # noqa: E402
 from support.families import config  # noqa: E402
@@ -37,7 +37,7 @@ RATES = Rates(
     threads=2,
     is_host=True,
 )
-BLOCKS = [block(i, str(i), [Named("w", "w", (100_352,), i)], (Group("*", 0.0),)) for i in range(3)]
+BLOCKS = [block(i, str(i), [Named("w", "w", (100_352,), i)], (ParamGroup("*", 0.0),)) for i in range(3)]
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt_neox"])

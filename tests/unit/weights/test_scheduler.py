@@ -11,13 +11,13 @@ import pytest
 
 from fairlead.weights.scheduler import Lease, Scheduler, Survey, Take
 from fairlead.weights.shape import grid, ring, width_for
-from fairlead.weights.simulate import Outcome, World, simulate
+from fairlead.weights.simulate import Simulated, World, simulate
 
 LINK = 45e6
 """400 Mbit/s less its headers: what a lab's links are shaped to."""
 
 
-def spread(**world) -> tuple[World, Outcome]:
+def spread(**world) -> tuple[World, Simulated]:
     made = World(**{"link": LINK, "origin": LINK, **world})
     done = simulate(made)
     assert done.incomplete == 0

@@ -36,9 +36,9 @@ HARMLESS = frozenset({"fabric/size-mismatch"})
 """Errors of one call that leave the group as it was."""
 
 
-def create(options: Any, _: Any = None) -> Group:
+def create(options: Any, _: Any = None) -> MrcGroup:
     """What torch calls for `init_process_group("mrc")` and `new_group`."""
-    return Group(options.store, options.group_rank, options.group_size, options.timeout, options.group_id)
+    return MrcGroup(options.store, options.group_rank, options.group_size, options.timeout, options.group_id)
 
 
 def _flat(tensor: Any) -> Any:
@@ -49,7 +49,7 @@ def _bytes(tensor: Any) -> Any:
     return tensor.view(torch.uint8)
 
 
-class Group(dist.ProcessGroup):
+class MrcGroup(dist.ProcessGroup):
     """A torch.distributed process group for CPU tensors."""
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta, name: str) -> None:

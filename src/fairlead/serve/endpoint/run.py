@@ -64,7 +64,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     """A question of our own: it ends when that is answered."""
 
 
-class Outcome(msgspec.Struct, kw_only=True):
+class ServeResult(msgspec.Struct, kw_only=True):
     """What came of it."""
 
     answers: int = 0
@@ -130,14 +130,14 @@ def counter_of(model: Path) -> Callable[[str], int] | None:
 
 def serve(
     place: Place, settings: Serve, *, keys: Keys | None, verify: Callable[[], None], said: Callable[[str], None]
-) -> Outcome:
+) -> ServeResult:
     """Serve until a signal, or until `place.ask` is answered. `verify` raises where the model is not to be loaded."""
     return asyncio.run(_serve(place, settings, keys, verify, said))
 
 
 async def _serve(
     place: Place, settings: Serve, keys: Keys | None, verify: Callable[[], None], said: Callable[[str], None]
-) -> Outcome:
+) -> ServeResult:
     context = settings.context_tokens or context_of(place.model)
     hosts = frozenset({*(LOOPBACK if _is_loopback(place.host) else ()), *(name.lower() for name in place.hosts)})
     endpoint = Endpoint(place.name, settings, context=context, count=counter_of(place.model), keys=keys, hosts=hosts)
@@ -165,7 +165,7 @@ async def _serve(
         listening.close()
         await runner.cleanup()
     answers = sum(n for (_route, status), n in endpoint.metrics.answers.items() if status == 200)
-    return Outcome(answers=answers, reply=reply)
+    return ServeResult(answers=answers, reply=reply)
 
 
 async def _with_engine(
