@@ -6,7 +6,9 @@ import json
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +20,7 @@ from fairlead.lab.shape import LabShape
 from fairlead.lab.up import down, up
 from fairlead.spec import load
 from support import lab_census as census
+from support.endpoints import SMALL
 from support.labs import Lab, fresh_name
 
 pytestmark = [pytest.mark.real, pytest.mark.requires("root", "netns", "srv6", "tbf", "nft", "torch")]
@@ -69,7 +72,7 @@ def rejudged(folder):
 
 @pytest.mark.requires("slurm", "munge")
 def test_without_a_file_a_lab_with_slurm_is_built_judged_and_taken_down(tmp_path):
-    found = bringup(tmp_path, "--html", "page.html", status=0)
+    found = bringup(tmp_path, "--only", "preflight", "--html", "page.html", status=0)
     assert found["schema"] == "fairlead.bringup/1"
     assert found["verdict"] == "pass"
     assert [stage["name"] for stage in found["stages"]] == ["lab up", "preflight", "lab down"]
@@ -86,7 +89,7 @@ def test_without_a_file_a_lab_with_slurm_is_built_judged_and_taken_down(tmp_path
 
 
 def test_a_fault_is_named_first_and_gone_afterwards(tmp_path, name):
-    found = bringup(tmp_path, "--fault", "silent-drop p1/n2", "--keep", status=3)
+    found = bringup(tmp_path, "--only", "preflight", "--fault", "silent-drop p1/n2", "--keep", status=3)
     assert (found["fault"]["kind"], found["fault"]["target"]) == ("silent-drop", "p1/n2")
     first = found["findings"][0]
     assert (first["verdict"], first["code"]) == ("fail", "preflight/unreachable")
@@ -104,9 +107,69 @@ def test_a_fault_is_named_first_and_gone_afterwards(tmp_path, name):
 def test_a_standing_lab_is_left_standing_and_healed(tmp_path, name):
     up(LabShape.from_spec(load(tmp_path / "cluster.toml")))
     keeper = enter.running(name).keeper
-    found = bringup(tmp_path, "--fault", "rate", status=3)
+    found = bringup(tmp_path, "--only", "preflight", "--fault", "rate", status=3)
     assert "found standing" in found["stages"][0]["said"]
     assert (enter.running(name).keeper, enter.running(name).faults) == (keeper, ())
+
+
+@pytest.fixture
+def seen_by_hosts(monkeypatch):
+    """Where what is kept between bringups is: hosts have a /tmp of their own, and our Python."""
+    with tempfile.TemporaryDirectory(dir=sys.prefix) as place:
+        monkeypatch.setenv("XDG_STATE_HOME", place)
+        yield Path(place)
+
+
+ALL = ["audit", "preflight", "weights", "train", "serve", "logs"]
+
+
+def named(found):
+    return {stage["name"]: stage for stage in found["stages"]}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.requires("obstore")
+def test_all_stages_in_their_order_and_on_from_where_one_failed(tmp_path, name, seen_by_hosts):
+    for module in ("transformers", "aiohttp", "chdb", "accelerate", "fastapi", "uvicorn", "openai"):
+        pytest.importorskip(module, reason=f"needs {module}: extras `train`, `serve`, `engine` and `logs`")
+    text = (tmp_path / "cluster.toml").read_text()
+    broken = f'{text}[bringup]\nmodel = "{tmp_path}/nothing"\nengine = {list(SMALL)}\n'
+    (tmp_path / "cluster.toml").write_text(broken)
+    first = bringup(tmp_path, "--keep", "--html", "page.html", status=4)
+    assert [stage["name"] for stage in first["stages"]] == ["lab up", *ALL]
+    was = {stage: row["verdict"] for stage, row in named(first).items()}
+    assert [stage for stage, verdict in was.items() if verdict not in ("pass", "warn")] == ["serve"], first["stages"]
+    assert "nothing" in named(first)["serve"]["said"]
+    assert first["headline"].startswith("serve: ")
+    assert "3 of 1000 steps, loss " in named(first)["train"]["said"]
+    assert (tmp_path / "page.html").read_text().count("<h2>") > len(ALL)
+    # the same file, mended from outside: nothing is done twice but what failed
+    (tmp_path / "nothing").symlink_to(seen_by_hosts / "fairlead/bringup/small/work/tiny")
+    second = bringup(tmp_path, "--resume", "--keep", status=0)
+    assert [stage["name"] for stage in second["stages"]] == ["lab up", "serve"]
+    assert "answered" in named(second)["serve"]["said"]
+    # from a stage on: training goes on with its store
+    third = bringup(tmp_path, "--from", "train", status=0)
+    assert [stage["name"] for stage in third["stages"]] == ["lab up", "train", "serve", "logs", "lab down"]
+    assert "6 of 1000 steps" in named(third)["train"]["said"]
+    assert census.left_of(name) == []
+
+
+@pytest.mark.slow
+def test_after_a_preflight_that_failed_nothing_dear_is_begun_and_logs_are_kept(tmp_path, name):
+    found = bringup(tmp_path, "--from", "preflight", "--fault", "silent-drop p1/n2", status=3)
+    rows = named(found)
+    assert [rows[stage]["verdict"] for stage in ("weights", "train", "serve")] == ["skip"] * 3
+    assert rows["train"]["said"] == "left out: preflight ended with fail"
+    assert rows["logs"]["verdict"] == "pass"
+    assert found["findings"][0]["code"] == "preflight/unreachable"
+
+
+def test_a_misspelt_stage_is_refused_before_anything_is_built(tmp_path, name):
+    for words in (("--from", "trian"), ("--only", "trian"), ("--from", "train", "--only", "logs")):
+        assert bringup(tmp_path, *words, status=2)["error"]["code"] == "cli/usage"
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
@@ -125,10 +188,12 @@ def test_interrupted_it_takes_its_lab_down(tmp_path, name, how):
 
 @pytest.mark.slow
 def test_two_at_once_take_turns_and_the_second_follows_a_killed_one(tmp_path, name):
-    with subprocess.Popen(command(), cwd=tmp_path, stderr=subprocess.PIPE, text=True) as first:
+    with subprocess.Popen(command("--only", "preflight"), cwd=tmp_path, stderr=subprocess.PIPE, text=True) as first:
         assert first.stderr is not None
         assert first.stderr.readline().startswith("lab ")
-        second = subprocess.Popen(command("--json"), cwd=tmp_path, stdout=-1, stderr=subprocess.PIPE, text=True)
+        second = subprocess.Popen(
+            command("--only", "preflight", "--json"), cwd=tmp_path, stdout=-1, stderr=subprocess.PIPE, text=True
+        )
         assert second.stderr is not None
         assert f"another bringup has the lab `{name}`" in second.stderr.readline()
         first.kill()

@@ -1,0 +1,69 @@
+"""A model of some hundred thousand parameters with random weights, and what it is trained with: made in seconds.
+
+It says nothing sensible, and that is not asked of it: engines load, batch and stream it as they do any other.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+_ENDS = {"bos_token": "<s>", "eos_token": "</s>"}
+CONTEXT = 2048
+"""Tokens."""
+_WORDS = "a switch forwards packets and a host sends words to another host"
+_TRAIN = """\
+[model]
+path = "{model}"
+[data]
+text = "{text}"
+length = 64
+[run]
+steps = 1000
+store = "{store}"
+metrics = "{metrics}"
+"""
+
+
+def make_tiny(folder: Path) -> Path:
+    """A Llama of two layers with its tokenizer, in Hugging Face's files. Needs transformers and torch."""
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    raw = Tokenizer(models.BPE())
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    raw.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=512, special_tokens=list(_ENDS.values()), initial_alphabet=alphabet, show_progress=False
+    )
+    raw.train_from_iterator([_WORDS] * 4, trainer)
+    template = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant:"
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, chat_template=template, **_ENDS)
+    tokenizer.save_pretrained(folder)
+    torch.manual_seed(7)
+    config = LlamaConfig(
+        vocab_size=512,
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=CONTEXT,
+        bos_token_id=0,
+        eos_token_id=None,  # it goes on until it is told to stop
+        pad_token_id=1,
+    )
+    LlamaForCausalLM(config).to(torch.float32).save_pretrained(folder)
+    return folder
+
+
+def make_training(folder: Path, model: Path) -> Path:
+    """A configuration of `fairlead train` for it, with a text; the store goes beside."""
+    text = folder / "text.jsonl"
+    text.write_text("".join(json.dumps({"text": f"{_WORDS} {i}. " * 8}) + "\n" for i in range(64)))
+    config = folder / "train.toml"
+    places = {"model": model, "text": text, "store": folder / "store", "metrics": folder / "metrics.jsonl"}
+    config.write_text(_TRAIN.format(**places))
+    return config
