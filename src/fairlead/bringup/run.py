@@ -208,6 +208,7 @@ def _with_tiny(spec: Spec, stage: Stage, place: Path, note: Note) -> Bringup:
 
         model.mkdir(parents=True, exist_ok=True)
         make_training(place, make_tiny(model))
+        note("model: a tiny one with random weights is made; what it says has no sense")
     made: dict[str, dict[str, object]] = {
         "weights": {"weights": str(model)},
         "train": {"train": str(config)},

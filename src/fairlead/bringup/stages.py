@@ -68,6 +68,10 @@ def _logs(wanted: Wanted) -> list[list[str]]:
     return [["logs", "import", wanted.folder, *store], ["logs", "query", asked, *store]]
 
 
+_SHOWN = 40
+"""Characters of an answer, in a line; its log has all of it."""
+
+
 def _spread(documents: Sequence[Document]) -> str:
     found = [f["message"] for f in documents[-1].get("findings", []) if f["code"] == "weights/spread"]
     return str(found[0]) if found else ""
@@ -80,7 +84,9 @@ def _trained(documents: Sequence[Document]) -> str:
 
 
 def _answered(documents: Sequence[Document]) -> str:
-    return f"{documents[-1].get('engine')} answered {documents[-1].get('reply')!a}"
+    reply = str(documents[-1].get("reply"))
+    shown = f"{reply[:_SHOWN]!a}" + (" ..." if len(reply) > _SHOWN else "")
+    return f"{documents[-1].get('engine')} answered {shown}"
 
 
 def _read(documents: Sequence[Document]) -> str:
