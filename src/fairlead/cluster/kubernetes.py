@@ -11,6 +11,7 @@ import re
 import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated
 
 import msgspec
 
@@ -18,7 +19,7 @@ from fairlead.base.nodeset import NodeSet
 from fairlead.cluster.backend import Backend, last_line
 from fairlead.cluster.child import capture
 from fairlead.cluster.protocol import Refusal, State
-from fairlead.cluster.table import Kubernetes
+from fairlead.cluster.table import DNS_LABEL, DNS_SUBDOMAIN, Kubernetes
 from fairlead.errors import ClusterError, MissingTool
 
 _ASK_S = 30.0
@@ -36,18 +37,24 @@ _FAULTS: tuple[tuple[str, str, str], ...] = (
 """What kubectl prints, what it means, what to type next. The first that fits."""
 
 
+_DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
+"""The annotation with which a pod says where `kubectl exec` goes:
+https://kubernetes.io/docs/reference/labels-annotations-taints/"""
+
+
 class _Named(msgspec.Struct):
-    name: str
+    name: Annotated[str, msgspec.Meta(pattern=DNS_SUBDOMAIN, max_length=253)]
     deletionTimestamp: str | None = None  # noqa: N815 - names of the API
+    annotations: dict[str, str] | None = None
 
 
 class _Container(msgspec.Struct):
-    name: str
+    name: Annotated[str, msgspec.Meta(pattern=DNS_LABEL, max_length=63)]
 
 
 class _PodSpec(msgspec.Struct):
+    containers: Annotated[tuple[_Container, ...], msgspec.Meta(min_length=1)]
     nodeName: str = ""  # noqa: N815
-    containers: tuple[_Container, ...] = ()
 
 
 class _PodStatus(msgspec.Struct):
@@ -66,6 +73,13 @@ class Pod(msgspec.Struct):
         """Whether commands can be run in it; its containers may still be starting."""
         return self.status.phase == "Running" and not self.metadata.deletionTimestamp
 
+    @property
+    def container(self) -> str:
+        """The one that kubectl would choose."""
+        names = [container.name for container in self.spec.containers]
+        asked = (self.metadata.annotations or {}).get(_DEFAULT_CONTAINER)
+        return asked if asked in names else names[0]
+
 
 class _Pods(msgspec.Struct):
     items: tuple[Pod, ...]
@@ -73,17 +87,22 @@ class _Pods(msgspec.Struct):
 
 def choose(nodes: Iterable[str], pods: Sequence[Pod]) -> tuple[dict[str, Pod], dict[str, Refusal]]:
     """The pod of each node, and why another has none. A pod of the node's name comes before one that stands on it."""
+    nodes = list(nodes)
     named = {pod.metadata.name: pod for pod in pods}
+    own = {node: named[node] for node in nodes if node in named}
     on: dict[str, list[Pod]] = defaultdict(list)
     for pod in pods:
         on[pod.spec.nodeName].append(pod)
     chosen: dict[str, Pod] = {}
     refused: dict[str, Refusal] = {}
     for node in nodes:
-        there = [named[node]] if node in named else on[node]
+        there = [own[node]] if node in own else on[node]
         running = [pod for pod in there if pod.runs]
         names = ", ".join(sorted(pod.metadata.name for pod in running))
-        if len(running) == 1:
+        if len(running) == 1 and node not in own and running[0].metadata.name in own:
+            text = f"the only pod that fits there, {names}, is a node of the cluster file itself"
+            refused[node] = Refusal(State.UNREACHABLE, text, "either the pods or the machines in `nodes`, not both")
+        elif len(running) == 1:
             chosen[node] = running[0]
         elif running:
             text = f"{len(running)} pods that fit stand on it: {names}"
@@ -117,7 +136,7 @@ class KubernetesBackend(Backend):
     def wrap(self, node: str, argv: Sequence[str]) -> list[str]:
         """Into the pod that `ready` found."""
         pod = self._pod_of[node]
-        container = self._settings.container or pod.spec.containers[0].name
+        container = self._settings.container or pod.container
         return [*self._kubectl, "exec", "--stdin", pod.metadata.name, "--container", container, "--", *argv]
 
     async def ready(self, nodes: NodeSet) -> Mapping[str, Refusal]:

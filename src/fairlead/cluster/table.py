@@ -50,21 +50,22 @@ class Slurm(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Run a real Slurm in the lab: a controller, and a slurmd on each host."""
 
 
-_NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
-"""RFC 1123, as https://kubernetes.io/docs/concepts/overview/working-with-objects/names/ has it."""
+DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+DNS_SUBDOMAIN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+"""RFC 1123, as https://kubernetes.io/docs/concepts/overview/working-with-objects/names/ has them."""
 
 
 class Kubernetes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Kubernetes, for `via = "kubernetes"`: the pods that stand for the nodes are there already."""
 
-    namespace: Annotated[str, Meta(pattern=_NAME, max_length=63)] = "default"
+    namespace: Annotated[str, Meta(pattern=DNS_LABEL, max_length=63)] = "default"
     """The namespace of the pods."""
 
     selector: Annotated[str, Meta(max_length=1000, pattern=r"^(?!-)")] = ""
     """Which pods: a label selector, "app=fairlead". Left out, all of the namespace."""
 
     container: Annotated[str, Meta(max_length=63, pattern=r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$")] = ""
-    """The container of the pod to run things in; left out, its first."""
+    """The container of the pod to run things in; left out, the one that `kubectl exec` takes."""
 
     context: Annotated[str, Meta(max_length=253, pattern=r"^(?!-)")] = ""
     """The context of the kubeconfig; left out, the current one."""

@@ -67,6 +67,30 @@ def test_the_container_that_was_asked_for(asked):
     assert backend.wrap("n1", ["x"])[-3:] == ["log", "--", "x"]
 
 
+@pytest.mark.parametrize(("annotation", "container"), [("log", "log"), ("gone", "main")])
+def test_the_container_that_the_pod_names_comes_before_its_first(asked, annotation, container):
+    made = pod("p", "n1", containers="main log")
+    made["metadata"]["annotations"] = {"kubectl.kubernetes.io/default-container": annotation}
+    backend, _, _ = asked([made], "n1")
+    assert backend.wrap("n1", ["x"])[-3:] == [container, "--", "x"]
+
+
+def test_no_pod_is_two_nodes(asked):
+    backend, refused, _ = asked([pod("worker-0", "gpu-3"), pod("p", "gpu-4")], "gpu-[3-4],worker-0")
+    assert list(refused) == ["gpu-3"]
+    assert "worker-0, is a node of the cluster file itself" in refused["gpu-3"]
+    assert backend.wrap("worker-0", ["x"])[4:6] == ["--stdin", "worker-0"]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [pod("--help", "n1"), pod("a/b", "n1"), pod("p", "n1", containers=""), pod("p", "n1", containers="-x")],
+)
+def test_what_no_api_server_says_goes_into_no_command(asked, odd):
+    with pytest.raises(ClusterError, match="is no list of pods"):
+        asked([odd], "n1")
+
+
 @pytest.mark.parametrize(
     ("pods", "says"),
     [

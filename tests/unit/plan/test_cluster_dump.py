@@ -127,6 +127,63 @@ def test_what_cannot_be_told_never_fails_and_never_passes(tmp_path, change, verd
     assert {f.verdict for f in of(judged(tmp_path, change), HAS)} == {verdict}
 
 
+def published(devices, *, of=1, generation=3, basic=False):
+    """A slice as Kubernetes' API reference and NVIDIA's driver have it, of a node that offers no resource."""
+    kinds = [
+        {"attributes": {"type": {"string": kind}, "uuid": {"string": f"GPU-{i}"}}} for i, kind in enumerate(devices)
+    ]
+
+    def change(items):
+        offers(gpu=0)(items)
+        name = items[NODE]["metadata"]["name"]
+        rows = [{"name": f"gpu-{i}", **({"basic": kind} if basic else kind)} for i, kind in enumerate(kinds)]
+        spec = {"driver": "gpu.nvidia.com", "nodeName": name, "devices": rows}
+        spec["pool"] = {"name": name, "generation": generation, "resourceSliceCount": of}
+        version = "resource.k8s.io/v1beta1" if basic else "resource.k8s.io/v1"
+        meta = {"name": f"{name}-gpu.nvidia.com-{generation}", "uid": f"u{generation}"}
+        items.append({"apiVersion": version, "kind": "ResourceSlice", "metadata": meta, "spec": spec})
+
+    return change
+
+
+def older_too(items):
+    published(["gpu"] * 7, generation=2)(items)
+    published(["gpu"] * 8)(items)
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict"),
+    [
+        (published(["gpu"] * 8), Verdict.PASS),
+        (published(["gpu"] * 8, basic=True), Verdict.PASS),
+        (older_too, Verdict.PASS),
+        (published(["gpu"] * 7), Verdict.FAIL),
+        (published(["gpu"] * 7, of=2), Verdict.UNKNOWN),
+        (published(["mig"] * 14), Verdict.SKIP),
+    ],
+)
+def test_gpus_that_claims_give_count_by_their_slices(tmp_path, change, verdict):
+    assert {f.verdict for f in of(judged(tmp_path, change), HAS)} == {verdict}
+
+
+def with_driver(items):
+    offers(gpu=None)(items)
+    meta = {"name": "nvidia-dra-driver-gpu-kubelet-plugin", "namespace": "nvidia", "uid": "u"}
+    items.append({"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": meta, "spec": {}, "status": {}})
+
+
+def nodes_alone(items):
+    offers(gpu=None)(items)
+    items[:] = [made for made in items if made["kind"] == "Node"]
+
+
+@pytest.mark.parametrize("change", [with_driver, nodes_alone])
+def test_without_slices_nobody_knows_what_claims_give(tmp_path, change):
+    (found,) = of(judged(tmp_path, change), HAS)
+    assert found.verdict is Verdict.UNKNOWN
+    assert "resourceslices" in found.remedy
+
+
 def crash(items):
     items[POD]["status"]["conditions"][1]["status"] = "False"
     items[POD]["status"]["containerStatuses"][0] |= {

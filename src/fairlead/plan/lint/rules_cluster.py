@@ -13,6 +13,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from fairlead.plan.lint.bundle import INSTANCE_TYPE, Bundle, Object, items, mapping
+from fairlead.plan.lint.claims import Published, has_driver
+from fairlead.plan.lint.claims import published as claimable
 from fairlead.plan.lint.rule import Hit, Lacks, Said, Well, rule
 from fairlead.plan.lint.rules_operators import OPERATOR_NAMESPACES
 from fairlead.records.verdict import Verdict
@@ -27,6 +29,7 @@ _OF_OPERATORS = re.compile(
 )
 """DaemonSets of the two operators and of AMD's, wherever they were put; AKS has the device plugin in kube-system."""
 _CHECK = "kubectl get nodes,pods,daemonsets,nicclusterpolicies -A -o json > cluster.json"
+_SLICES = "kubectl get nodes,pods,daemonsets,deviceclasses,resourceslices -A -o json > cluster.json"
 
 
 @rule
@@ -48,7 +51,7 @@ def node_resources(bundle: Bundle) -> Iterator[Said]:
         elif _condition(node, "Ready") != "True":
             yield _unknown(node, "it is not Ready: what it says it offers is of an earlier day", "conditions: Ready")
         else:
-            yield from _gpus(node, size.gpus, size.name)
+            yield from _gpus(bundle, node, size.gpus, size.name)
             if size.rdma:
                 yield from _ports(bundle, node, size.hca_ports, size.name)
 
@@ -64,7 +67,7 @@ def _looks_fast(node: Object, size: str) -> bool:
     )
 
 
-def _gpus(node: Object, wanted: int | None, size: str) -> Iterator[Said]:
+def _gpus(bundle: Bundle, node: Object, wanted: int | None, size: str) -> Iterator[Said]:
     if not wanted:
         return
     code = "plan/node-resources"
@@ -75,7 +78,34 @@ def _gpus(node: Object, wanted: int | None, size: str) -> Iterator[Said]:
     slices = _label(node, "nvidia.com/gpu.replicas")
     each = int(slices) if slices.isdigit() and 0 < len(slices) < 5 and int(slices) else 1
     names = [name for name in GPUS if _amount(node, name) is not None]
-    yield from _held(node, names, wanted * each, f"{size} has {wanted} GPUs" + (f", {each} slices each" * (each > 1)))
+    claims = claimable(bundle, node.name)
+    if any(_amount(node, name) for name in names) or not (claims or _may_be_claimed(bundle, names)):
+        why = f"{size} has {wanted} GPUs" + f", {each} slices each" * (each > 1)
+        yield from _held(node, names, wanted * each, why)
+    elif claims is None:
+        why = "no GPU is offered as a resource; whether claims (DRA) give them, no ResourceSlice among the files says"
+        yield _unknown(node, why, f"allocatable: none of {', '.join(GPUS)}", _SLICES)
+    else:
+        yield from _by_claims(node, claims, wanted, size)
+
+
+def _may_be_claimed(bundle: Bundle, names: list[str]) -> bool:
+    """Whether a node without GPUs to offer may be in order: no other offers any, and nothing rules claims out."""
+    if any(_amount(other, name) for other in _live(bundle, "Node") for name in GPUS):
+        return False
+    return has_driver(bundle) or not (names or _live(bundle, "Pod", "DaemonSet"))
+
+
+def _by_claims(node: Object, claims: Published, wanted: int, size: str) -> Iterator[Said]:
+    read = f"{claims.gpus} devices of type gpu in {', '.join(claims.slices[:4])}"
+    if claims.parts and claims.gpus < wanted:
+        yield Lacks("plan/node-resources", f"GPUs of {node}: {claims.parts} parts of GPUs are published, and no whole")
+    elif not claims.is_whole:
+        yield _unknown(node, "not all slices of its pool are among the files", read, _SLICES)
+    elif claims.gpus == wanted:
+        yield Well("plan/node-resources", str(node))
+    else:
+        yield _few(node, f"claims (DRA) can have {claims.gpus} of its GPUs, and {size} has {wanted} GPUs", read)
 
 
 def _ports(bundle: Bundle, node: Object, ports: int | None, size: str) -> Iterator[Said]:
@@ -134,14 +164,14 @@ def _few(node: Object, message: str, read: str) -> Hit:
     )
 
 
-def _unknown(node: Object, message: str, read: str) -> Hit:
+def _unknown(node: Object, message: str, read: str, remedy: str = _CHECK) -> Hit:
     return Hit(
         code="plan/node-resources",
         place=node.at("status"),
         about=str(node),
         message=message,
         read=read,
-        remedy=_CHECK,
+        remedy=remedy,
         verdict=Verdict.UNKNOWN,
     )
 
