@@ -10,6 +10,7 @@ import subprocess
 import time
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -279,6 +280,22 @@ def test_a_full_disk_refuses_to_write_until_healed(lab):
     assert lab.on("n1", "python3", "-c", write) == "No space left on device"
     heal(lab.name, "all")
     assert lab.on("n1", "python3", "-c", write) == "written"
+
+
+def test_a_disk_that_others_write_to_while_it_fills_is_full(lab, monkeypatch):
+    asked = []
+
+    def told(file):
+        """The first answer is older than what a program of the host has written since."""
+        asked.append(file)
+        return SimpleNamespace(f_blocks=1 << 20, f_bavail=1 << 20, f_frsize=4096) if len(asked) == 1 else real(file)
+
+    real = os.fstatvfs
+    monkeypatch.setattr(os, "fstatvfs", told)
+    inject(lab.name, "disk-full", "n1", {"percent": "100"})
+    assert len(asked) == 2
+    space = os.statvfs(inside.host_path(lab.state.host("n1"), "run"))
+    assert space.f_bavail == 0
 
 
 def test_a_half_full_disk_is_half_full(lab):

@@ -238,7 +238,8 @@ def test_as_a_health_program_it_drains_its_own_node(lab, health):
     health("--every 2 --drain --yes")
     wait_for(lambda: looks(lab))
     assert not is_drained(lab, "n3")
-    subprocess.run(fault, check=True, capture_output=True)
+    done = subprocess.run(fault, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
     wait_for(lambda: is_drained(lab, "n3"))
     reason = parse_reason(states(lab)["n3"].reason)
     assert reason is not None

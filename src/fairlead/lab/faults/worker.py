@@ -6,6 +6,7 @@ Knows: `ip`, `tc`, `nft`, cgroups, files of a host. Must not know: faults, or wh
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import shlex
@@ -25,6 +26,7 @@ from fairlead.lab.plan import host_plan
 from fairlead.records.labstate import HostState, LabState
 
 _BALLAST = "run/fairlead/ballast"
+_FILL_TRIES = 8
 _FLAPS = "/run/flaps"
 _IP, _TC, _NFT = ("ip", "-batch", "-"), ("tc", "-batch", "-"), ("nft", "-f", "-")
 
@@ -130,11 +132,8 @@ class Worker:
         ballast.parent.mkdir(parents=True, exist_ok=True)
         ballast.unlink(missing_ok=True)
         if is_on:
-            space = os.statvfs(ballast.parent)
-            wanted = int(space.f_blocks * percent / 100) - (space.f_blocks - space.f_bavail)
             with ballast.open("wb") as file:
-                if wanted > 0:
-                    os.posix_fallocate(file.fileno(), 0, wanted * space.f_frsize)
+                _fill(file.fileno(), percent)
 
     def _files(self, file: HostFile, content: bytes | None, *, is_on: bool) -> None:
         host = self._host(file.host)
@@ -148,6 +147,22 @@ class Worker:
         if content is not None:
             content = content.replace(FAKETIME_PLACE.encode(), _faketime_or_nothing().encode())
         hostfiles.change(host, file.path, content, own)
+
+
+def _fill(file: int, percent: float) -> None:
+    """Make an empty file so long that its file space is this full. The host's programs may write meanwhile."""
+    for left in reversed(range(_FILL_TRIES)):
+        space = os.fstatvfs(file)
+        wanted = int(space.f_blocks * percent / 100) - (space.f_blocks - space.f_bavail)
+        if wanted <= 0:
+            return
+        try:
+            os.posix_fallocate(file, 0, wanted * space.f_frsize)
+        except OSError as error:
+            if error.errno != errno.ENOSPC or not left:
+                raise
+        else:
+            return
 
 
 def faketime() -> str:
