@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from fairlead.base.program import Program
 from fairlead.base.table import table
-from fairlead.base.units import duration
+from fairlead.base.units import counted, duration
 from fairlead.cli.common import Common, Exclude, Nodes, SpecFile
 from fairlead.cli.output import Answer, session
 from fairlead.errors import FabricError, UsageError
@@ -36,6 +36,8 @@ SLACK_S = 60.0
 LOOK_S = 0.5
 TESTS_A_LINE = 200
 MAX_PACKETS_PER_S = 20_000
+MAX_PACKETS = 4_000_000
+"""Of a node: it keeps 16 bytes of each."""
 MAX_LINES = 1000
 """Of a node, beside one for ten paths."""
 WORST = 10
@@ -43,6 +45,7 @@ _Count = Annotated[int, Meta(ge=0, le=1 << 62)]
 _Word = Annotated[str, Meta(max_length=2000)]
 _Windows = Annotated[tuple[tuple[_Count, _Count, _Count], ...], Meta(min_length=WINDOWS, max_length=WINDOWS)]
 _Heard = Annotated[tuple[_Count, ...], Meta(min_length=WINDOWS, max_length=WINDOWS)]
+_Full = Annotated[tuple[_Count, ...], Meta(max_length=64)]
 _Ports = Annotated[tuple[Annotated[int, Meta(ge=0, le=0xFFFF)], ...], Meta(max_length=64)]
 
 
@@ -54,7 +57,10 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
     unbound: Annotated[tuple[tuple[_Count, _Word], ...], Meta(max_length=256)] = ()
     rows: Annotated[tuple[tuple[_Count, _Windows, _Count, _Count], ...], Meta(max_length=1000)] = ()
     heard: Annotated[tuple[tuple[_Count, _Heard], ...], Meta(max_length=1000)] = ()
-    errors: Annotated[dict[_Word, _Count], Meta(max_length=64)] = {}
+    errors: Annotated[tuple[tuple[_Count, _Word, _Count], ...], Meta(max_length=256)] = ()
+    """Path, the kernel's word, how often."""
+    full: Annotated[tuple[_Full, ...], Meta(max_length=256)] = ()
+    """Packets that each socket of each path had no room for."""
 
 
 def ping(
@@ -109,6 +115,12 @@ def ping(
         )
     plan = pinged.plan_of(names, paths_of(book), unproved(book, facts))
     each = max(sum(p.src == n for p in plan.pings) for n in range(len(names)))
+    if count * each > MAX_PACKETS:
+        raise UsageError(
+            "cli/usage",
+            f"a node has up to {counted(each, 'path')}: {count * each:,} packets, and {MAX_PACKETS:,} are the most",
+            hint=f"--count {MAX_PACKETS // each}",
+        )
     interval = max(interval, each / MAX_PACKETS_PER_S)
     wish = {"count": count, "interval_s": interval, "size": size}
     run = Run(plan, wish, lambda done, total: session().progress("nodes", done, total, ""))
@@ -119,7 +131,9 @@ def ping(
     assert folder is not None
     rows = list(run.rows())
     folder.write("paths.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    findings = [*silent, *pinged.judge(plan, run.seen(), run.lost, limits_of(cluster_file), run.unbound)]
+    limits = limits_of(cluster_file)
+    of_paths = pinged.judge(plan, run.seen(), run.lost, limits, unbound=run.unbound, errors=run.errors)
+    findings = [*silent, *of_paths]
     folder.write("findings.json", findings)
     body = {"nodes": names, "count": count, "interval_s": interval, "paths": rows, "findings": findings}
     return Answer(
@@ -148,6 +162,10 @@ class Run:
         self.lost: dict[int, str] = {}
         self.timed: dict[int, tuple[_Windows, int, int]] = {}
         self.heard: dict[int, _Heard] = {}
+        self.full: dict[tuple[int, int, int], int] = {}
+        """(node, path, flow) -> packets that its socket had no room for."""
+        self.errors: dict[tuple[int, int], str] = {}
+        """(node, path) -> what its own kernel said."""
 
     def run(self, group: Live, takes_s: float) -> None:
         """Start all, tell them the paths, let them go, hear what they saw."""
@@ -240,8 +258,14 @@ class Run:
             case "seen":
                 self.timed |= {i: (w, a, b) for i, w, a, b in said.rows if i < len(pings) and pings[i].src == n}
                 self.heard |= {i: w for i, w in said.heard if i < len(pings) and pings[i].dst == n}
-            case "end":
+            case "end" if n not in self.ended:
                 self.ended.add(n)
+                self.full |= {
+                    (n, path, flow): num for path, own in enumerate(said.full) for flow, num in enumerate(own) if num
+                }
+                for path, word, times in said.errors:
+                    one = f"{shown(word)}, {counted(times, 'time')}"
+                    self.errors[n, path] = "; ".join(filter(None, (self.errors.get((n, path)), one)))
 
     def _note_unbound(self, n: int, why: Mapping[int, str]) -> None:
         """Where this node has no socket, though its address is known: nothing is tested there."""
@@ -263,7 +287,11 @@ class Run:
             if heard is not None:
                 # what came back was there, and no more than was sent
                 heard = tuple(min(max(h, b), s) for s, h, b in zip(sent, heard, back, strict=True))
-                out[i] = Seen(sent, heard, back, tuple(ns for _, _, ns in windows), p50, p99)
+                out[i] = Seen(
+                    sent, heard, back, tuple(ns for _, _, ns in windows), p50, p99,
+                    full_there=self.full.get((ping.dst, ping.path, 0), 0),
+                    full_here=self.full.get((ping.src, ping.path, 0 if ping.back else ping.flow), 0),
+                )  # fmt: skip
         return out
 
     def rows(self) -> Iterator[dict[str, Any]]:

@@ -16,6 +16,7 @@ import select
 import socket
 import struct
 import time
+from array import array
 
 from fairlead.cluster.channel import Channel
 
@@ -35,6 +36,8 @@ REQUEST, ANSWER = 0, 1
 ROOM_BYTES = 8 << 20
 # linux/socket.h, linux/udp.h, linux/in6.h, asm-generic/socket.h: names that Python's socket module lacks
 SO_TIMESTAMPNS, SO_RCVBUFFORCE, UDP_NO_CHECK6_TX, UDP_NO_CHECK6_RX, IPV6_AUTOFLOWLABEL = 35, 33, 101, 102, 70
+SO_MEMINFO, MEMINFO_DROPS = 55, struct.Struct("32xI")
+"""linux/sock_diag.h: of the numbers about a socket's memory the ninth counts packets that it had no room for."""
 TIMESPEC = struct.Struct("@ll")
 
 
@@ -45,8 +48,8 @@ class Test:
         self.rail, self.flow, self.to, self.peer = rail, flow, to, packed(peer)
         self.is_loop, self.is_open = False, True
         self.sent = [0] * WINDOWS
-        self.sent_ns = [0] * count
-        self.rtts: list[list[int]] = [[] for _ in range(WINDOWS)]
+        self.sent_ns = array("q", bytes(8 * count))
+        self.rtts = [array("q") for _ in range(WINDOWS)]
 
 
 class Pinger:
@@ -66,11 +69,11 @@ class Pinger:
                 self.sockets.append([])
                 if address:
                     self.unbound.append((rail, error.strerror or str(error)))
-        self.by_fd = {sock.fileno(): sock for own in self.sockets for sock in own}
+        self.by_fd = {sock.fileno(): (sock, rail) for rail, own in enumerate(self.sockets) for sock in own}
         self.tests: dict[int, Test] = {}
         self.answers: dict[int, tuple[str, int, bytes]] = {}
         self.heard: dict[int, list[int]] = {}
-        self.errors: dict[str, int] = {}
+        self.errors: dict[tuple[int, str], int] = {}
         self.has_to_stop = False
 
     def say(self, what: str, **said: object) -> None:
@@ -129,12 +132,12 @@ class Pinger:
         try:
             own[test.flow % len(own)].sendto(packet, test.to)
         except (OSError, ZeroDivisionError) as error:
-            self.note(error)
+            self.note(test.rail, error)
 
-    def note(self, error: Exception) -> None:
+    def note(self, rail: int, error: Exception) -> None:
         """Count what the kernel said."""
         said = errno.errorcode.get(error.errno or 0, "error") if isinstance(error, OSError) else "no socket"
-        self.errors[said] = self.errors.get(said, 0) + 1
+        self.errors[rail, said] = self.errors.get((rail, said), 0) + 1
 
     def listen(self, limit_s: float) -> None:
         """Whatever comes within a time, and at least what is there."""
@@ -143,16 +146,16 @@ class Pinger:
             if fd == self.channel.fd_in:
                 self.hear()
                 continue
-            source = by_fd[fd]
+            source, rail = by_fd[fd]
             for _ in range(BURST):
                 try:
                     data, control, _, address = source.recvmsg(1 << 16, 128)
                 except BlockingIOError:
                     break
                 except OSError as error:
-                    self.note(error)
+                    self.note(rail, error)
                     continue
-                self.take(source, data, control, address)
+                self.take(source, rail, data, control, address)
 
     def hear(self) -> None:
         """The control side: stop, or gone."""
@@ -162,7 +165,7 @@ class Pinger:
             waiting = []
         self.has_to_stop |= bool(waiting) or self.channel.has_ended
 
-    def take(self, source: socket.socket, data: bytes, control: list[Any], address: tuple[Any, ...]) -> None:
+    def take(self, source: socket.socket, rail: int, data: bytes, control: list[Any], address: tuple[Any, ...]) -> None:
         """A packet came."""
         if len(data) < PACKET.size:
             return
@@ -181,7 +184,7 @@ class Pinger:
             try:
                 source.sendto(back, (to, port) if to else address)
             except OSError as error:
-                self.note(error)
+                self.note(rail, error)
         elif number in self.tests:
             test = self.tests[number]
             wanted = REQUEST if test.is_loop else ANSWER
@@ -199,7 +202,8 @@ class Pinger:
         heard = [[n, windows] for n, windows in self.heard.items()]
         for begin in range(0, max(len(rows), len(heard)), ROWS):
             self.say("seen", rows=rows[begin : begin + ROWS], heard=heard[begin : begin + ROWS])
-        self.say("end", errors=self.errors)
+        errors = [[rail, said, times] for (rail, said), times in self.errors.items()]
+        self.say("end", errors=errors[:ROWS], full=[[full(sock) for sock in own] for own in self.sockets])
 
 
 def opened(address: str, *, steered: bool) -> socket.socket:
@@ -224,6 +228,14 @@ def opened(address: str, *, steered: bool) -> socket.socket:
     return sock
 
 
+def full(sock: socket.socket) -> int:
+    """Packets that a socket had no room for: they did cross the fabric."""
+    try:
+        return int(MEMINFO_DROPS.unpack(sock.getsockopt(socket.SOL_SOCKET, SO_MEMINFO, MEMINFO_DROPS.size))[0])
+    except (OSError, struct.error):  # Linux before 4.12
+        return 0
+
+
 def packed(address: str) -> bytes:
     """An address as the bytes of its family, so that two spellings are one."""
     host = address.partition("%")[0]
@@ -239,7 +251,7 @@ def stamped(control: list[Any]) -> int:
     return 0
 
 
-def spread(windows: list[list[int]]) -> tuple[int, int]:
+def spread(windows: list[array[int]]) -> tuple[int, int]:
     """Median and 99th percentile of all round trips; 0 of none."""
     times = sorted(t for window in windows for t in window)
     return (times[len(times) // 2], times[min(len(times) * 99 // 100, len(times) - 1)]) if times else (0, 0)

@@ -50,6 +50,14 @@ def test_all_paths_of_a_healthy_fabric_are_timed(cluster, tmp_path) -> None:
     assert all(path["sent"] == 300 and 0 < path["min_us"] < path["p99_us"] for path in answer["paths"])
 
 
+def test_more_packets_than_a_node_can_keep_are_refused_before_any_is_sent(cluster, tmp_path) -> None:
+    command = [*FAIRLEAD, "fabric", "ping", "-f", str(cluster), "--runs", str(tmp_path), "--count", "1000000"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "4,000,000 are the most" in done.stderr
+    assert "--count 250000" in done.stderr, "16 paths each"
+
+
 @pytest.mark.parametrize(
     ("fault", "on", "settings", "code", "subject", "status"),
     [

@@ -21,7 +21,7 @@ import pytest
 from fairlead.base.program import Program
 from fairlead.cli import fabric_ping
 from fairlead.cli.fabric_ping import PARTS, Run
-from fairlead.cli.fabric_pinger import PACKET, REQUEST, WINDOWS
+from fairlead.cli.fabric_pinger import PACKET, REQUEST, WINDOWS, full, opened
 from fairlead.cluster.protocol import Line
 from fairlead.preflight.pairs import pinged
 from fairlead.preflight.pairs.limits import DEFAULT
@@ -94,7 +94,7 @@ def told(says: dict[str, list[Any]], unproved: frozenset[str] = frozenset()) -> 
     run = Run(plan, {"count": COUNT, "interval_s": 0.005, "size": 64})
     with group(says) as made:
         run.run(made, COUNT * 0.005)
-    return run, made, pinged.judge(plan, run.seen(), run.lost, DEFAULT, run.unbound)
+    return run, made, pinged.judge(plan, run.seen(), run.lost, DEFAULT, unbound=run.unbound, errors=run.errors)
 
 
 def accused(findings: list[Any]) -> set[tuple[str, ...]]:
@@ -157,7 +157,10 @@ def test_a_lie_about_what_was_seen_accuses_no_honest_node(rows, stranger) -> Non
     says = {
         "up": [up(stranger.getsockname()[1])],
         "go": [{"say": "sent"}],
-        "stop": [{"say": "seen", "rows": rows, "heard": heard}, {"say": "end", "errors": {"x": 1}}],
+        "stop": [
+            {"say": "seen", "rows": rows, "heard": heard},
+            {"say": "end", "errors": [[0, "x", 1]], "full": [[HUGE]]},
+        ],
     }
     run, _, findings = told(says)
     assert all(LIAR in nodes for nodes in accused(findings)), findings
@@ -222,3 +225,18 @@ def test_packets_of_a_stranger_who_repeats_what_he_was_sent_open_nothing(strange
     assert num == 2 * pinged.FLOWS * WINDOWS
     to_liar = [i for i, ping in enumerate(run.plan.pings) if ping.dst == 2]
     assert all(not any(back for _, back, _ in run.timed[i][0]) for i in to_liar)
+
+
+def test_packets_that_a_socket_had_no_room_for_are_counted_by_the_kernel() -> None:
+    sock = opened("127.0.0.1", steered=False)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+    with sock, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        assert full(sock) == 0
+        for _ in range(300):
+            sender.sendto(bytes(1000), sock.getsockname())
+        came = 0
+        with contextlib.suppress(BlockingIOError):
+            while sock.recv(2000):
+                came += 1
+        assert came > 0
+        assert came + full(sock) == 300

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -141,6 +142,61 @@ def test_without_a_choice_of_ways_ports_rails_and_dead_flows_are_named() -> None
     fabric = fabric_of(plan, 2, 5)
     fabric.hit(fabric.plane(1), BLOCKED)
     assert named(plan, fabric) == [("unreachable", "rail 0", True)]
+
+
+def test_each_node_that_kept_something_to_itself_is_named_and_no_partner_of_it() -> None:
+    plan = steered(2, 3, 2, 2)
+    seen = drawn(plan, fabric_of(plan, 2, 1))
+    silent = [i for i, p in enumerate(plan.pings) if 1 in (p.src, p.dst) or (4 in (p.src, p.dst) and p.path == 2)]
+    known = {i: one for i, one in seen.items() if i not in silent}
+    assert [(f.code, f.subject.nodes, f.verdict) for f in judge(plan, known, {}, DEFAULT)] == [
+        ("fabric/end-silent", ("n1",), "unknown"),
+        ("fabric/end-silent", ("n4",), "unknown"),
+    ]
+
+
+def full(plan: Plan, seen: dict[int, Seen], node: int, num: int) -> dict[int, Seen]:
+    """As if the sockets of one node had had no room for so many packets."""
+    of = {number: plan.pings[number] for number in seen}
+    return {
+        number: replace(one, full_there=num * (of[number].dst == node), full_here=num * (of[number].src == node))
+        for number, one in seen.items()
+    }
+
+
+def test_what_a_nodes_own_socket_had_no_room_for_is_no_loss_of_the_fabric() -> None:
+    plan = steered(2, 3, 2, 2)
+    fabric = fabric_of(plan, 2, 1)
+    fabric.hit(((src, 4, path) for src in range(6) for path in (1, 2)), Effect(loss=0.3))
+    seen = drawn(plan, fabric)
+    assert {f.verdict for f in judge(plan, seen, {}, DEFAULT)} == {"fail"}
+    most = WINDOWS * EACH
+    (found,) = judge(plan, full(plan, seen, 4, most), {}, DEFAULT)
+    assert (found.code, str(found.subject), found.verdict) == ("fabric/own-loss", "n4", "unknown")
+    assert f"no room for {most} packets" in found.message
+    few = [f for f in judge(plan, full(plan, seen, 4, 2), {}, DEFAULT) if f.verdict == "fail"]
+    assert {f.subject.nodes for f in few} == {("n4",)}, "what its socket cannot have lost is a loss"
+    others = judge(plan, full(plan, seen, 0, most), {}, DEFAULT)
+    assert {f.subject.nodes for f in others if f.verdict == "fail"} == {("n4",)}, "another's socket excuses nothing"
+
+
+def test_a_dead_port_stays_dead_beside_a_full_socket() -> None:
+    plan = steered(2, 3, 2, 2)
+    fabric = fabric_of(plan, 2, 1)
+    fabric.hit(fabric.port(4, 2), BLOCKED)
+    fabric.hit(iter([(4, 4, 2)]), BLOCKED)
+    found = judge(plan, full(plan, drawn(plan, fabric), 4, 20), {}, DEFAULT)
+    assert [(f.code, str(f.subject)) for f in found if f.verdict == "fail"] == [("preflight/unreachable", "n4 plane 1")]
+
+
+def test_what_the_senders_kernel_said_is_evidence() -> None:
+    plan = steered(2, 3, 2, 2)
+    fabric = fabric_of(plan, 2, 1)
+    fabric.hit(fabric.port(4, 2), BLOCKED)
+    fabric.hit(iter([(4, 4, 2)]), BLOCKED)
+    errors = {(4, 2): "EPERM, 900 times", (3, 1): "ENOBUFS, 1 time"}
+    (found,) = judge(plan, drawn(plan, fabric), {}, DEFAULT, errors=errors)
+    assert next((e.source, e.value) for e in found.evidence) == ("sendto on n4, plane 1", "EPERM, 900 times")
 
 
 def test_many_nodes_have_a_bounded_number_of_partners() -> None:

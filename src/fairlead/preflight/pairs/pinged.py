@@ -15,6 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple
 
 from fairlead.base.units import counted, duration
 from fairlead.preflight.pairs.facts import Burst, PairFacts, Speed
@@ -69,6 +70,10 @@ class Seen:
     """The shortest round trip of each window; 0: none."""
     p50_ns: int = 0
     p99_ns: int = 0
+    full_there: int = 0
+    """Packets that the other end's socket had no room for, of this path and of others."""
+    full_here: int = 0
+    """As many that the sender's own socket for answers had no room for."""
 
 
 @dataclass(frozen=True)
@@ -160,35 +165,53 @@ def facts_of(plan: Plan, seen: Mapping[int, Seen], lost: Mapping[int, str]) -> P
         stopped=dict.fromkeys(range(len(paths.labels)), plan.partners) if plan.partners < len(plan.nodes) - 1 else {},
         lost=dict(lost),
     )
-    by_test: defaultdict[Triple, list[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]] = defaultdict(list)
+    by_test: defaultdict[Triple, list[_Flow]] = defaultdict(list)
     for number, one in seen.items():
         ping = plan.pings[number]
         if ping.is_loop:
             assert ping.t1 is not None
             way = Triple(ping.src, ping.dst, steering.number(ping.path, ping.t1))
-            by_test[way].append((one.sent, one.back, one.rtt_ns))
+            by_test[way].append(_Flow(one.sent, one.back, one.rtt_ns, one.full_here))
         else:
-            by_test[Triple(ping.src, ping.dst, ping.path)].append((one.sent, one.heard, one.rtt_ns))
-            by_test[Triple(ping.dst, ping.src, ping.path)].append((one.heard, one.back, one.rtt_ns))
+            by_test[Triple(ping.src, ping.dst, ping.path)].append(
+                _Flow(one.sent, one.heard, one.rtt_ns, one.full_there)
+            )
+            by_test[Triple(ping.dst, ping.src, ping.path)].append(_Flow(one.heard, one.back, one.rtt_ns, one.full_here))
     for test, flows in by_test.items():
         if test.path in ways:
             facts.steered.append(test)
-        num = len(flows[0][0])
+        num = len(flows[0].sent)
         for pieces in ([0], [1], range(2, num)):
             burst = _burst(test, flows, pieces)
             if burst is not None:
                 (facts.bursts if 0 in pieces else facts.again).append(burst)
         for window in range(num):
-            rtt_ns = min((rtts[window] for _, _, rtts in flows if rtts[window]), default=0)
+            rtt_ns = min((flow.rtt_ns[window] for flow in flows if flow.rtt_ns[window]), default=0)
             (facts.speeds_again if window else facts.speeds).append(Speed(*test, 0, rtt_ns, 0))
     return facts
 
 
-def _burst(
-    test: Triple, flows: Sequence[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]], pieces: Sequence[int]
-) -> Burst | None:
-    """Packets of a directed pair in some windows; None of the first if all arrived, or if nothing was sent."""
-    counts = [(sum(sent[w] for w in pieces), sum(came[w] for w in pieces)) for sent, came, _ in flows]
+class _Flow(NamedTuple):
+    """One way of a Ping, window by window."""
+
+    sent: tuple[int, ...]
+    came: tuple[int, ...]
+    rtt_ns: tuple[int, ...]
+    full: int
+    """Packets that the receiving socket had no room for in the whole run."""
+
+
+def _burst(test: Triple, flows: Sequence[_Flow], pieces: Sequence[int]) -> Burst | None:
+    """Packets of a directed pair in some windows; None of the first if all arrived, or if nothing was sent.
+
+    Packets that a socket had no room for crossed the fabric. Which they were nobody knows, so as many as it counted are
+    taken off the losses of every window and path that it served; a path of which nothing arrived stays dead.
+    """
+    counts = [
+        (sent, came + flow.full if came or flow.full >= sent else 0)
+        for flow in flows
+        for sent, came in [(sum(flow.sent[w] for w in pieces), sum(flow.came[w] for w in pieces))]
+    ]
     counts = [(sent, min(came, sent)) for sent, came in counts if sent]
     sent, came = sum(s for s, _ in counts), sum(c for _, c in counts)
     if sent < 2 or (0 in pieces and sent == came):
@@ -222,9 +245,13 @@ def judge(
     seen: Mapping[int, Seen],
     lost: Mapping[int, str],
     limits: Limits,
+    *,
     unbound: Mapping[tuple[int, int], str] = MappingProxyType({}),
+    errors: Mapping[tuple[int, int], str] = MappingProxyType({}),
 ) -> list[Finding]:
-    """Findings: guilty parts, nodes that gave no answer or not of all paths, ports without their address."""
+    """Findings: guilty parts, nodes that gave no answer or not of all paths, ports without their address, sockets that
+    were full. `errors` are what the kernel of a node said on a path.
+    """
     facts = facts_of(plan, seen, lost)
     times = [s.rtt_ns for s in facts.speeds if s.rtt_ns]
     median_ns = statistics.median(times) if times else 0
@@ -248,7 +275,10 @@ def judge(
                 verdict=verdict if blame.is_confirmed else Verdict.WARN,
                 subject=subject_of(blame.culprit.part, facts),
                 message=f"{said}, {where(blame.culprit, facts)}{unsure}",
-                evidence=tuple(_evidence(facts, sorted(pairs)[:MAX_EVIDENCE], is_late=blame.symptom is Symptom.LATE)),
+                evidence=(
+                    *_own_errors(facts, pairs, errors),
+                    *_evidence(facts, sorted(pairs)[:MAX_EVIDENCE], is_late=blame.symptom is Symptom.LATE),
+                ),
                 remedy=_REMEDY,
                 data={
                     "part": str(blame.culprit.part.kind),
@@ -280,20 +310,55 @@ def judge(
         for (n, path), why in sorted(unbound.items())
         if n not in lost
     ]
-    return findings
+    return [*findings, *_full(plan, seen)]
+
+
+def _full(plan: Plan, seen: Mapping[int, Seen]) -> Iterator[Finding]:
+    """Sockets without room: what was lost there is no loss of the fabric, and hides what the fabric lost."""
+    most = Counter[int]()
+    for number, one in seen.items():
+        ping = plan.pings[number]
+        for n, num in ((ping.src, one.full_here), (ping.dst, one.full_there)):
+            most[n] = max(most[n], num)
+    for n, num in sorted(most.items()):
+        if num:
+            yield Finding(
+                code="fabric/own-loss",
+                verdict=Verdict.UNKNOWN,
+                subject=Subject(kind="node", nodes=(plan.nodes[n],)),
+                message=f"its own socket had no room for {counted(num, 'packet')}: "
+                "as many losses of each path to it do not count",
+                evidence=(Evidence(f"SO_MEMINFO on {plan.nodes[n]}", f"{num} dropped"),),
+                remedy="a longer --interval, fewer nodes with -w, or a node with less other work",
+            )
+
+
+def _own_errors(facts: PairFacts, pairs: set[Triple], errors: Mapping[tuple[int, int], str]) -> Iterator[Evidence]:
+    """What the kernels of the senders said where packets are missing, the first two."""
+    found = sorted({(n, path) for n, path in errors if any(t.src == n and t.path == path for t in pairs)})
+    for n, path in found[:2]:
+        yield Evidence(f"sendto on {facts.nodes[n]}, {path_name(facts, path)}", errors[n, path])
 
 
 def _silent_about(
     plan: Plan, seen: Mapping[int, Seen], lost: Mapping[int, str], unbound: Mapping[tuple[int, int], str]
 ) -> dict[int, str]:
-    """Nodes that said they were done, and not what became of all their packets."""
-    missing: Counter[int] = Counter()
+    """Nodes that said they were done, and not what became of all their packets: the one most paths lack, then the one
+    most of the others lack. Of two that lack as many, nobody knows which it was.
+    """
+    missing = []
     for number, ping in enumerate(plan.pings):
         ends = {(ping.src, ping.path), (ping.dst, ping.path)}
         if number not in seen and not ends & unbound.keys() and not {ping.src, ping.dst} & lost.keys():
-            missing.update({ping.src, ping.dst})
-    most = max(missing.values(), default=0)
-    return {n: f"nothing is known of {counted(num, 'path')} from or to it" for n, num in missing.items() if num == most}
+            missing.append({ping.src, ping.dst})
+    out: dict[int, str] = {}
+    while missing:
+        counts = Counter(n for pair in missing for n in pair)
+        most = max(counts.values())
+        said = f"nothing is known of {counted(most, 'path')} from or to it"
+        out |= {n: said for n, num in counts.items() if num == most}
+        missing = [pair for pair in missing if not pair & out.keys()]
+    return out
 
 
 def _evidence(facts: PairFacts, pairs: Sequence[Triple], *, is_late: bool) -> Iterator[Evidence]:
