@@ -133,7 +133,8 @@ def test_a_frozen_node_is_given_up_in_time(mark):
 
     thread = threading.Thread(target=run)
     thread.start()
-    [sleeper] = [p for p, line in until_marked(mark, 2).items() if line.startswith("sleep")]
+    # the shell of the other node has the mark, too, as long as it lives
+    [sleeper] = until_marked(f"sleep\0{mark}", 1)
     os.kill(parent(parent(sleeper)), signal.SIGSTOP)
     thread.join(60)
     assert states(results) == ["timeout", "done"]
