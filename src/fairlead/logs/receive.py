@@ -31,12 +31,31 @@ WAITING_BYTES = 64 << 20
 """Batches that wait for the engine; a node that brings more is asked to come again."""
 BLOCK_RECORDS, BLOCK_CHARS = 50_000, 16 << 20
 MAX_SOURCES = 200_000
+NEW_AT_ONCE, NEW_PER_S = 8192, 1.0
+"""Sources that a node may bring that the store does not know: a job's files are hundreds, and a node that names others
+without end would grow the store and this process. Twice what one batch holds; beyond it the node comes again.
+"""
 FREE_BYTES = 256 << 20
 """So much room a disk must have for the store to take anything: merges write before they remove."""
 
 
 class Busy(Exception):
-    """Too much waits already."""
+    """Too much waits already, or the node names too many new sources."""
+
+
+class Allowance:
+    """How many sources that nobody knows a node may still bring: a bucket that fills up steadily."""
+
+    def __init__(self, at_once: int, per_s: float) -> None:
+        self.at_once, self.per_s = at_once, per_s
+        self._left: dict[str, tuple[float, float]] = {}
+
+    def take(self, node: str, num: int, now_s: float) -> bool:
+        """Whether it may bring so many now."""
+        left, since = self._left.get(node, (float(self.at_once), now_s))
+        left = min(self.at_once, left + (now_s - since) * self.per_s)
+        self._left[node] = (left - num if num <= left else left, now_s)
+        return num <= left
 
 
 @dataclass(slots=True)
@@ -79,6 +98,7 @@ class Receiver:
         self.sources: OrderedDict[int, Source] = OrderedDict()
         self.nodes: dict[str, NodeSaid] = {}
         self.broken = ""
+        self._new = Allowance(NEW_AT_ONCE, NEW_PER_S)
         self._queue: queue.SimpleQueue[_Batch | None] = queue.SimpleQueue()
         self._waiting = 0
         self._lock = threading.Lock()
@@ -129,9 +149,14 @@ class Receiver:
         if self.broken:  # how far sources are in the store is not known any more: nothing may be taken twice
             batch.done.set_exception(FairleadError("logs/engine", self.broken, hint="start fairlead logs serve again"))
             return
+        node = batch.header.node
+        new = [p for p in batch.header.sources if p.head and file_number(node, p.id) not in self.reached]
+        if new and not self._new.take(node, len(new), time.monotonic()):
+            batch.done.set_exception(Busy())
+            return
         try:
             for part, data in zip(batch.header.sources, batch.parts, strict=True):
-                self._part(block, batch.header.node, (part, data), ends, unknown)
+                self._part(block, node, (part, data), ends, unknown)
         except Exception as error:  # noqa: BLE001 - whatever one node sends, the others are served
             batch.done.set_exception(error)
             return

@@ -312,6 +312,13 @@ def test_strangers_and_junk_are_refused(site: Site):
     assert json.loads(said)["problems"][0]["code"].startswith("kql/")
     status, said = site.post("/v1/query", json.dumps({"query": "Logs | project RawData, Computer"}).encode())
     assert json.loads(said)["document"]["rows"] == [["hello", "gpu07"]]
+    # a node that names sources without end is asked to wait, and no other node is
+    one = head["sources"][0] | {"end": 0, "size": 0}
+    for batch, wanted in ((0, 200), (1, 200), (2, 503)):
+        many = [one | {"id": 10 + batch * 4000 + i} for i in range(4000)]
+        assert site.post("/v1/batch", packed({"node": "gpu07", "sources": many}, b""), **of_node)[0] == wanted
+    assert site.post("/v1/batch", packed(head, b"hello\n"), **of_node)[0] == 200, "what is known goes on"
+    assert site.post("/v1/batch", packed(head | {"node": "gpu08"}, b"hello\n"))[0] == 200
 
 
 def test_a_job_is_diagnosed_while_the_owner_serves(site: Site):
