@@ -8,9 +8,9 @@
     slow    takes more than about 20 s
     ends    it runs until it is told to end (SIGTERM), which is once it has said a line on stderr
 
-The folder it is called in holds here.toml (this machine), lab.toml (a lab), sleeper.py (a program that waits),
-sacct.txt (a job that ended), train.toml (a model of a few thousand parameters), served (a model of one tensor) and
-on-share (what a bundle on a share says of itself).
+The folder it is called in holds here.toml (this machine), kube.toml (pods), lab.toml (a lab), sleeper.py (a program
+that waits), sacct.txt (a job that ended), train.toml (a model of a few thousand parameters), served (a model of one
+tensor) and on-share (what a bundle on a share says of itself).
 """
 
 from __future__ import annotations
@@ -109,6 +109,9 @@ def fill(folder: Path, lab: str) -> None:
         there = there.replace(old, new)
     (folder / "here.toml").write_text(HERE)
     (folder / "lab.toml").write_text(there)
+    (folder / "kube.toml").write_text(
+        HERE.replace('via = "local"', 'via = "kubernetes"\n[kubernetes]\nselector = "app=weights"')
+    )
     (folder / "sleeper.py").write_text("import time\n\ntime.sleep(600)\n")
     (folder / "sacct.txt").write_text(SACCT)
     (folder / "train.toml").write_text(TRAIN)

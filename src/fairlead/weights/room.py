@@ -12,6 +12,7 @@ ROOM = Room(
         Verb("weights ls", "fairlead.cli.weights:ls"),
         Verb("weights manifest", "fairlead.cli.weights:manifest"),
         Verb("weights script", "fairlead.cli.weights:script"),
+        Verb("weights kubernetes", "fairlead.cli.weights_kubernetes:kubernetes"),
     ),
     tables=(Table("weights", "fairlead.weights.table:Weights"),),
     limits=("fairlead.weights.table:limits",),

@@ -1,0 +1,96 @@
+"""`fairlead weights kubernetes`: what a cluster of Kubernetes needs for a model on every node."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path, PurePosixPath
+from typing import Annotated
+
+from cyclopts import Group, Parameter
+
+from fairlead.base.confidential import hide
+from fairlead.base.files import disk_errors, write_atomic
+from fairlead.base.units import counted
+from fairlead.cli.common import Common, Exclude, Nodes, SpecFile, chosen
+from fairlead.cli.output import Answer
+from fairlead.errors import UsageError
+
+_HOW = Group("How", sort_key=20)
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,50}[a-z0-9])?\Z")
+_IMAGE = re.compile(r"[A-Za-z0-9][^\s]{0,500}\Z")
+
+
+def kubernetes(
+    source: str,
+    dest: str,
+    out: Path,
+    *,
+    image: Annotated[str, Parameter(group=_HOW)],
+    secret: Annotated[str, Parameter(group=_HOW)] = "",
+    name: Annotated[str, Parameter(group=_HOW)] = "weights",
+    host_network: Annotated[bool, Parameter(group=_HOW, negative=())] = False,
+    nodes: Nodes = None,
+    exclude: Exclude = "",
+    spec: SpecFile = None,
+    common: Common = Common(),
+) -> Answer:
+    """Write what Kubernetes needs for a model on every node: pods that hold the folder, and a Job that fills it through
+    them. Nothing is contacted.
+
+    The cluster file says `via = "kubernetes"`, and under [kubernetes] the namespace and a `selector` such as
+    "app=weights": the pods get these labels, and the Job takes the file with it. Pods that use the model mount DEST of
+    their node read-only. A second Job fetches what is missing or has changed.
+
+    Parameters
+    ----------
+    source
+        Where the objects are, as for `spread`.
+    dest
+        A folder of every node: /mnt/nvme/llama.
+    out
+        A folder for the files; files of the same names are replaced.
+    image
+        An image with Python, `fairlead[weights]` and kubectl: for the Job, and for the pods on nodes, which need Python
+        alone.
+    secret
+        The name of a Secret with the origin's credentials (AZURE_STORAGE_SAS_TOKEN, HF_TOKEN, ...): the Job gets its
+        keys as environment, nodes never do.
+    name
+        Of the objects.
+    host_network
+        Bytes go over the nodes' own interfaces (IP over InfiniBand, accelerated Ethernet), not over the pods' network.
+    """
+    from fairlead.cluster.table import Kubernetes
+    from fairlead.plan.kubernetes.emit import to_yaml
+    from fairlead.spec.loader import read
+    from fairlead.weights.pods import Wished, objects
+
+    if hide(source) != source:
+        hint = "--secret NAME, of a Secret with AZURE_STORAGE_SAS_TOKEN, HF_TOKEN, ..."
+        raise UsageError("cli/usage", "a manifest is no place for a secret, and the source holds one", hint=hint)
+    place = PurePosixPath(dest)
+    if not place.is_absolute() or ".." in place.parts or len(place.parts) < 3:
+        raise UsageError("cli/usage", f"{dest!a} is no folder below another one", hint="/mnt/nvme/llama")
+    for what, said, rule in (("--name", name, _NAME), ("--secret", secret or "x", _NAME), ("--image", image, _IMAGE)):
+        if not rule.match(said):
+            raise UsageError("cli/usage", f"{what} {said!a} is none", hint="fairlead weights kubernetes --help")
+    loaded = read(spec)
+    if loaded.spec.access.via != "kubernetes":
+        text = f"the cluster file reaches its nodes by {loaded.spec.access.via}"
+        raise UsageError("cli/usage", text, hint='[access] via = "kubernetes"; [kubernetes] selector = "app=weights"')
+    wanted = chosen(nodes, exclude, loaded.spec.nodes)
+    only = "" if wanted == loaded.spec.nodes else str(wanted)
+    wished = Wished(
+        source=source, dest=dest, image=image, secret=secret, only=only, host_network=host_network, name=name
+    )
+    made = objects(wished, loaded.spec.table(Kubernetes), list(wanted), loaded.text)
+    with disk_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+        for file, found in made.items():
+            write_atomic(out / file, to_yaml(found))
+    return Answer(
+        schema="fairlead.weights-kubernetes/1",
+        text=lambda: f"{out}: {counted(len(made), 'file')} for {dest} on {counted(len(wanted), 'node')}",
+        body={"folder": str(out), "files": list(made), "nodes": len(wanted)},
+        hints=[f"kubectl apply -f {out}", f"kubectl wait --for=condition=complete --timeout=-1s job/{name}"],
+    )

@@ -1,0 +1,85 @@
+"""What `weights kubernetes` writes: valid for the API server, without keys, with no more rights than needed."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.examples import HERE
+
+kubeschemas = pytest.importorskip("support.kubeschemas", reason="needs kubernetes-validate: group `dev`")
+yaml = pytest.importorskip("yaml", reason="needs PyYAML: extra `plan`")
+
+SETTINGS = '\n[kubernetes]\nnamespace = "ml"\nselector = "app=weights,team=a"\ncontainer = "node"\n'
+FILE = HERE.replace('via = "local"', f'via = "kubernetes"{SETTINGS}').replace("localhost", "gpu-[0-2]")
+IMAGE = "registry.site/fairlead@sha256:" + "a" * 64
+
+
+@pytest.fixture
+def written(tmp_path, fairlead):
+    """Calls the verb; gives its status, its document, and the objects by kind."""
+
+    def call(*more: str, file: str = FILE, source: str = "az://models/llama", dest: str = "/mnt/nvme/llama"):
+        (tmp_path / "cluster.toml").write_text(file)
+        words = ["weights", "kubernetes", source, dest, str(tmp_path / "k8s"), "--image", IMAGE, *more]
+        done = fairlead(*words, "-f", str(tmp_path / "cluster.toml"), "--json")
+        paths = sorted((tmp_path / "k8s").glob("*.yaml"))
+        made = [each for path in paths for each in yaml.safe_load_all(path.read_text())]
+        return done.status, done.document, {each["kind"]: each for each in made}
+
+    return call
+
+
+@pytest.mark.parametrize("release", ["1.34", "1.37"])
+def test_every_object_is_valid_for_the_api_servers_own_schemas(written, release) -> None:
+    status, document, made = written("--secret", "origin", "--host-network")
+    assert (status, document["nodes"], len(document["files"])) == (0, 3, 3)
+    assert set(made) == {"DaemonSet", "ServiceAccount", "Role", "RoleBinding", "ConfigMap", "Job"}
+    assert {kind: kubeschemas.problems_of(each, release) for kind, each in made.items()} == {kind: [] for kind in made}
+    assert {each["metadata"]["namespace"] for each in made.values()} == {"ml"}
+
+
+def test_pods_stand_on_the_nodes_of_the_file_and_are_those_that_the_file_chooses(written) -> None:
+    _, _, made = written()
+    daemons = made["DaemonSet"]["spec"]
+    pod = daemons["template"]["spec"]
+    terms = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert [term["matchFields"][0]["values"] for term in terms] == [["gpu-0"], ["gpu-1"], ["gpu-2"]]
+    assert daemons["selector"]["matchLabels"] == daemons["template"]["metadata"]["labels"]
+    assert daemons["template"]["metadata"]["labels"] == {"app": "weights", "team": "a"}
+    assert pod["containers"][0]["name"] == "node"
+    assert pod["volumes"] == [{"name": "model", "hostPath": {"path": "/mnt/nvme/llama", "type": "DirectoryOrCreate"}}]
+    assert "hostNetwork" not in pod
+
+
+def test_the_job_has_the_file_as_it_is_and_may_do_one_thing(written) -> None:
+    _, _, made = written("--secret", "origin", "-w", "gpu-[0-1]")
+    assert made["ConfigMap"]["data"]["cluster.toml"] == FILE
+    (container,) = made["Job"]["spec"]["template"]["spec"]["containers"]
+    assert container["command"][:7] == [
+        "fairlead", "weights", "spread", "az://models/llama", "/mnt/nvme/llama", "-f", "/etc/fairlead/cluster.toml",
+    ]  # fmt: skip
+    assert container["command"][7:9] == ["-w", "gpu-[0-1]"]
+    assert container["envFrom"] == [{"secretRef": {"name": "origin"}}]
+    assert "envFrom" not in made["DaemonSet"]["spec"]["template"]["spec"]["containers"][0], "nodes get no key"
+    rules = made["Role"]["rules"]
+    assert {resource for rule in rules for resource in rule["resources"]} == {"pods", "pods/exec"}
+    assert {verb for rule in rules for verb in rule["verbs"]} == {"get", "list", "create"}
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"source": "https://store.example/m?sig=abcdefghijklmnopqrstuvwxyz0123456789"}, "no place for a secret"),
+        ({"dest": "models"}, "no folder below another one"),
+        ({"dest": "/"}, "no folder below another one"),
+        ({"dest": "/mnt/../etc/x"}, "no folder below another one"),
+        ({"file": HERE}, "reaches its nodes by local"),
+        ({"file": FILE.replace("app=weights,team=a", "")}, "names no labels"),
+        ({"file": FILE.replace("app=weights,team=a", "app in (a, b)")}, "names no labels"),
+        ({"file": FILE.replace("[kubernetes]", '[kubernetes]\ncontext = "aks"')}, "a Job has no kubeconfig"),
+    ],
+)
+def test_what_cannot_work_is_refused_and_nothing_is_written(written, change, says) -> None:
+    status, document, made = written(**change)
+    assert (status, made) == (2, {})
+    assert says in document["error"]["message"]
