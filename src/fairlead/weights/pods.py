@@ -141,16 +141,14 @@ def _job(wished: Wished, meta: Manifest, num_nodes: int) -> Manifest:
     container: Manifest = {
         "name": "spread",
         "image": wished.image,
-        "command": [*words, "--runs", "/work"],
-        "workingDir": "/work",
-        "env": [{"name": "HOME", "value": "/work"}],
+        # its run folder lies in the image's own home: a volume of the pod is open to everybody, and refused
+        "command": words,
         # a connection to each node, and a process of kubectl to keep it
         "resources": {"requests": {"cpu": "1", "memory": f"{256 + 48 * num_nodes}Mi"}},
         "securityContext": {"allowPrivilegeEscalation": False},
         "volumeMounts": [
             # the file alone: the folder of a ConfigMap is open to everybody, and what lies there is not trusted
-            {"name": "cluster", "mountPath": FILE, "subPath": "cluster.toml", "readOnly": True},
-            {"name": "work", "mountPath": "/work"},
+            {"name": "cluster", "mountPath": FILE, "subPath": "cluster.toml", "readOnly": True}
         ],
     }
     if wished.secret:
@@ -160,7 +158,7 @@ def _job(wished: Wished, meta: Manifest, num_nodes: int) -> Manifest:
         "enableServiceLinks": False,
         "restartPolicy": "Never",
         "containers": [container],
-        "volumes": [{"name": "cluster", "configMap": {"name": meta["name"]}}, {"name": "work", "emptyDir": {}}],
+        "volumes": [{"name": "cluster", "configMap": {"name": meta["name"]}}],
     }
     # a run that was ended goes on where it was, so trying again costs what is missing
     return {
