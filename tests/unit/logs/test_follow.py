@@ -47,6 +47,11 @@ class Node:
     def end(self) -> None:
         self.files.close()
 
+    def said(self) -> list[str]:
+        """Lines of the collector's own, as its owner gets them."""
+        spool, number = self.sources.spool, self.sources.own.number
+        return spool.read(number, 0, 1 << 24)[1].decode().splitlines() if number in spool.segments else []
+
     def lines(self) -> list[str]:
         spool = self.sources.spool
         found = [spool.read(number, 0, 1 << 24)[1].decode() for number in spool.segments]
@@ -176,7 +181,16 @@ def test_more_files_than_a_process_may_have_open_leave_room_to_send(tmp_path: Pa
         for number in range(8):
             (node.logs / f"{number}.log").write_text(f"{number}\n")
         node.look()
-        assert (len(node.files.open), node.files.is_crowded) == (5, True)
+        assert (len(node.files.open), node.files.left_out) == (5, 3)
+        node.look()
+        said = node.said()
+        assert len(said) == 1, "once, not at each look"
+        assert "error: does not follow" in said[0]
+        assert "5 files are open, of 5 at most (ulimit -n)" in said[0]
+        node.files.most_open = 8
+        node.look()
+        assert (len(node.files.open), node.files.left_out) == (8, 0)
+        assert node.said()[1].endswith("warning: follows all files again")
         node.end()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

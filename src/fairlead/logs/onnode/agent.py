@@ -195,7 +195,7 @@ class Agent:
                 "open": len(self.files.open), "spooled_bytes": self.sources.spool.size,
                 "waiting_bytes": sum(each.pos - each.acked for each in self.sources.waiting()),
                 "received_bytes": self.num_sent, "lost_bytes": self.sources.lost_bytes, "disk": self.disk,
-                "owner": self.owner, "hole": self.hole, "crowded": self.files.is_crowded,
+                "owner": self.owner, "hole": self.hole, "left_out": self.files.left_out,
                 "looked_ns": self.files.looked_ns,
                 "cpu_s": round(time.process_time(), 3),
             }  # fmt: skip

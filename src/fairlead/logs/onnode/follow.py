@@ -67,7 +67,9 @@ class Follower:
         self.orphans: dict[int, float] = {}
         """Sources whose file is not there, and until when it is looked for."""
         self.matched: dict[int, float] = {}
-        self.is_crowded = False
+        self.left_out = 0
+        """Files that the last look found no room for."""
+        self._was_crowded = False
         self.most_open = max(_handles() - SPARE_HANDLES, 1)
         self.looked_ns = 0
         """When all of it was last looked at, by the clock that files have their times from; 0 for never."""
@@ -81,6 +83,7 @@ class Follower:
     def scan(self) -> None:
         """Find files that are new, or that are there again."""
         now, begun_ns = time.monotonic(), time.time_ns()
+        self._was_crowded, self.left_out = bool(self.left_out), 0
         by_inode: dict[int, list[Source]] = {}
         for source in self.sources.all.values():
             if source.kind == "file":
@@ -95,6 +98,8 @@ class Follower:
                 with contextlib.suppress(OSError):
                     self._look_older(path, by_inode, now)
         self.looked_ns = begun_ns
+        if self._was_crowded and not self.left_out:
+            self.sources.say("warning", "follows all files again")
         for number, at in list(self.matched.items()):
             known = self.sources.all.get(number)
             if known is None or (known.is_over() and now - at > REST_S):
@@ -155,6 +160,14 @@ class Follower:
         if found.st_size:
             self._begin(path, by_inode, now)
 
+    def _leave_out(self, path: str) -> None:
+        """Count a file that there is no room for; of the first one the owner is told."""
+        self.left_out += 1
+        if self.left_out == 1 and not self._was_crowded:
+            amounts = (len(self.open), self.most_open, len(self.sources.all), MAX_SOURCES)
+            why = "%d files are open, of %d at most (ulimit -n); %d are known, of %d at most" % amounts
+            self.sources.say("error", "does not follow %s, and perhaps others: %s" % (path, why))
+
     def _is_elsewhere(self, source: Source, found: os.stat_result) -> bool:
         """Whether a source is open and another file of the same inode number: each file system counts its own."""
         followed = self.open.get(source.number)
@@ -163,7 +176,7 @@ class Follower:
     def _begin(self, path: str, by_inode: dict[int, list[Source]], now: float) -> None:
         """Follow a file that nobody has read. It may have another name already, or soon: that is the same file."""
         if len(self.sources.all) >= MAX_SOURCES or len(self.open) >= self.most_open:
-            self.is_crowded = True
+            self._leave_out(path)
             return
         handle = open_straight(path)
         source = self.sources.new("file", path)
@@ -177,7 +190,7 @@ class Follower:
         if found.st_size < source.pos:
             return False
         if len(self.open) >= self.most_open:
-            self.is_crowded = True
+            self._leave_out(path)
             return True
         handle = open_straight(path)
         if not source.head or not _holds(handle, source):
