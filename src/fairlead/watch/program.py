@@ -10,6 +10,7 @@ WATCH = (
     "fairlead.base.trust",
     *(f"{_PROBE}.{name}" for name in ("tree", "host", "infiniband", "imds")),
     "fairlead.checks.datapath",
+    "fairlead.checks.vmname",
     *(f"{_OURS}.{name}" for name in (
         "wire", "rdma", "links", "ethtool", "owners", "rates", "path", "reconcile", "rules", "judge", "chain",
         "metrics", "serve", "sample", "main",

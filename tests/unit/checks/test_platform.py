@@ -7,8 +7,9 @@ from email.utils import formatdate
 
 import pytest
 
-from fairlead.checks import judge
-from fairlead.records.facts import NodeFacts
+from fairlead.checks import judge, judge_node
+from fairlead.checks.node import Node
+from fairlead.records.facts import Facts, NodeFacts
 from fairlead.records.finding import Finding
 from fairlead.records.verdict import Verdict
 from support import trees
@@ -68,6 +69,34 @@ def test_events_of_other_machines_and_of_next_week() -> None:
     assert (other.verdict, other.message) == (PASS, "nothing is scheduled")
     later = found(events(small(), {"EventType": "Reboot", "NotBefore": in_(60 * 24 * 5)}))
     assert (later.verdict, later.message.partition(" (")[0]) == (PASS, "nothing soon; Reboot in 7200 min")
+
+
+UNIFORM = "nsgvmss_85"
+"""A VM whose computer is called nsgvmss00002D: learn.microsoft.com, virtual-machine-scale-sets-instance-ids."""
+
+
+@pytest.mark.parametrize(
+    ("vm", "node", "resource", "verdict"),
+    [
+        ("FrontEnd_IN_0", "n0", "frontend_in_0", FAIL),  # Azure takes both for one name
+        ("FrontEnd_IN_0", "n0", "FrontEnd_IN_1", PASS),
+        (UNIFORM, "n0", "nsgvmss00002D", FAIL),
+        ("nsgvmss00002D", "n0", UNIFORM, FAIL),
+        (UNIFORM, "n0", "nsgvmss00002E", PASS),
+        ("", "nsgvmss00002d", UNIFORM, FAIL),
+        ("", "aks-nodepool1-28706398-vmss00000a", "aks-nodepool1-28706398-vmss_10", FAIL),
+        ("", "aks-nodepool1-28706398-vmss00000a", "aks-nodepool1-28706398-vmss_11", UNKNOWN),
+        ("", "aks-nodepool1-28706398-vmss00000a", "aks-nodepool2-28706398-vmss_10", UNKNOWN),
+        ("aks-nodepool1-28706398-vmss_11", "aks-nodepool1-28706398-vmss00000a", "aks-nodepool1-28706398-vmss_10", PASS),
+    ],
+)
+def test_an_event_names_a_vm_and_a_node_may_be_called_otherwise(
+    vm: str, node: str, resource: str, verdict: Verdict
+) -> None:
+    m = events(small(), {"EventType": "Reboot", "NotBefore": in_(15), "Resources": ["other_7", resource]})
+    m.put(trees.IMDS, json.dumps({**json.loads(m.text(trees.IMDS)), "name": vm}))
+    (said,) = of(judge_node(Node(Facts(facts_of(m, node)), SMALL)), "host/scheduled-event")
+    assert said.verdict is verdict
 
 
 def test_the_window_is_the_sites() -> None:

@@ -56,6 +56,25 @@ def test_it_is_python_3_9_and_the_standard_library_alone():
         assert "strict=" not in source
 
 
+def test_events_of_other_machines_are_not_told(tmp_path, tree):
+    """The service tells each VM of a scale set the events of all (azure/virtual-machines/linux/scheduled-events)."""
+    said = [
+        {"EventId": f"E-{vm}", "EventType": "Reboot", "EventStatus": "Scheduled", "Resources": [f"nsgvmss_{vm}"]}
+        for vm in (84, 85)
+    ]
+    (tree / "http").mkdir()
+    compute = tree / "http/169.254.169.254_metadata"
+    compute.write_text(json.dumps({"name": "nsgvmss_85", "vmScaleSetName": "nsgvmss"}))
+    (tree / "http/169.254.169.254_scheduledevents").write_text(json.dumps({"Events": said}))
+    with Running(tmp_path / "named", root=str(tree)) as watch:
+        now = watch.until(lambda now: now["findings"])
+        assert codes(now) == [("scheduled-event", "E-85", "warn")]
+    compute.write_text("{}")
+    with Running(tmp_path / "nameless", root=str(tree)) as watch:
+        now = watch.until(lambda now: now["findings"])
+        assert codes(now) == [("scheduled-event", "E-84", "unknown"), ("scheduled-event", "E-85", "unknown")]
+
+
 def test_it_sees_a_port_go_down_and_come_back_and_keeps_both(watch, tree):
     watch.until(lambda now: len(now["ports"]) == 8)
     hca(tree, "mlx5_3", state=DOWN, phys_state="3: Disabled")

@@ -13,6 +13,7 @@ from fairlead.base.units import size as size_text
 from fairlead.checks.datapath import Path, Window, matching, paths
 from fairlead.checks.messages import SHARED, is_inside
 from fairlead.checks.node import Node, Outcome, bad, count_of_ranges, ok, skip, unknown, warn
+from fairlead.checks.vmname import concerns
 from fairlead.records.facts import Unread
 
 LINKS = "net.links"
@@ -260,7 +261,7 @@ def _event(n: Node, window: Window) -> str:
     begun = [
         (now_s - EVENT_S, now_s, f"{e.get('EventType', 'an event')} {e.get('EventId', '?')}")
         for e in events
-        if e.get("EventStatus") == "Started" and (not name or name in e.get("Resources", [name]))
+        if e.get("EventStatus") == "Started" and concerns(e, name, n.facts.record.node) is not False
     ]
     end_s = now_s if window.end_s is None else window.end_s
     return str(matching(window.start_s, end_s, begun, 0.0) or "")

@@ -8,6 +8,7 @@ from email.utils import parsedate_to_datetime
 from fairlead.base.units import size as size_text
 from fairlead.checks.messages import judge_messages
 from fairlead.checks.node import Node, Outcome, bad, count_of_ranges, ok, skip, unknown, warn
+from fairlead.checks.vmname import concerns
 from fairlead.records.facts import Unread
 
 GIB = 1 << 30
@@ -46,7 +47,10 @@ EVENTS = {
 def scheduled_event(n: Node, part: str) -> Outcome:
     """The platform will not interrupt the node within the time a job takes. RDMA connections survive none."""
     name, window = n.get("imds.compute").get("name"), n.expect.get("event_window_min")
-    mine = [e for e in n.get("imds.events") if not name or name in e.get("Resources", [name])]
+    whose = [(concerns(e, name, n.facts.record.node), e) for e in n.get("imds.events")]
+    mine = [e for is_mine, e in whose if is_mine]
+    if not mine and any(is_mine is None for is_mine, _ in whose):
+        raise Unread("imds.compute", "does not name this VM, and the events name others or this one")
     told, is_over, later = [], False, []
     for event in mine:
         kind, minutes = str(event.get("EventType", "")), _minutes_until(n, str(event.get("NotBefore", "")))

@@ -70,6 +70,12 @@ def read_events(tree: Tree) -> Any:
     return {**hole(why, HOST), "expected": "yes"} if why else _asked(tree, EVENTS, _events)
 
 
+def read_name(tree: Tree) -> str:
+    """The VM's name, by which events name it; empty where the service does not tell it."""
+    compute = "" if _why_not(tree) else _asked(tree, COMPUTE, _compute)
+    return str(compute.get("name", "")) if isinstance(compute, dict) else ""
+
+
 def _why_not(tree: Tree) -> str:
     """Why the service is not asked; a captured answer is always read."""
     if not tree.live and tree.holds(KEPT[COMPUTE]):

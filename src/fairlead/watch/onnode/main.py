@@ -18,7 +18,8 @@ import threading
 import time
 
 from fairlead.base.trust import own_folder, private_opener, read_file
-from fairlead.probe.readers.imds import read_events
+from fairlead.checks.vmname import concerns
+from fairlead.probe.readers.imds import read_events, read_name
 from fairlead.probe.readers.tree import Tree
 from fairlead.watch.onnode.chain import Chain
 from fairlead.watch.onnode.judge import Judge
@@ -70,14 +71,25 @@ class Events(threading.Thread):
         super().__init__(name="events", daemon=True)
         self.tree = Tree(tree.root or "/")
         self.found: Any = []
+        self.name = ""
+        """The VM's, once the platform has told it; it stays the same."""
 
     def run(self) -> None:
         """For ever; where this is no machine of Azure's, once."""
         while True:
-            self.found = read_events(self.tree)
+            self.found = self._ours(read_events(self.tree))
             if isinstance(self.found, dict) and "expected" in self.found:
                 return
             time.sleep(EVENTS_EVERY_S)
+
+    def _ours(self, events: Any) -> Any:
+        """Without those of other VMs; `mine` is None where nobody can tell."""
+        if not isinstance(events, list) or not events:
+            return events
+        self.name = self.name or read_name(self.tree)
+        host = self.tree.attr("/proc/sys/kernel/hostname")
+        told = [{**event, "mine": concerns(event, self.name, host)} for event in events]
+        return [event for event in told if event["mine"] is not False]
 
 
 class Watch:

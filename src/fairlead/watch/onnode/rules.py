@@ -223,9 +223,11 @@ def scheduled(events: Any) -> Iterator[dict[str, Any]]:
     """What the platform means to do to this machine."""
     for event in events if isinstance(events, list) else []:
         kind, status = str(event.get("EventType")), str(event.get("EventStatus"))
+        is_ours = event.get("mine", True)
+        whose = "" if is_ours else "; it says not which VM this is, so this may be another's"
         yield finding(
-            "watch/scheduled-event", "warn", str(event.get("EventId"))[:40],
-            "the platform has a %s: %s, not before %s" % (kind, status, event.get("NotBefore") or "now"),
+            "watch/scheduled-event", "warn" if is_ours else "unknown", str(event.get("EventId"))[:40],
+            "the platform has a %s: %s, not before %s%s" % (kind, status, event.get("NotBefore") or "now", whose),
             [["http://169.254.169.254/metadata/scheduledevents", kind + " " + status]],
             "drain the node, or approve the event", event=kind, status=status,
         )  # fmt: skip
