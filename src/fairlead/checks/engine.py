@@ -6,8 +6,10 @@ is unknown too, and named; it never stops the others.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
-from collections.abc import Iterable, Sequence
+import gc
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from fairlead.checks.absent import name_absent
@@ -48,10 +50,25 @@ def judge(
     pool_of = {node: pool.name for pool in spec.pools for node in pool.nodes}
     nodes = [Node(Facts(record), expects.get(pool_of.get(record.node, ""), stranger)) for record in facts]
     findings: list[Finding] = []
-    for node in nodes:
-        findings += judge_node(node, checks)
-    findings = name_absent([*judge_spare(findings, nodes), *judge_fleet(nodes, skews)], nodes)
-    return apply_waivers(findings, spec.waivers, today or day_of(facts))
+    with _uncollected():
+        for node in nodes:
+            findings += judge_node(node, checks)
+        findings = name_absent([*judge_spare(findings, nodes), *judge_fleet(nodes, skews)], nodes)
+        return apply_waivers(findings, spec.waivers, today or day_of(facts))
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without Python's search for cycles: it would go over the facts of all nodes again and again, a fifth of the time,
+    for records that make none. What is no longer referred to is freed all the same.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def day_of(facts: Sequence[NodeFacts]) -> dt.date:

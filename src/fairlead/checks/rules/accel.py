@@ -32,12 +32,12 @@ Parts = Mapping[str, Unread | None]
 
 def synthetic(n: Node) -> Parts:
     """Interfaces whose driver is hv_netvsc; one whose driver could not be read may be one."""
-    return _driven(n, (NETVSC,))
+    return n.once("synthetic NICs", lambda inner: _driven(inner, (NETVSC,)))
 
 
 def functions(n: Node) -> Parts:
     """Ethernet interfaces of virtual functions."""
-    return _driven(n, VF_DRIVERS)
+    return n.once("VFs", lambda inner: _driven(inner, VF_DRIVERS))
 
 
 def _driven(n: Node, drivers: Sequence[str]) -> dict[str, Unread | None]:
@@ -83,7 +83,7 @@ def _sure(parts: Parts) -> list[str]:
 def vf_of(n: Node, nic: str) -> str:
     """The VF of a synthetic NIC: enslaved to it, or with its address; empty for none. Raises Unread."""
     mine = n.get(LINKS, nic, "address")
-    for name in _sure(n.once("VFs", functions)):
+    for name in _sure(functions(n)):
         if n.get(LINKS, name, "master") == nic or n.get(LINKS, name, "address") == mine:
             return name
     return ""
@@ -99,7 +99,7 @@ def addresses(n: Node, name: str) -> list[str]:
 
 def holds_address(n: Node, part: str) -> Outcome:
     """The synthetic NICs are there and one of them holds the machine's address."""
-    nics = _sure(n.once("synthetic NICs", synthetic))
+    nics = _sure(synthetic(n))
     with_address = [nic for nic in nics if addresses(n, nic)]
     if with_address:
         return ok(f"{', '.join(with_address)} of {len(nics)} synthetic NICs")
@@ -186,7 +186,7 @@ def has_driver(n: Node, part: str) -> Outcome:
 def log_nics(n: Node) -> Parts:
     """NICs the kernel's messages tell of, and the synthetic ones that there are."""
     told = dict.fromkeys(log_paths(n))
-    return {**told, **n.once("synthetic NICs", synthetic)} if has_links(n) else told
+    return {**told, **synthetic(n)} if has_links(n) else told
 
 
 def has_links(n: Node) -> bool:
@@ -393,7 +393,7 @@ def bound(n: Node, part: str) -> Outcome:
 def same_subnet(n: Node, part: str) -> Outcome:
     """No two NICs are in one subnet: answers would leave by the other one, past its VF. Policy rules mend that."""
     nets: dict[str, list[str]] = defaultdict(list)
-    for nic in _sure(n.once("synthetic NICs", synthetic)):
+    for nic in _sure(synthetic(n)):
         for text in addresses(n, nic):
             try:
                 subnet = ipaddress.ip_interface(text).network
