@@ -207,7 +207,7 @@ def _with_tiny(spec: Spec, stage: Stage, place: Path, note: Note) -> Bringup:
         from fairlead.bringup.tiny import make_tiny, make_training
 
         model.mkdir(parents=True, exist_ok=True)
-        make_training(place, make_tiny(model))
+        make_training(place, make_tiny(model), len(spec.nodes))
         note("model: a tiny one with random weights is made; what it says has no sense")
     made: dict[str, dict[str, object]] = {
         "weights": {"weights": str(model)},

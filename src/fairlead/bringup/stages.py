@@ -53,7 +53,7 @@ def _weights(wanted: Wanted) -> list[list[str]]:
 
 def _train(wanted: Wanted) -> list[list[str]]:
     verb = "resume" if wanted.goes_on else "run"
-    return [["train", verb, wanted.said.train, "--steps", str(wanted.said.steps)]]
+    return [["train", verb, wanted.said.train, "--steps", str(wanted.said.steps), "-f", wanted.spec]]
 
 
 def _serve(wanted: Wanted) -> list[list[str]]:

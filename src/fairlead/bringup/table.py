@@ -17,7 +17,7 @@ class Bringup(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where that goes, the same path on every node."""
 
     train: Annotated[str, Meta(examples=["train.toml"])] = ""
-    """A configuration of `fairlead train`, some steps of which are trained on this machine. Empty: left out."""
+    """A configuration of `fairlead train`, some steps of which are trained on the nodes. Empty: left out."""
 
     steps: Annotated[int, Meta(ge=1)] = 3
     """How many."""

@@ -18,8 +18,13 @@ path = "{model}"
 [data]
 text = "{text}"
 length = 64
+[memory]
+device = "cpu"
 [run]
 steps = 1000
+accumulation = {ranks}
+keep = "memory"
+save_every = 1
 store = "{store}"
 metrics = "{metrics}"
 """
@@ -61,11 +66,11 @@ def make_tiny(folder: Path) -> Path:
     return folder
 
 
-def make_training(folder: Path, model: Path) -> Path:
-    """A configuration of `fairlead train` for it, with a text; the store goes beside."""
+def make_training(folder: Path, model: Path, ranks: int) -> Path:
+    """A configuration of `fairlead train` on as many CPUs for it, with a text; the store goes beside."""
     text = folder / "text.jsonl"
     text.write_text("".join(json.dumps({"text": f"{_WORDS} {i}. " * 8}) + "\n" for i in range(64)))
     config = folder / "train.toml"
     places = {"model": model, "text": text, "store": folder / "store", "metrics": folder / "metrics.jsonl"}
-    config.write_text(_TRAIN.format(**places))
+    config.write_text(_TRAIN.format(**places, ranks=ranks))
     return config

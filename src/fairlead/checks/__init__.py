@@ -8,9 +8,10 @@ from __future__ import annotations
 from fairlead.checks.catalog import CATALOG, Check
 from fairlead.checks.engine import judge, judge_node
 from fairlead.checks.expect import DEFAULTS, Expect, expect_of
+from fairlead.checks.gpus import counted_gpus, gpus_of
 from fairlead.checks.hcas import rdma_devices
 from fairlead.checks.holes import condensed
-from fairlead.checks.rules.gpu import gpu_count, held_gpus
+from fairlead.checks.rules.gpu import gpu_count
 from fairlead.checks.skews import SKEWS
 
 __all__ = [
@@ -20,9 +21,10 @@ __all__ = [
     "Check",
     "Expect",
     "condensed",
+    "counted_gpus",
     "expect_of",
     "gpu_count",
-    "held_gpus",
+    "gpus_of",
     "judge",
     "judge_node",
     "rdma_devices",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairlead.base.nodeset import NodeSet
-from fairlead.checks import judge
+from fairlead.checks import counted_gpus, judge
 from fairlead.checks.waive import apply_waivers
 from fairlead.preflight.consequences import without_consequences
 from fairlead.preflight.everywhere import none_answered, shared
@@ -19,7 +19,7 @@ from fairlead.preflight.pairs.paths import Paths, paths_of
 from fairlead.preflight.ranks.facts import RankFacts
 from fairlead.preflight.ranks.judge import judge_ranks
 from fairlead.preflight.ranks.judge_launch import judge_launch
-from fairlead.preflight.ranks.wanted import Wanted, counted_gpus, wanted_of
+from fairlead.preflight.ranks.wanted import Wanted, wanted_of
 from fairlead.preflight.report import in_order
 from fairlead.preflight.slurm.scheduler import SlurmNode, called, judge_scheduler
 from fairlead.preflight.slurm.waiting import judge_waiting

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fairlead.errors import FairleadError
+from fairlead.errors import FairleadError, TrainError
 from fairlead.train.config import load
 from fairlead.train.session import Session
 from fairlead.train.team import Team
@@ -38,7 +38,7 @@ def trained(me: Me, group: RankGroup) -> int:
     try:
         _train(me, group)
     except FairleadError as error:
-        me.say("refused", code=error.code, text=error.message, hint=error.hint)
+        me.say("refused", code=error.code, text=str(error).partition("\n")[0], hint=error.hint)
         return 1
     return 0
 
@@ -49,6 +49,9 @@ def _train(me: Me, group: RankGroup) -> None:
         per_node = max(1, int(me.config.get("per_node", 1)))
         group.torch.set_num_threads(int(me.settings["threads"]) or max(1, len(os.sched_getaffinity(0)) // per_node))
     path = Path(me.settings["config"])
+    if not path.is_file():
+        hint = "configuration, model, tokens and store must lie on a file system that all nodes share"
+        raise TrainError("train/not-shared", f"{path} is not there", hint=hint)
     config = load(path)
     config = msgspec.structs.replace(config, memory=msgspec.structs.replace(config.memory, device=str(group.device)))
     team = Team(timedelta(seconds=me.config["timeout_s"]))

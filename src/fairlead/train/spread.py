@@ -8,20 +8,23 @@ Must not know: torch; it runs where fairlead is typed in.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fairlead import __version__
 from fairlead.base.nodeset import NodeSet, fold
+from fairlead.checks import gpus_of
 from fairlead.cluster import Cluster, Command
+from fairlead.cluster.table import Slurm
 from fairlead.errors import ClusterError, Exit, TrainError
 from fairlead.launch import CannotStart, CutOff, Ended, Event, Lied, Over, Patience, RankJob, Said, launch
 from fairlead.launch.starts import explained
 from fairlead.launch.table import Launch, own_patience
 from fairlead.probe import KEEP_BYTES, LIMIT_S, NodeAnswer, arguments, program, sort_answers
 from fairlead.probe.addresses import book_of
+from fairlead.records.facts import NodeFacts
 from fairlead.spec.model import Spec
 
 PLANNED_S = 600.0
@@ -71,29 +74,8 @@ def train_on(
     heard: Callable[[Event], object] = lambda _: None,
 ) -> TrainRun:
     """Start a rank a GPU (or a node) and follow it to the end. Raises TrainError where a rank is lost or refuses."""
-    pools = {node: pool for pool in spec.pools for node in pool.nodes}
-    gpus = 0 if asked.cpus else min((pools[node].gpus or 0 for node in nodes), default=0)
-    addresses = {} if asked.host else addresses_of(cluster, spec, nodes)
-    job = RankJob(
-        nodes=nodes,
-        per_node=gpus or 1,
-        parts=("fairlead.train.onnode.rank",),
-        settings={
-            "config": str(asked.config),
-            "resume": asked.resume,
-            "steps": asked.steps,
-            "threads": asked.threads,
-            "version": __version__,
-        },
-        host=asked.host or addresses[nodes[0]],
-        addresses=addresses,
-        backend=spec.table(Launch).backend,
-        device="gpu" if gpus else "cpu",
-        limit_s=RUN_S,
-        patience=Patience(ranks=len(nodes) * (gpus or 1), own=own_patience(spec), planned_s=PLANNED_S),
-        env={"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"},
-        options=(f"--gres=gpu:{gpus}",) if gpus and spec.access.via == "slurm" else (),
-    )
+    facts = [] if asked.host and asked.cpus else probed(cluster, spec, nodes)
+    job = job_of(spec, nodes, asked, facts)
     outcome, events = TrainRun(), []
     with launch(cluster, job) as ranks:
         for event in ranks:
@@ -190,8 +172,8 @@ def why_ended(events: Iterable[Event], outcome: TrainRun, nodes: NodeSet, per_no
     )
 
 
-def addresses_of(cluster: Cluster, spec: Spec, nodes: NodeSet) -> dict[str, str]:
-    """By which address the others reach each node: the probe's address book. Raises ClusterError."""
+def probed(cluster: Cluster, spec: Spec, nodes: NodeSet) -> list[NodeFacts]:
+    """What the nodes say of themselves: their addresses and GPUs are wanted."""
     probe, words = program(), arguments(imds=False, limit_s=LIMIT_S)
     pythons = {node: pool.python for pool in spec.pools for node in pool.nodes}
     commands = {n: Command(argv=probe.words(pythons.get(n, "python3"), words), stdin=probe.stdin) for n in nodes}
@@ -199,6 +181,55 @@ def addresses_of(cluster: Cluster, spec: Spec, nodes: NodeSet) -> dict[str, str]
     facts, _ = sort_answers([
         NodeAnswer(r.node, r.stdout.data if r.ok else None, r.error, r.hint, r.code) for r in results
     ])  # fmt: skip
+    return facts
+
+
+def job_of(spec: Spec, nodes: NodeSet, asked: Asked, facts: Sequence[NodeFacts]) -> RankJob:
+    """The ranks to start. Raises ClusterError for a node without address, TrainError for one without its GPUs."""
+    each = 0 if asked.cpus else gpus_each(gpus_of(spec, nodes, facts))
+    addresses = {} if asked.host else addresses_of(nodes, facts)
+    in_container = spec.table(Slurm).container_runtime != "none"
+    return RankJob(
+        nodes=nodes,
+        per_node=each or 1,
+        parts=("fairlead.train.onnode.rank",),
+        settings={
+            "config": str(asked.config),
+            "resume": asked.resume,
+            "steps": asked.steps,
+            "threads": asked.threads,
+            "version": __version__,
+        },
+        host=asked.host or addresses[nodes[0]],
+        addresses=addresses,
+        backend=spec.table(Launch).backend,
+        device="gpu" if each else "cpu",
+        limit_s=RUN_S,
+        patience=Patience(
+            ranks=len(nodes) * (each or 1), own=own_patience(spec), planned_s=PLANNED_S, in_container=in_container
+        ),
+        env={"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"},
+        in_container=in_container,
+    )
+
+
+def gpus_each(counts: Mapping[str, int | None]) -> int:
+    """Ranks of each node: as many as the node with the fewest GPUs has; 0 where no node has any.
+
+    Raises TrainError where some nodes have GPUs and others show none: a run would compute on the CPUs of all.
+    """
+    without = [node for node, num in counts.items() if not num]
+    if without and len(without) < len(counts):
+        raise TrainError(
+            "train/device",
+            f"no GPU could be counted on {fold(without)}, and the other nodes have some",
+            hint=f"fairlead probe -w {fold(without)}; or leave it out: -x {fold(without)}",
+        )
+    return min((num or 0 for num in counts.values()), default=0)
+
+
+def addresses_of(nodes: NodeSet, facts: Sequence[NodeFacts]) -> dict[str, str]:
+    """By which address the others reach each node: the probe's address book. Raises ClusterError."""
     found = {place.node: place.address for place in book_of(facts).places}
     without = [node for node in nodes if not found.get(node)]
     if without:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from fairlead.base.nodeset import NodeSet
-from fairlead.checks import Expect, expect_of, gpu_count, held_gpus, rdma_devices
+from fairlead.checks import Expect, expect_of, gpus_of, rdma_devices
 from fairlead.preflight.ranks.limits import Numbers, judged_messages, numbers_of
 from fairlead.preflight.table import Preflight
 from fairlead.probe.addresses import natural
@@ -54,12 +54,9 @@ def wanted_of(spec: Spec, nodes: Iterable[str], facts: Sequence[NodeFacts]) -> W
     names = NodeSet(nodes)
     pools = [pool for pool in spec.pools if pool.nodes & names]
     contracts = [contract_of(spec, pool) for pool in pools]
-    declared = {n: contract.gpus for pool, contract in zip(pools, contracts, strict=True) for n in pool.nodes & names}
     expected = {n: expect for pool in pools for expect in [expect_of(spec, pool)] for n in pool.nodes & names}
     records = {record.node: record for record in facts}
-    gpus = {n: num if num is not None else counted_gpus(records.get(n)) for n, num in declared.items()}
-    held = {n: num for n, record in records.items() if (num := held_gpus(record))}
-    gpus = {n: num if num is None else min(num, held.get(n, num)) for n, num in gpus.items()}
+    gpus = gpus_of(spec, names, facts)
     asked = spec.table(Preflight).ranks_on
     device: Device = (
         {"gpus": "gpu", "cpus": "cpu"}.get(asked)  # type: ignore[assignment]
@@ -144,14 +141,6 @@ def common_network(addresses: Iterable[str]) -> str:
     low, high = min(int(a) for a in found), max(int(a) for a in found)
     bits = found[0].max_prefixlen - (low ^ high).bit_length()
     return str(ipaddress.ip_network(f"{found[0]}/{bits}", strict=False))
-
-
-def counted_gpus(record: NodeFacts | None) -> int | None:
-    """GPUs that the probe counted; None: nobody could tell."""
-    try:
-        return gpu_count(record) if record is not None else None
-    except Unread:
-        return None
 
 
 def counted_hcas(record: NodeFacts | None, expect: Expect | None) -> frozenset[str]:
