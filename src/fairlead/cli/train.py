@@ -302,6 +302,7 @@ def _trained(
 def _on_nodes(config: Path, steps: int | None, where: _Where, common: Common, *, resume: bool) -> Answer:
     """The same by ranks of a cluster."""
     from fairlead.cluster import connect
+    from fairlead.cluster.table import Slurm
     from fairlead.records.codec import builtins
     from fairlead.spec.loader import read
     from fairlead.train.config import load
@@ -316,6 +317,9 @@ def _on_nodes(config: Path, steps: int | None, where: _Where, common: Common, *,
         found = read(where.spec, flags={"runs.dir": common.runs}, or_lab=True)
         text, spec = found.text, found.spec
     nodes = chosen(where.nodes, where.exclude, spec.nodes)
+    if spec.access.via == "slurm" and "SLURM_JOB_ID" not in os.environ:
+        held = f"Slurm gives the nodes for {spec.table(Slurm).time_limit_min} minutes (slurm.time_limit_min)"
+        here.note(f"{held}; `train resume` goes on in a job of its own")
     folder = here.open_folder(common.runs, from_file=spec.runs.dir, keep=spec.runs.keep)
     folder.write("spec.toml", text)
     begin = monotonic()
@@ -346,9 +350,11 @@ def _on_nodes(config: Path, steps: int | None, where: _Where, common: Common, *,
     if outcome.last:
         body["last"] = dict(outcome.last)
     text = f"{outcome.done} of {outcome.of} steps on {len(nodes)} nodes; {body['metrics']}"
-    hints = (
-        [f"fairlead train resume {config}"] if outcome.done < outcome.of else [f"fairlead train export {config} FOLDER"]
-    )
+    file = f" -f {where.spec}" if where.spec else ""
+    on = f"{file}{' --inside' if where.inside else ''} -w '{nodes}'"
+    hints = [
+        f"fairlead train resume {config}{on}" if outcome.done < outcome.of else f"fairlead train export {config} FOLDER"
+    ]
     return Answer(schema="fairlead.train-run/1", text=text, body=body, hints=hints)
 
 
