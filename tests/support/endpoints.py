@@ -41,7 +41,7 @@ class Running:
         raise AssertionError(f"not within {limit_s} s\n{self.said.read_text()}\n{logs}")
 
     def ready(self):
-        self.wait(lambda: self.get("/health")[0] == 200)
+        self.wait(lambda: self.get("/health")[0] == 200, 500)
         return self
 
     def get(self, path, body=None, **headers):

@@ -30,8 +30,8 @@ metrics = "{metrics}"
 """
 
 
-def make_tiny(folder: Path) -> Path:
-    """A Llama of two layers with its tokenizer, in Hugging Face's files. Needs transformers and torch."""
+def make_tiny(folder: Path, *, layers: int = 2, width: int = 128) -> Path:
+    """A Llama with its tokenizer, in Hugging Face's files; `width` is a multiple of 64. Needs transformers."""
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -52,11 +52,11 @@ def make_tiny(folder: Path) -> Path:
     torch.manual_seed(7)
     config = LlamaConfig(
         vocab_size=512,
-        hidden_size=128,
-        intermediate_size=256,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
+        hidden_size=width,
+        intermediate_size=2 * width,
+        num_hidden_layers=layers,
+        num_attention_heads=width // 32,
+        num_key_value_heads=width // 64,
         max_position_embeddings=CONTEXT,
         bos_token_id=0,
         eos_token_id=None,  # it goes on until it is told to stop

@@ -33,6 +33,7 @@ def bundle(
     form: Annotated[Literal["oci", "directory"], Parameter(group=_WHAT)] = "oci",
     name: Annotated[str, Parameter(group=_WHAT)] = "",
     base: Annotated[Path | None, Parameter(group=_WHAT)] = None,
+    wheels: Annotated[Path | None, Parameter(group=_WHAT)] = None,
     platform: Annotated[str, Parameter(group=_WHAT)] = "",
     key: Annotated[Path | None, Parameter(group=_TRUST)] = None,
     unsigned: Annotated[bool, Parameter(group=_TRUST, negative=())] = False,
@@ -58,8 +59,11 @@ def bundle(
     base
         An OCI image layout to put the weights on, of the server that is to run; `skopeo copy docker://IMAGE
         oci:FOLDER:TAG` writes one.
+    wheels
+        With `--form directory`: a folder of wheels that install the engine, as `pip download --only-binary :all:`
+        leaves one; each requirement of theirs must be among them.
     platform
-        Of the image: linux/amd64, linux/arm64; else that of this machine.
+        Of the image or the wheels: linux/amd64, linux/arm64; else that of this machine.
     key
         The private key that signs, Ed25519 in PEM.
     unsigned
@@ -73,9 +77,12 @@ def bundle(
     from fairlead.serve.image import read_base, this_platform
     from fairlead.serve.model import NOASSERTION, look, refuse
     from fairlead.serve.record import private_key
+    from fairlead.serve.wheels import Wheels, look_wheels, refuse_wheels
 
     if base is not None and form == "directory":
         raise UsageError("cli/usage", "a folder stands on no image", hint="leave out --base, or --form oci")
+    if wheels is not None and form != "directory":
+        raise UsageError("cli/usage", "an image has its engine below it", hint="--base ./vllm, or --form directory")
     if key is None and not unsigned and not dry_run:
         raise UsageError("serve/key", "nothing signs the bundle", hint=f"--key bundle.key ({_KEYS}), or --unsigned")
     signer = private_key(key) if key is not None else None
@@ -83,7 +90,11 @@ def bundle(
     model = look(source)
     refuse(model, source, allow_pickle=allow_pickle)
     below = read_base(base, wanted) if base is not None else None
-    plan = planned(model, source, dest, form=form, name=name, platform=wanted, base=below)
+    found = look_wheels(wheels) if wheels is not None else Wheels()
+    if wheels is not None:
+        refuse_wheels(found, wheels, wanted)
+    engine = (wheels, found.wheels) if wheels is not None else None
+    plan = planned(model, source, dest, form=form, name=name, platform=wanted, base=below, wheels=engine)
     if model.licence == NOASSERTION:
         session().note("the model's card names no licence: README.md with `license:` in its head")
     if dry_run:
@@ -97,6 +108,7 @@ def bundle(
     )
     lines = [f"{dest}: {made.name}, {what}, {size(plan.size)}, licence {made.licence}"]
     lines += [f"image    {made.image}"] if made.image else []
+    lines += [f"engine   {counted(len(made.wheels), 'wheel')}, for {made.platform}"] if made.wheels else []
     return Answer(
         schema="fairlead.serve-bundle/1",
         text="\n".join(lines),

@@ -34,6 +34,7 @@ def run(
     engine: Annotated[str, Parameter(group=_ENGINE)] = "",
     python: Annotated[str, Parameter(group=_ENGINE)] = "",
     key: Path | None = None,
+    allow_pickle: Annotated[bool, Parameter(negative=())] = False,
     ask: str = "",
     dry_run: Annotated[bool, Parameter(negative=())] = False,
     spec: SpecFile = None,
@@ -68,6 +69,8 @@ def run(
         The Python that has the engine, when it is installed in an environment of its own.
     key
         The public key that must have signed the bundle.
+    allow_pickle
+        Load weights of a plain folder in formats that can run code; a bundle was asked that when it was made.
     ask
         Ask this once it is ready, print what the model says, and end.
     dry_run
@@ -87,7 +90,7 @@ def run(
     if host not in ("127.0.0.1", "localhost", "::1"):
         who = "with a key" if keys else "without a key"
         session().note(f"warning: everyone who can reach {host} may ask, {who}; nothing is encrypted here")
-    verify = partial(_verified, source, key) if is_bundle else partial(_fit, model)
+    verify = partial(_verified, source, key) if is_bundle else partial(_fit, model, allow_pickle)
     if dry_run:
         verify()
         command = engine_command(interpreter, chosen, Wanted(model=str(model.resolve()), name=called, port=0), more)
@@ -135,7 +138,7 @@ def _verified(bundle: Path, key: Path | None) -> None:
         raise FairleadError("serve/refused", text, hint=hint, exit=Exit.FAIL)
 
 
-def _fit(folder: Path) -> None:
+def _fit(folder: Path, allow_pickle: bool) -> None:  # noqa: FBT001 - one caller
     from fairlead.serve.model import look, refuse
 
-    refuse(look(folder), folder)
+    refuse(look(folder), folder, allow_pickle=allow_pickle)

@@ -12,7 +12,7 @@ import contextlib
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -38,8 +38,9 @@ from fairlead.serve.image import (
 )
 from fairlead.serve.model import NOASSERTION, WEIGHTS, Model, ModelFile
 from fairlead.serve.pour import layer_size, pour_file, pour_layer
-from fairlead.serve.record import MANIFEST, SBOM, SIGNATURE, Bundle, Held, Stored, sign
+from fairlead.serve.record import MANIFEST, SBOM, SIGNATURE, WHEELS, Bundle, Held, Stored, sign
 from fairlead.serve.sbom import image_name, sbom, spdx_of
+from fairlead.serve.wheels import Wheel, is_for_one_platform
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -55,6 +56,10 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
     files: tuple[ModelFile, ...]
     size: int
+    source: str = ""
+    """Where they are, if not in the plan's source."""
+    at: str = ""
+    """Where they go, if not to the plan's place."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +74,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     licence: str
     parts: tuple[Part, ...]
     base_bytes: int = 0
+    wheels: tuple[Wheel, ...] = ()
+    """Of the engine; the last parts are theirs."""
 
     @property
     def size(self) -> int:
@@ -99,9 +106,10 @@ def planned(
     name: str = "",
     platform: str,
     base: Base | None = None,
+    wheels: tuple[Path, Sequence[Wheel]] | None = None,
 ) -> Plan:
     """How a model is cut: each file of weights by itself, all others together; fewer layers where an image takes
-    no more.
+    no more. `wheels`, a folder and what was found in it, go into a folder of their own.
 
     Raises UsageError where DEST is there already.
     """
@@ -109,11 +117,17 @@ def planned(
         raise UsageError("serve/exists", f"{dest} is there already", hint="name another place, or remove it")
     name = name or source.resolve().name
     if form == "directory":
-        parts = tuple(Part(files=(f,), size=f.size) for f in model.files)
+        parts = [Part(files=(f,), size=f.size) for f in model.files]
+        folder, found = wheels or (source, ())
+        parts += [
+            Part(files=(wheel.file,), size=wheel.file.size, source=str(folder.resolve()), at=WHEELS) for wheel in found
+        ]
         return Plan(
-            source=str(source.resolve()), dest=str(dest.absolute()), name=name, form=form, platform="any", at="model",
-            licence=model.licence, parts=parts,
+            source=str(source.resolve()), dest=str(dest.absolute()), name=name, form=form, at="model",
+            platform=platform if is_for_one_platform(found) else "any", licence=model.licence, parts=tuple(parts),
+            wheels=tuple(found),
         )  # fmt: skip
+    assert wheels is None, "an image has its runtime below it"
     at = f"models/{image_name(name)}"
     below = len(base.layers) if base else 0
     if below > MAX_LAYERS - 2:
@@ -187,10 +201,10 @@ class _Pourer:
         if done is not None and _is_there(self.coming, self.plan, part, done):
             self.said(sum(f.size for f in part.files))
             return done
-        root = Path(self.plan.source)
+        root = Path(part.source or self.plan.source)
         if self.plan.form == "directory":
             (file,) = part.files
-            digest = pour_file(self.coming / self.plan.at / file.path, root, file, self.said)
+            digest = pour_file(self.coming / (part.at or self.plan.at) / file.path, root, file, self.said)
             done = Done(digest=f"sha256:{digest}", size=file.size, sha256=(digest,))
         else:
             half = self.coming / "pouring"
@@ -205,12 +219,13 @@ class _Pourer:
 
 def key_of(plan: Plan, part: Part) -> str:
     """What a part was made from: another size or time of a file makes it another part."""
-    said = repr((plan.source, plan.form, plan.at, [(f.path, f.size, f.mtime_ns) for f in part.files]))
+    place = (part.source or plan.source, plan.form, part.at or plan.at)
+    said = repr((*place, [(f.path, f.size, f.mtime_ns) for f in part.files]))
     return hashlib.sha256(said.encode()).hexdigest()
 
 
 def _is_there(coming: Path, plan: Plan, part: Part, done: Done) -> bool:
-    place = blob(coming, done.digest) if plan.form == "oci" else coming / plan.at / part.files[0].path
+    place = blob(coming, done.digest) if plan.form == "oci" else coming / (part.at or plan.at) / part.files[0].path
     return place.is_file() and not place.is_symlink() and place.stat().st_size == done.size
 
 
@@ -229,9 +244,12 @@ def _folder(plan: Plan, base: Base | None, coming: Path, pour: _Pourer) -> Bundl
     for part in plan.parts:
         (file,) = part.files
         done = pour.part(part)
-        held.append(Held(path=file.path, size=file.size, sha256=done.sha256[0]))
-        stored.append(Stored(path=f"{plan.at}/{file.path}", size=file.size, sha256=done.sha256[0]))
-    stored.append(_put(coming, SBOM, _sbom_bytes(plan, held, "")))
+        if not part.at:
+            held.append(Held(path=file.path, size=file.size, sha256=done.sha256[0]))
+        place = f"{part.at or plan.at}/{file.path}"
+        stored.append(Stored(path=place, size=file.size, sha256=done.sha256[0]))
+    digests = {one.path: one.sha256 for one in stored}
+    stored.append(_put(coming, SBOM, _sbom_bytes(plan, held, "", digests)))
     return _bundle(plan, held, stored)
 
 
@@ -275,11 +293,13 @@ def _bundle(plan: Plan, held: Sequence[Held], stored: Sequence[Stored]) -> Bundl
     return Bundle(
         name=plan.name, form=plan.form, platform=plan.platform, licence=plan.licence, at=plan.at,
         files=tuple(sorted(held, key=lambda h: h.path)), stored=tuple(sorted(stored, key=lambda s: s.path)),
+        wheels=tuple(wheel.file.path for wheel in plan.wheels),
     )  # fmt: skip
 
 
-def _sbom_bytes(plan: Plan, held: Sequence[Held], base: str) -> bytes:
-    made = sbom(plan.name, plan.licence, sorted(held, key=lambda h: h.path), base=base)
+def _sbom_bytes(plan: Plan, held: Sequence[Held], base: str, digests: Mapping[str, str] | None = None) -> bytes:
+    wheels = [(wheel, (digests or {})[f"{WHEELS}/{wheel.file.path}"]) for wheel in plan.wheels]
+    made = sbom(plan.name, plan.licence, sorted(held, key=lambda h: h.path), base=base, wheels=wheels)
     return msgspec.json.format(msgspec.json.encode(made), indent=2) + b"\n"
 
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 SCHEMA, NUMBER = "fairlead.bundle", 1
 SIGNATURE_SCHEMA = "fairlead.bundle-signature/1"
 MANIFEST, SIGNATURE, SBOM = "fairlead-bundle.json", "fairlead-bundle.sig", "sbom.cdx.json"
+WHEELS = "wheels"
+"""The folder of a bundle with what installs an engine."""
 MAX_MANIFEST_BYTES = 64 << 20
 _MAX_KEY_BYTES = 16 << 10
 _PREFIX = b"fairlead bundle manifest\0"
@@ -69,6 +71,8 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True):
     """Where the model is, in the image or below the bundle."""
     files: tuple[Held, ...]
     stored: tuple[Stored, ...]
+    wheels: tuple[str, ...] = ()
+    """Names of the engine's wheels, below `wheels/`."""
 
 
 class Signature(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -13,6 +13,7 @@ from typing import Any
 from fairlead import __version__
 from fairlead.serve.model import NOASSERTION
 from fairlead.serve.record import Held
+from fairlead.serve.wheels import Wheel
 
 _NAMED = uuid.UUID("8a1d8e0c-5f0e-5c53-9b5e-3d1f5c6f2b7a")
 """The name space of our serial numbers: the same content has the same one."""
@@ -28,8 +29,12 @@ def spdx_of(licence: str) -> str:
     return _SPDX.get(licence.lower(), "")
 
 
-def sbom(name: str, licence: str, files: Sequence[Held], *, base: str = "") -> Mapping[str, Any]:
-    """The document: the model with its licence, each file with its digest, and the image it stands on."""
+def sbom(
+    name: str, licence: str, files: Sequence[Held], *, base: str = "", wheels: Sequence[tuple[Wheel, str]] = ()
+) -> Mapping[str, Any]:
+    """The document: the model with its licence, each file with its digest, the image it stands on, and the wheels of
+    its engine with theirs.
+    """
     model: dict[str, Any] = {"type": "machine-learning-model", "bom-ref": "model", "name": name}
     if licence != NOASSERTION:
         spdx = spdx_of(licence)
@@ -47,7 +52,9 @@ def sbom(name: str, licence: str, files: Sequence[Held], *, base: str = "") -> M
     if base:
         hashes = [{"alg": "SHA-256", "content": base.removeprefix("sha256:")}]
         components.append({"type": "container", "bom-ref": "base", "name": "base image", "hashes": hashes})
-    content = repr((name, licence, base, [(f.path, f.sha256) for f in files]))
+    components += [_library(wheel, digest) for wheel, digest in wheels]
+    said = (name, licence, base, [(f.path, f.sha256) for f in files])
+    content = repr((*said, [digest for _, digest in wheels]) if wheels else said)
     return {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
         "bomFormat": "CycloneDX",
@@ -61,6 +68,15 @@ def sbom(name: str, licence: str, files: Sequence[Held], *, base: str = "") -> M
         "components": components,
         "dependencies": [{"ref": "model", "dependsOn": [str(c["bom-ref"]) for c in components]}],
     }
+
+
+def _library(wheel: Wheel, digest: str) -> dict[str, Any]:
+    """A package by its package URL (github.com/package-url/purl-spec, type pypi)."""
+    purl = f"pkg:pypi/{wheel.name}@{wheel.version}"
+    row: dict[str, Any] = {"type": "library", "bom-ref": purl, "name": wheel.name, "version": wheel.version}
+    if wheel.licence:
+        row["licenses"] = [{"expression": wheel.licence}]
+    return row | {"purl": purl, "hashes": [{"alg": "SHA-256", "content": digest}]}
 
 
 def image_name(name: str) -> str:

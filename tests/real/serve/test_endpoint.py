@@ -13,7 +13,6 @@ import socket
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -28,10 +27,10 @@ openai = pytest.importorskip("openai", reason="needs openai: group `dev`")
 for _name in ("aiohttp", "accelerate", "fastapi", "uvicorn"):
     pytest.importorskip(_name, reason=f"needs {_name}: extras `serve` and `engine`")
 
-pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(1200)]
 KEY = "a-key-of-the-test"
 HI = [{"role": "user", "content": "a switch"}]
-LIMITS = "[serve]\nrequest_s = 3\nbody_bytes = 100000\ndrain_s = 60\nconcurrency = 64\nqueue = 8\n"
+LIMITS = "[serve]\nrequest_s = 3\nbody_bytes = 100000\ndrain_s = 400\nconcurrency = 64\nqueue = 8\n"
 VLLM = os.environ.get("FAIRLEAD_VLLM_PYTHON", "")
 
 
@@ -40,8 +39,11 @@ def tiny(tmp_path_factory):
     return make_tiny(tmp_path_factory.mktemp("model") / "tiny")
 
 
-@pytest.fixture(scope="module", params=["transformers", pytest.param("vllm", marks=[
-    pytest.mark.skipif(not VLLM, reason="FAIRLEAD_VLLM_PYTHON names no Python that has vLLM")])])  # fmt: skip
+WITH_VLLM = pytest.mark.skipif(not VLLM, reason="FAIRLEAD_VLLM_PYTHON names no Python that has vLLM")
+ENGINES = ["transformers", pytest.param("vllm", marks=WITH_VLLM)]
+
+
+@pytest.fixture(scope="module", params=ENGINES)
 def endpoint(request, tiny, tmp_path_factory):
     folder = tmp_path_factory.mktemp("endpoint")
     running = Running(tiny, folder / "runs", *words(folder, request.param), engine=options(request.param))
@@ -55,10 +57,10 @@ def options(engine):
     return SMALL if engine == "transformers" else ("--enforce-eager", "--max-model-len", str(CONTEXT))
 
 
-def words(folder, engine):
+def words(folder, engine, limits=LIMITS):
     (folder / "keys").write_text(KEY + "\n")
     (folder / "keys").chmod(0o600)
-    (folder / "cluster.toml").write_text(HERE + LIMITS)
+    (folder / "cluster.toml").write_text(HERE + limits)
     python = ("--python", VLLM) if engine == "vllm" else ()
     return ("--engine", engine, *python, "--api-keys", str(folder / "keys"), "--spec", str(folder / "cluster.toml"))
 
@@ -226,26 +228,51 @@ def test_an_engine_that_is_killed_is_started_again(endpoint, client):
     assert endpoint.metric("fairlead_serve_engine_restarts") >= 1
 
 
-def test_sigterm_finishes_what_had_begun(tiny, tmp_path):
-    running = Running(tiny, tmp_path / "runs", *words(tmp_path, "transformers")).ready()
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_sigterm_finishes_64_streams_that_had_begun(tiny, tmp_path, engine):
+    """Of 64 clients that have their first piece, each gets its last one; who asks then is sent away."""
+    running = Running(tiny, tmp_path / "runs", *words(tmp_path, engine), engine=options(engine)).ready()
+    begun = asyncio.Semaphore(0)
     try:
-        with openai.OpenAI(base_url=f"{running.url}/v1", api_key=KEY, max_retries=0, timeout=120) as client:
+        async with openai.AsyncOpenAI(base_url=f"{running.url}/v1", api_key=KEY, max_retries=0, timeout=300) as client:
 
-            def ask(num):
-                pieces = client.chat.completions.create(model="tiny", messages=HI, max_tokens=100, stream=True)
+            async def ask(num):
+                asked = {"messages": [{"role": "user", "content": f"host {num}"}], "max_tokens": 200, "stream": True}
+                stream = await client.chat.completions.create(model="tiny", **asked)
+                pieces = [await anext(stream)]
+                begun.release()
+                pieces += [piece async for piece in stream]
                 return [piece.choices[0].finish_reason for piece in pieces if piece.choices][-1]
 
-            with ThreadPoolExecutor(8) as pool:
-                asked = [pool.submit(ask, num) for num in range(8)]
-                running.wait(lambda: running.metric("fairlead_serve_running") == 8)
+            async with asyncio.timeout(300):
+                asked = [asyncio.create_task(ask(num)) for num in range(64)]
+                for _ in asked:
+                    await begun.acquire()
+                ended = sum(task.done() for task in asked)
                 running.process.send_signal(signal.SIGTERM)
-                running.wait(lambda: "draining: 8" in running.said.read_text(), 10)
-                assert running.get("/health")[:2] == (503, {"status": "draining"})
-                with pytest.raises(openai.InternalServerError):
-                    client.completions.create(model="tiny", prompt="a")
-                assert [one.result() for one in asked] == ["length"] * 8
-        engine = list(running.runs.glob("*/engine.log"))
-        assert running.process.wait(60) == 0, (running.said.read_text(), engine)
+                await asyncio.to_thread(running.wait, lambda: "draining: " in running.said.read_text(), 30)
+                assert ended < 64, "all had ended before the signal: it showed nothing"
+                with pytest.raises((openai.InternalServerError, openai.APIConnectionError)):
+                    await client.completions.create(model="tiny", prompt="a")
+                assert await asyncio.gather(*asked) == ["length"] * 64
+        assert running.process.wait(60) == 0, running.said.read_text()
+    finally:
+        if running.process.poll() is None:
+            running.stop()
+
+
+def test_what_takes_longer_than_the_drain_is_cut_and_said(tiny, tmp_path):
+    limits = LIMITS.replace("drain_s = 400", "drain_s = 1")
+    running = Running(tiny, tmp_path / "runs", *words(tmp_path, "transformers", limits)).ready()
+    try:
+        with openai.OpenAI(base_url=f"{running.url}/v1", api_key=KEY, max_retries=0, timeout=120) as client:
+            stream = client.chat.completions.create(model="tiny", messages=HI, max_tokens=CONTEXT - 200, stream=True)
+            next(stream)
+            running.process.send_signal(signal.SIGTERM)
+            with pytest.raises(openai.APIError, match="longer than 1 s"):
+                list(stream)
+        assert running.process.wait(60) == 0
+        assert "cut: 1 answer" in running.said.read_text()
     finally:
         if running.process.poll() is None:
             running.stop()

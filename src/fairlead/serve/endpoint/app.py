@@ -36,6 +36,8 @@ log = logging.getLogger("fairlead.serve")
 
 _MAX_ERROR = 64 << 10
 _LONG = 64 << 10
+_SMALL = 16 << 10
+"""Below what makes a transport ask its writer to wait: asyncio's high-water mark is 64 KiB."""
 _JSON = "application/json"
 _ENGINE_METRICS_S = 2.0
 _PASSED_ON = ("Content-Type", "X-Request-Id")
@@ -209,13 +211,20 @@ class Endpoint:
         return bytes(raw)
 
     async def _written(self, request: web.Request, answer: web.StreamResponse, chunk: bytes) -> None:
-        """Pass on a part. A client that reads none of it for `request_s` would keep its place for ever: it loses it."""
+        """Pass on a part. A client that reads none of it for `request_s` would keep its place for ever: it loses it.
+
+        A small part goes without a clock where the client has taken all before: the transport then takes it at once.
+        """
+        transport = request.transport
+        if transport is not None and len(chunk) <= _SMALL and transport.get_write_buffer_size() == 0:
+            await answer.write(chunk)
+            return
         try:
             async with asyncio.timeout(self.settings.request_s):
                 await answer.write(chunk)
         except TimeoutError:
-            if request.transport is not None:
-                request.transport.abort()
+            if transport is not None:
+                transport.abort()
             raise _ReadsNothing from None
 
     async def _passed(self, request: web.Request, raw: bytes, began: float) -> web.StreamResponse:
@@ -259,6 +268,8 @@ class Endpoint:
             self.metrics.cut += 1
             log.warning("the engine did not answer: %s", error)
             text = "the engine ended before its answer did; it is started again"
+            if self.state is State.DRAINING:
+                text = f"the server was stopped, and the answer took longer than {self.settings.drain_s:g} s"
             if answer is None or not answer.prepared:
                 raise Refused(503, "engine_gone", text, again_s=5) from None
             return await _cut(request, answer, text)

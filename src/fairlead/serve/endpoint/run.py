@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
+import importlib.util
 import logging
 import signal
 import subprocess
@@ -22,6 +24,7 @@ import msgspec
 from aiohttp import web
 
 from fairlead.base.trust import NotOurs, read_file
+from fairlead.base.units import counted
 from fairlead.errors import Exit, FairleadError, UsageError
 from fairlead.serve.endpoint.app import Endpoint
 from fairlead.serve.endpoint.asked import LOOPBACK, Keys, error_body
@@ -132,7 +135,16 @@ def serve(
     place: Place, settings: Serve, *, keys: Keys | None, verify: Callable[[], None], said: Callable[[str], None]
 ) -> ServeResult:
     """Serve until a signal, or until `place.ask` is answered. `verify` raises where the model is not to be loaded."""
-    return asyncio.run(_serve(place, settings, keys, verify, said))
+    with asyncio.Runner(loop_factory=_quick_loop()) as runner:
+        return runner.run(_serve(place, settings, keys, verify, said))
+
+
+def _quick_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Uvloop where it is installed: a part of an answer then costs about a quarter less; else asyncio's own."""
+    if importlib.util.find_spec("uvloop") is None:
+        return None
+    made: Callable[[], asyncio.AbstractEventLoop] = importlib.import_module("uvloop").new_event_loop
+    return made
 
 
 async def _serve(
@@ -205,9 +217,12 @@ async def _with_engine(
                 raise _no_engine(place)
             endpoint.state = State.DRAINING
             said(f"draining: {endpoint.admission.present} answers to finish")
-            with contextlib.suppress(TimeoutError):
+            try:
                 async with asyncio.timeout(settings.drain_s):
                     await endpoint.admission.empty()
+            except TimeoutError:
+                late = counted(endpoint.admission.present, "answer")
+                said(f"cut: {late} took longer than serve.drain_s, {settings.drain_s:g} s")
             return str(asking.result()) if place.ask and asking.done() else ""
         finally:
             for task in (keeping, telling, stopping, asking):
