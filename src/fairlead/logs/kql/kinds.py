@@ -62,6 +62,8 @@ TICKS_DAY = 86_400 * TICKS_S
 MAX_DATETIME = 3_155_378_975_999_999_999
 """9999-12-31T23:59:59.9999999Z"""
 MIN_LONG, MAX_LONG = -(1 << 63), (1 << 63) - 1
+MAX_DIGITS = 1000
+"""Of a whole number that is read as one: no kind holds as many, and Python reads no more than 4,300."""
 MIN_INT, MAX_INT = -(1 << 31), (1 << 31) - 1
 
 

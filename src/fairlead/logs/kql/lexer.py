@@ -12,7 +12,7 @@ import re
 from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple
 
-from fairlead.logs.kql.kinds import MAX_INT, MAX_LONG, MIN_INT, NAMES, Guid, Kind, boxed
+from fairlead.logs.kql.kinds import MAX_DIGITS, MAX_INT, MAX_LONG, MIN_INT, NAMES, Guid, Kind, boxed
 from fairlead.logs.kql.problems import Span, syntax
 from fairlead.logs.kql.times import UNITS, parse_datetime, parse_timespan, scaled
 
@@ -114,12 +114,16 @@ def _number(found: re.Match[str]) -> Token:
             raise syntax(
                 f"`{found[0]}` is neither a number nor a timespan", at, "timespans: 1d, 1h, 1m, 1s, 1ms, 1tick"
             )
-        return Token("value", found[0], at, scaled(digits, UNITS[unit]), Kind.TIMESPAN)
+        span = scaled(digits, UNITS[unit])
+        if span is None:
+            raise syntax("this does not fit in a timespan", at)
+        return Token("value", found[0], at, span, Kind.TIMESPAN)
     if digits.isdigit():
-        if int(digits) > MAX_LONG:
-            if int(digits) == MAX_LONG + 1:  # for the minus sign before it
+        if len(digits) > MAX_DIGITS or int(digits) > MAX_LONG:
+            if len(digits) <= MAX_DIGITS and int(digits) == MAX_LONG + 1:  # for the minus sign before it
                 return Token("value", found[0], at, MAX_LONG + 1, Kind.LONG)
-            raise syntax("this number does not fit in a long", at, f"decimal({digits}) or real({digits})")
+            hint = f"decimal({digits}) or real({digits})" if len(digits) <= MAX_DIGITS else ""
+            raise syntax("this number does not fit in a long", at, hint)
         return Token("value", found[0], at, int(digits), Kind.LONG)
     return Token("value", found[0], at, float(digits), Kind.REAL)
 

@@ -7,11 +7,12 @@ Must not know: queries.
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import date, timedelta
 from typing import NamedTuple
 
-from fairlead.logs.kql.kinds import MAX_DATETIME, TICKS_DAY, TICKS_S
+from fairlead.logs.kql.kinds import MAX_DATETIME, MAX_DIGITS, TICKS_DAY, TICKS_S, in_long
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _LONG_MONTHS = (
@@ -169,23 +170,27 @@ def parse_timespan(text: str) -> int | None:
     """Ticks of a timespan's text: `1.02:03:04.5`, `2h`, or days where it is a bare number; None where it is none."""
     found = _SPAN.match(text) or _DAYS_CLOCK.match(text)
     if found:
-        days, hour, minute, second = (int(found[key] or 0) for key in ("d", "H", "M", "S"))
-        if hour > 23 or minute > 59 or second > 59:
+        days = scaled(found["d"] or "0", TICKS_DAY)
+        hour, minute, second = (int(found[key] or 0) for key in ("H", "M", "S"))
+        if days is None or hour > 23 or minute > 59 or second > 59:
             return None
-        ticks = days * TICKS_DAY + (hour * 3600 + minute * 60 + second) * TICKS_S + _fraction(found["f"])
-        return -ticks if found["s"] else ticks
+        ticks = days + (hour * 3600 + minute * 60 + second) * TICKS_S + _fraction(found["f"])
+        return in_long(-ticks if found["s"] else ticks)
     unit = _UNIT.match(text)
     if unit and unit["u"] in UNITS:
         return scaled(unit["n"], UNITS[unit["u"]])
     stripped = text.strip()
     if re.fullmatch(r"[+-]?\d+", stripped):
-        return int(stripped) * TICKS_DAY
+        return scaled(stripped, TICKS_DAY)
     return None
 
 
-def scaled(number: str, ticks: int) -> int:
-    """A number as written times a unit, without the error of binary fractions."""
-    return int(number) * ticks if number.lstrip("+-").isdigit() else round(float(number) * ticks)
+def scaled(number: str, ticks: int) -> int | None:
+    """A number as written times a unit, without the error of binary fractions; None where no timespan is that long."""
+    if number.lstrip("+-").isdigit() and len(number) <= MAX_DIGITS:
+        return in_long(int(number) * ticks)
+    made = float(number) * ticks
+    return in_long(round(made)) if math.isfinite(made) else None
 
 
 def datetime_text(ticks: int) -> str:

@@ -106,21 +106,30 @@ def hashable(value: Any) -> Any:
 
 
 def _apply(fn: Scalar, kinds: tuple[Kind, ...], args: list[Fn]) -> Fn:
+    """A call as a function of a row. What no number holds is null: one value in a log ends no query."""
     run: Callable[..., Any] = fn.run
     if fn.kinds:
         base = run
         run = lambda *values: base(kinds, *values)  # noqa: E731
     if not fn.strict:
-        if len(args) == 2:
-            one, two = args
-            return lambda row: run(one(row), two(row))
-        return lambda row: run(*[arg(row) for arg in args])
+
+        def lenient(row: Row) -> Any:
+            values = [arg(row) for arg in args]
+            try:
+                return run(*values)
+            except ArithmeticError:
+                return None
+
+        return lenient
     if len(args) == 1:
         single = args[0]
 
         def unary(row: Row) -> Any:
             value = single(row)
-            return None if value is None else run(value)
+            try:
+                return None if value is None else run(value)
+            except ArithmeticError:
+                return None
 
         return unary
     if len(args) == 2:
@@ -131,13 +140,19 @@ def _apply(fn: Scalar, kinds: tuple[Kind, ...], args: list[Fn]) -> Fn:
             if a is None:
                 return None
             b = right(row)
-            return None if b is None else run(a, b)
+            try:
+                return None if b is None else run(a, b)
+            except ArithmeticError:
+                return None
 
         return binary
 
     def many(row: Row) -> Any:
         values = [arg(row) for arg in args]
-        return None if None in values else run(*values)
+        try:
+            return None if None in values else run(*values)
+        except ArithmeticError:
+            return None
 
     return many
 

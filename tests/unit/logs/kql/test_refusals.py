@@ -50,6 +50,9 @@ REFUSED = [
     ("datatable(a:long)[1] | render sankey", "kql/unsupported", "sankey", "", ""),
     ("print datetime(2020-13-01)", "kql/syntax", "is no datetime", "datetime(2020-13-01)", ""),
     ("print 99999999999999999999", "kql/syntax", "does not fit", "", "decimal"),
+    ("print 1e999d", "kql/syntax", "does not fit", "1e999d", ""),
+    ("print " + "9" * 5000, "kql/syntax", "does not fit", "9" * 5000, ""),
+    ("print " + "9" * 5000 + "d", "kql/syntax", "does not fit", "9" * 5000 + "d", ""),
     ("let f = (x:long) { x + 1 }; print f('a')", "kql/types", "is a long", "'a'", "tolong"),
     ("print assert(1 == 2, 'no')", "kql/assert", "no", "", ""),
 ]  # fmt: skip
@@ -107,3 +110,27 @@ def test_a_parameter_is_a_value_and_never_text() -> None:
     assert answer(query, parameters={"who": hostile}).rows == [(hostile, 7)]
     assert problem(query)[0] == "kql/types"
     assert problem(query, parameters={"who": "", "num": "1; drop"})[0] == "kql/types"
+
+
+NOTHING = [
+    "totimespan('1e999d')", "totimespan('{long}d')", "totimespan('{long}')", "totimespan('{long}.10:00')",
+    "timespan(1d) * 1e300", "tolong('{long}')", "todatetime(real(inf))", "unixtime_seconds_todatetime(real(inf))",
+    "unixtime_nanoseconds_todatetime(real(nan))", "make_timespan(real(inf), 1, 1, 1)",
+    "todecimal('1e999999999') * todecimal('1e999999999')", "bin(1e300, 1e-300)",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("said", NOTHING)
+def test_what_no_number_holds_is_null(said: str) -> None:
+    """Texts of a log come to functions: one of them ends no query."""
+    query = "print isnull(" + said.replace("{long}", "9" * 5000) + ")"
+    assert answer(query).rows == [(True,)]
+
+
+@pytest.mark.parametrize("digits", [400, 5000])
+def test_a_number_of_many_digits_in_the_json_of_a_log_is_a_real(digits: int) -> None:
+    assert answer(f"print toreal(parse_json('[{'9' * digits}]')[0])").rows == [(float("inf"),)]
+
+
+def test_a_place_far_to_the_left_costs_nothing() -> None:
+    assert answer("print round(5, -999999999)").rows == [(0,)]

@@ -8,6 +8,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from fairlead.logs.kql.kinds import (
+    MAX_DIGITS,
     MAX_INT,
     MAX_LONG,
     MIN_INT,
@@ -48,7 +49,7 @@ def whole(kind: Kind, value: Any, low: int, high: int) -> int | None:
     match found:
         case Kind.STRING:
             word = _WHOLE.fullmatch(value)
-            if not word:
+            if not word or len(word[1]) > MAX_DIGITS:
                 return None
             hexed = word[1][:2].lower() == "0x"
             number = int(word[1], 16 if hexed else 10)
@@ -118,7 +119,7 @@ def todatetime(kinds: tuple[Kind, ...], value: Any) -> int | None:
     found, value = unboxed(kinds[0], value)
     if found is Kind.STRING:
         return parse_datetime(value)
-    if found in {Kind.DATETIME, Kind.LONG, Kind.INT, Kind.REAL} and value == value:  # noqa: PLR0124 - not NaN
+    if found in {Kind.DATETIME, Kind.LONG, Kind.INT, Kind.REAL} and math.isfinite(value):
         return in_range(int(value))
     return None
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
-from fairlead.logs.kql.kinds import MAX_DATETIME, TICKS_DAY, TICKS_S
+from fairlead.logs.kql.kinds import MAX_DATETIME, TICKS_DAY, TICKS_S, in_long
 from fairlead.logs.kql.registry import family
 from fairlead.logs.kql.times import (
     EPOCH,
@@ -166,10 +167,10 @@ def make_datetime(year: Any, month: Any, day: Any, hour: Any = 0, minute: Any = 
 def make_timespan(*parts: Any) -> int | None:
     """`hours, minutes`, `hours, minutes, seconds` or `days, hours, minutes, seconds`."""
     days, hours, minutes, seconds = parts if len(parts) == 4 else (0, *parts, *([0] * (3 - len(parts))))
-    if not (0 <= hours < 24 and 0 <= minutes < 60 and 0 <= seconds < 60):
+    if not (math.isfinite(days) and 0 <= hours < 24 and 0 <= minutes < 60 and 0 <= seconds < 60):
         return None
     whole = (int(hours) * 3600 + int(minutes) * 60) * TICKS_S
-    return int(days) * TICKS_DAY + whole + round(float(seconds) * TICKS_S)
+    return in_long(int(days) * TICKS_DAY + whole + round(float(seconds) * TICKS_S))
 
 
 for _name, _ticks in {"seconds": TICKS_S, "milliseconds": 10_000, "microseconds": 10, "nanoseconds": 0.01}.items():
@@ -184,6 +185,8 @@ for _name, _ticks in {"seconds": TICKS_S, "milliseconds": 10_000, "microseconds"
                 else round(float(n) * ticks)
             )
         )
+        if math.isfinite(n)
+        else None
     )
 
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from fairlead.logs.kql.kinds import MAX_LONG, MIN_LONG, Kind, boxed, kind_of
+from fairlead.logs.kql.kinds import MAX_DIGITS, MAX_LONG, MIN_LONG, Kind, boxed, kind_of
 from fairlead.logs.kql.problems import too_much
 from fairlead.logs.kql.registry import family
 from fairlead.logs.kql.texts import json_text, scalar_text
@@ -21,8 +21,8 @@ MAX_ITEMS = 1_048_576
 
 
 def _number(text: str) -> Any:
-    value = int(text)
-    return value if MIN_LONG <= value <= MAX_LONG else float(value)
+    value = int(text) if len(text) <= MAX_DIGITS else None
+    return float(text) if value is None or not MIN_LONG <= value <= MAX_LONG else value
 
 
 def parsed(text: str) -> Any:

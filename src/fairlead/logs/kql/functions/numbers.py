@@ -8,7 +8,7 @@ from collections.abc import Callable
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
-from fairlead.logs.kql.kinds import Kind, wrap_long
+from fairlead.logs.kql.kinds import MAX_DIGITS, Kind, wrap_long
 from fairlead.logs.kql.registry import family
 from fairlead.logs.kql.times import in_range
 
@@ -102,6 +102,8 @@ def rounded(value: Any, digits: int = 0) -> Any:
     if isinstance(value, int):
         if digits >= 0:
             return value
+        if digits < -MAX_DIGITS:
+            return 0
         scale = 10**-digits
         whole, rest = divmod(abs(value), scale)
         return int(math.copysign((whole + (2 * rest >= scale)) * scale, value))
@@ -141,7 +143,7 @@ def bin_at(kinds: tuple[Kind, ...], value: Any, size: Any, fixed: Any) -> Any:
 
 @fn("rand", "long? -> real", strict=False, pure=False)
 def rand(bound: int | None = None) -> float:
-    return float(random.randrange(bound)) if bound else random.random()  # noqa: S311 - KQL's rand() is no secret
+    return float(random.randrange(bound)) if bound and bound > 0 else random.random()  # noqa: S311 - KQL's rand() is no secret
 
 
 @fn("binary_and", "long long -> long")
