@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ import pytest
 from support.decoders import DECODERS, fault_of, mangled
 from support.depth import DEPTH, cases
 
+MOST_PLACES = 24
 LONGEST_S = 5.0
 """For one input of 20,000 characters, on a machine that does other things, too; most take less than a millisecond."""
 
@@ -41,6 +43,18 @@ def test_whatever_comes_is_taken_or_refused_by_its_own_error(name):
         fault = fault_of(decoder, data)
         assert fault is None, (data, fault)
         assert time.process_time() - started < LONGEST_S, data
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_no_number_is_one_that_python_cannot_read(name):
+    """`str.isdigit` holds a superscript for a digit, and `int` reads no more than 4,300 of them."""
+    decoder = DECODERS[name]
+    for seed in decoder.seeds:
+        places = list(re.finditer(rb"[0-9]+", seed))
+        for found in places[:: max(1, len(places) // MOST_PLACES)]:
+            for odd in ("\N{SUPERSCRIPT THREE}".encode(), b"9" * 5000):
+                data = seed[: found.start()] + odd + seed[found.end() :]
+                assert fault_of(decoder, data) is None, (data[:300], fault_of(decoder, data))
 
 
 @pytest.mark.slow

@@ -20,7 +20,20 @@ from fairlead.cluster.onnode import END, FRAME, MAGIC
 from fairlead.cluster.protocol import Line
 
 NUMBERS = (0, 1, -1, 2, 65535, 65536, 70_000, 1 << 20, 1 << 31, 1 << 63, (1 << 64) - 1, 10**300, -(10**30), 0.5, 1e308)
-WORDS = ("", "n0", "n1", "n2 /shared/x.sbatch", "-oProxyCommand=x", "../n0", "\x1b[2J", "\u202e", "\ud800", "x" * 5000)
+WORDS = (
+    "",
+    "³",
+    "9" * 5000,
+    "n0",
+    "n1",
+    "n2 /shared/x.sbatch",
+    "-oProxyCommand=x",
+    "../n0",
+    "\x1b[2J",
+    "\u202e",
+    "\ud800",
+    "x" * 5000,
+)
 RAW = (
     b"NaN",
     b"Infinity",

@@ -36,6 +36,18 @@ def rate(bits_per_second: float) -> str:
     return _prefixed(bits_per_second, 1000, ("b/s", "kb/s", "Mb/s", "Gb/s", "Tb/s"))
 
 
+def whole(text: object, digits: int = 18) -> int | None:
+    """What a text from outside says as a whole number of at most so many digits; None where it says none.
+
+    `str.isdigit` alone holds `³` for a digit, which `int` does not, and `int` reads no more than 4,300 digits.
+
+    >>> whole("8"), whole("³"), whole("-1"), whole("9" * 5000), whole(None)
+    (8, None, None, None, None)
+    """
+    is_one = isinstance(text, str) and text.isascii() and text.isdigit() and len(text) <= digits
+    return int(str(text)) if is_one else None
+
+
 def counted(num: int, what: str) -> str:
     """How many of something.
 

@@ -19,6 +19,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from fairlead.base.units import whole
 from fairlead.checks.expect import Expect
 from fairlead.checks.node import Node
 from fairlead.records.facts import Facts, NodeFacts, Unread
@@ -52,8 +53,8 @@ def state_of(text: str, names: tuple[str, ...]) -> str:
     ''
     """
     number, _, word = text.partition(":")
-    if number.strip().isdigit():
-        return names[int(number)] if int(number) < len(names) else (word.strip() or text)
+    if (place := whole(number.strip())) is not None:
+        return names[place] if place < len(names) else (word.strip() or text)
     plain = _plain(text)
     return next((name for name in names if _plain(name) == plain), text.strip())
 

@@ -354,7 +354,7 @@ def held_gpus(shown: str) -> dict[str, int]:
     """
     held: dict[str, int] = {}
     for nodes, listed in re.findall(r"\bNodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)", shown):
-        num = sum(int(count) for count in re.findall(r"\bgpu(?::[^:(,]+)?:(\d+)", listed))
+        num = sum(int(count) for count in re.findall(r"\bgpu(?::[^:(,]+)?:(\d{1,9})\b", listed))
         if num:
             held |= dict.fromkeys(NodeSet(nodes), num)
     return held

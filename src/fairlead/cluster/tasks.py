@@ -265,7 +265,7 @@ def task_ends(text: str) -> list[tuple[list[int], str, int]]:
         return []
     ranks = [int(n) for n in NodeSet(f"[{found[1].strip('[]')}]")]
     how = found[2].strip()
-    if status := re.search(r"exit code (\d+)", how):
+    if status := re.search(r"exit code (\d{1,9})\b", how):
         return [(ranks, f"exit status {status[1]}", int(status[1]))]
     for word, number in _SIGNALS.items():
         if how.startswith(word):

@@ -25,6 +25,7 @@ from typing import Any
 from fairlead.base.confidential import HIDDEN, hide, is_secret_name
 from fairlead.base.nodeset import NodeSet, expand, fold
 from fairlead.base.trust import PRIVATE_FILE, read_file
+from fairlead.base.units import whole
 from fairlead.errors import FairleadError
 from fairlead.records.runs import MAX_HEAD_BYTES, MAX_PART_BYTES, Run
 
@@ -217,7 +218,8 @@ def _num_folded(text: str) -> int:
             low, _, high = piece.strip().partition("-")
             if len(low) > 18 or len(high) > 18:
                 return _MAX_FOLDED + 1
-            total += int(high) - int(low) + 1 if low.isdigit() and high.isdigit() and int(high) >= int(low) else 1
+            first, last = whole(low), whole(high)
+            total += last - first + 1 if first is not None and last is not None and last >= first else 1
         num *= total
         if num > _MAX_FOLDED:
             break

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from fairlead.base.trust import read_file
+from fairlead.base.units import whole
 from fairlead.errors import UsageError
 from fairlead.records.border import shown
 from fairlead.weights.onnode.place import OWN_FOLDER
@@ -124,11 +125,12 @@ def read_tsv(path: Path) -> list[Object]:
         row = line.rstrip("\r").split("\t") if line.strip() else []
         if not row or row[0].startswith("#") or (number == 1 and len(row) > 1 and not row[1].isdigit()):
             continue
-        if len(row) < 2 or not row[1].isascii() or not row[1].isdigit():
+        size = whole(row[1]) if len(row) > 1 else None
+        if size is None:
             raise UsageError(
                 "cli/usage", f"{path}:{number}: `{shown(' '.join(row))}` names no file and size", hint=hint
             )
-        out.append(Object(path=row[0], size=int(row[1]), modified=row[2] if len(row) > 2 else ""))
+        out.append(Object(path=row[0], size=size, modified=row[2] if len(row) > 2 else ""))
     return out
 
 

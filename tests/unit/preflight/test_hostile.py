@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 
@@ -14,17 +15,23 @@ from fairlead.cluster import talk
 from fairlead.cluster.engine import Engine
 from fairlead.cluster.onnode import END, FRAME, MAGIC
 from fairlead.cluster.protocol import State
+from fairlead.launch.ears import Ears
 from fairlead.preflight.pairs.drive import Driver
 from fairlead.preflight.pairs.facts import PairFacts
 from fairlead.preflight.pairs.judge import judge_pairs
 from fairlead.preflight.pairs.phase import pair_phase
 from fairlead.preflight.pairs.steps import Counted, Plan
+from fairlead.preflight.ranks.facts import RankFacts
+from fairlead.preflight.ranks.judge import judge_ranks
+from fairlead.preflight.ranks.judge_launch import judge_launch
 from fairlead.preflight.slurm.scheduler import parse as parse_nodes
 from fairlead.probe import NodeAnswer, sort_answers
 from fairlead.probe.addresses import book_of
+from fairlead.records.border import Breach
 from fairlead.records.codec import from_json, to_json
 from fairlead.records.finding import Finding
 from fairlead.records.verdict import Verdict
+from support import rank_facts
 from support.depth import cases
 from support.hostile import Agents, Liar, Scripted, wires
 from support.judging import facts_of, small, spec_of
@@ -33,7 +40,7 @@ NODES = tuple(f"n{i}" for i in range(6))
 LIAR = "n4"
 SEEDS = range(cases(10))
 EACH = 34
-"""Conversations of a test: with three kinds and ten seeds a thousand; with FAIRLEAD_DEPTH=100 it is 10^5."""
+"""Conversations of a test: with four kinds and ten seeds more than a thousand; with FAIRLEAD_DEPTH=100 it is 10^5."""
 
 
 def accused(findings: list[Finding]) -> set[tuple[str, tuple[str, ...]]]:
@@ -125,6 +132,39 @@ def test_facts(seed):
             findings = [*silent, *judge(facts, SPEC)]
             check(findings)
             assert {code for code, _ in accused(findings)} <= AT_FAULT
+
+
+# ---- ranks -----------------------------------------------------------------------------------------------------------
+
+
+def spoken(liar: Liar, on: str, backend: str) -> RankFacts:
+    """What ranks of three nodes say: those of one lie in some of their lines, in any field of them."""
+    facts = rank_facts.ranks(3, 2, on=on, backend=backend)
+    own_lines = [i for i, line in enumerate(facts.lines) if line["node"] == "n1"]
+    for i in liar.draw.choices(own_lines, k=liar.draw.randrange(1, 4)):
+        own = {name: facts.lines[i][name] for name in ("rank", "node", "at_s")}
+        said = {name: value for name, value in facts.lines[i].items() if name not in own}
+        with contextlib.suppress(Breach):
+            _, heard = Ears().message(own["rank"], liar.json(said).decode("utf-8", "backslashreplace"), is_out=True)
+            facts.lines[i] = {**(heard or {"say": ""}), **own}
+    return facts
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_ranks(seed):
+    for number in range(EACH):
+        liar = Liar(seed * EACH + number)
+        facts = spoken(liar, ("gpus", "cpus")[number % 2], ("tasks", "processes")[number % 3 == 0])
+        findings = [*judge_ranks(facts, {}), *judge_launch(facts)]
+        failed = [f for f in findings if f.verdict is Verdict.FAIL and f.subject.nodes]
+        assert all("n1" in f.subject.nodes for f in failed), failed
+
+
+@pytest.mark.parametrize("cpus", ["0-999999999999999", "n2 /shared/x.sbatch", "9" * 4000, "³", "8-3", "-,-", "1-2-3"])
+def test_cpus_that_no_machine_has(cpus):
+    facts = rank_facts.ranks(2, 2)
+    rank_facts.of(facts, 3, "start")["cpus"] = cpus
+    assert {f.subject.nodes for f in judge_launch(facts) if f.subject.kind == "rank"} <= {("n1",)}
 
 
 # ---- files and outputs -----------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from fairlead.base.units import whole
 from fairlead.checks.expect import Expect
 from fairlead.checks.messages import judge_xids
 from fairlead.checks.node import Node, Outcome, bad, number_of, ok, skip, unknown, warn
@@ -94,8 +95,7 @@ def held(n: Node) -> int:
 
     Where Slurm constrains devices (cgroup.conf(5)), the others cannot be seen.
     """
-    said = (n.peek("host.environment") or {}).get("SLURM_GPUS_ON_NODE", "")
-    return int(said) if said.isdigit() else 0
+    return whole((n.peek("host.environment") or {}).get("SLURM_GPUS_ON_NODE")) or 0
 
 
 def held_gpus(record: NodeFacts) -> int:

@@ -6,6 +6,7 @@ import functools
 import re
 
 from fairlead.base.nodeset import NodeSet
+from fairlead.base.units import whole
 from fairlead.checks.node import Node, Outcome, bad, ok, skip, unknown, warn
 from fairlead.errors import FairleadError
 from fairlead.records.facts import Unread
@@ -98,7 +99,8 @@ def _files(text: str) -> list[str]:
     numbers = []
     for piece in match[2].split(","):
         low, _, high = piece.partition("-")
-        numbers += list(range(int(low), min(int(high or low), int(low) + 255) + 1)) if low.isdigit() else []
+        first, last = whole(low), whole(high or low)
+        numbers += list(range(first, min(last, first + 255) + 1)) if first is not None and last is not None else []
     return [f"{match[1]}{number}" for number in numbers]
 
 
@@ -110,7 +112,7 @@ def health(n: Node, part: str) -> Outcome:
         return skip("slurm.conf names no HealthCheckProgram")
     if program.startswith("/") and not n.get("slurm.health_program"):
         return bad(f"HealthCheckProgram={program} is not there", program=program)
-    if not interval.isdigit() or not int(interval):
+    if not whole(interval):
         return bad(f"HealthCheckProgram is set, and HealthCheckInterval is {interval}: it is never called", **conf)
     return ok(f"{program}, each {interval} s")
 

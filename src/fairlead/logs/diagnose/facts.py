@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from fairlead.base.nodeset import expand
+from fairlead.base.units import whole
 from fairlead.errors import UsageError
 from fairlead.logs.diagnose.model import Job
 from fairlead.logs.eventtime import Clock, event_ns
@@ -17,15 +18,15 @@ _MOST_TASKS = 10_000_000
 def job_of(said: Mapping[str, str], shift_ns: int = 0) -> Job | None:
     """A job from the columns of sacct --parsable2 (sacct(1)); `shift_ns` is added to times, as they carry no zone."""
     start = _time(said.get("Start", ""), shift_ns)
-    number = said.get("JobID", "").partition(".")[0].partition("_")[0]
+    number = whole(said.get("JobID", "").partition(".")[0].partition("_")[0])
     try:
         nodes = tuple(expand(said.get("NodeList", "")))
     except UsageError:
         return None
-    if start is None or not nodes or not number.isdigit():
+    if start is None or not nodes or number is None:
         return None
     return Job(
-        id=int(number),
+        id=number,
         nodes=nodes,
         start_ns=start,
         end_ns=_time(said.get("End", ""), shift_ns),
@@ -51,8 +52,8 @@ def _time(text: str, shift_ns: int) -> int | None:
 
 
 def _tasks(said: Mapping[str, str]) -> int:
-    text = said.get("NTasks", "")
-    return int(text) if text.isdigit() and int(text[:9]) < _MOST_TASKS else 0
+    num = whole(said.get("NTasks"))
+    return num if num is not None and num < _MOST_TASKS else 0
 
 
 _BEGAN = re.compile(r"(?:sched: )?Allocate JobId=(\d+) NodeList=(\S+)|Started JobId=(\d+) in \S+ on (\S+)")
@@ -83,6 +84,6 @@ def job_from_controller(number: int, lines: Iterable[tuple[int, str]]) -> Job | 
             done = _DONE.search(text)
             if state and not job.state:
                 job = Job(job.id, job.nodes, job.start_ns, time_ns, state)
-            elif done and int(done[1]) == number:
+            elif done and done[1] == str(number):
                 job = Job(job.id, job.nodes, job.start_ns, time_ns, job.state)
     return job

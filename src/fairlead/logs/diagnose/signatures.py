@@ -52,6 +52,9 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """It happened up to so many seconds before it was told."""
 
 
+MAX_DIGITS = 18
+
+
 class Hit(NamedTuple):
     """A line that means something."""
 
@@ -205,7 +208,9 @@ def read(line: Line) -> Hit | None:
                 if best is not None and _rank_of()[one.signature.id] >= _rank_of()[best.signature.id]:
                     continue
                 if found := one.pattern.search(text):
-                    groups = {name.rstrip("2"): value for name, value in found.groupdict().items() if value}
+                    # a number that nobody counts to is none: lines are anybody's
+                    said = ((name.rstrip("2"), value) for name, value in found.groupdict().items() if value)
+                    groups = {name: value for name, value in said if len(value) <= MAX_DIGITS or not value.isdigit()}
                     best = Hit(line, one.signature, groups, text)
     return best
 

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from fairlead.base.trust import TooLarge, read_file
+from fairlead.base.units import whole
 from fairlead.errors import UsageError
 
 MAX_BYTES = 256 << 20
@@ -83,7 +84,7 @@ def _offer(row: _Sku, where: tuple[str, ...]) -> Offer:
         restricted=closed[0] if closed else "",
         rdma=_flag(says, "RdmaEnabled"),
         accelerated_networking=_flag(says, "AcceleratedNetworkingEnabled"),
-        gpus=int(says["GPUs"]) if says.get("GPUs", "").isdigit() and len(says["GPUs"]) < 5 else None,
+        gpus=whole(says.get("GPUs"), 4),
     )
 
 

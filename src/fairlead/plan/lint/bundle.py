@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
+from fairlead.base.units import whole
 from fairlead.plan.lint.commands import Command
 from fairlead.plan.lint.read import Document, Path, Place
 from fairlead.spec.vmsize import VmSize
@@ -94,8 +95,7 @@ class Container:
 
     def amount(self, name: str) -> int | None:
         """How many of an extended resource; None where it asks for none, or not for a whole number."""
-        text = self.resources.get(name, "")
-        return int(text) if text.isdigit() and len(text) < 10 else None
+        return whole(self.resources.get(name), 9)
 
     @property
     def gpus(self) -> int:

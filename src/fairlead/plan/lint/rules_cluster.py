@@ -12,6 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 
+from fairlead.base.units import whole
 from fairlead.plan.lint.bundle import INSTANCE_TYPE, Bundle, Object, items, mapping
 from fairlead.plan.lint.claims import Published, has_driver
 from fairlead.plan.lint.claims import published as claimable
@@ -76,7 +77,7 @@ def _gpus(bundle: Bundle, node: Object, wanted: int | None, size: str) -> Iterat
         yield Lacks(code, f"GPUs of {node}: MIG divides them, and a slice is no GPU")
         return
     slices = _label(node, "nvidia.com/gpu.replicas")
-    each = int(slices) if slices.isdigit() and 0 < len(slices) < 5 and int(slices) else 1
+    each = whole(slices, 4) or 1
     names = [name for name in GPUS if _amount(node, name) is not None]
     claims = claimable(bundle, node.name)
     if any(_amount(node, name) for name in names) or not (claims or _may_be_claimed(bundle, names)):

@@ -10,7 +10,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from fairlead.base.nodeset import fold
-from fairlead.base.units import duration
+from fairlead.base.units import duration, whole
 from fairlead.checks.skews import DEVICES
 from fairlead.preflight.ranks.facts import RankFacts
 from fairlead.preflight.ranks.said import Heard, Start, Torch, heard
@@ -22,6 +22,8 @@ _PER_RANK = re.compile(
     r"CUDA_VISIBLE_DEVICES|ROCR_VISIBLE_DEVICES|HIP_VISIBLE_DEVICES|.*_(LOCAL_)?RANK|OMPI_COMM_WORLD_.*|UCX_.*_ID|NCCL_HOSTID"
 )
 """Settings that may differ from rank to rank, or from node to node."""
+MAX_CPUS = 8192
+"""CONFIG_NR_CPUS of x86 goes no further (arch/x86/Kconfig)."""
 _NO_FABRIC = re.compile(r"lo|docker\d*|veth.*|virbr\d*|cni\d*|br-.*")
 """Interfaces that reach no other node."""
 _VERSIONS = {
@@ -210,15 +212,17 @@ def bound_by(said: Start, backend: str) -> tuple[str, bool]:
 
 
 def numbers(text: str) -> set[int]:
-    """CPU numbers of `0-3,8`.
+    """CPU numbers of `0-3,8`, as far as a kernel has them; none where a rank says anything else.
 
-    >>> sorted(numbers("0-2,8"))
-    [0, 1, 2, 8]
+    >>> sorted(numbers("0-2,8")), numbers("some"), len(numbers("0-999999999"))
+    ([0, 1, 2, 8], set(), 8192)
     """
     out: set[int] = set()
     for piece in filter(None, text.split(",")):
-        low, _, high = piece.partition("-")
-        out |= set(range(int(low), int(high or low) + 1))
+        first, last = (whole(end) for end in (piece.partition("-")[0], piece.rpartition("-")[2]))
+        if first is None or last is None:
+            return set()
+        out |= set(range(first, min(last + 1, MAX_CPUS)))
     return out
 
 

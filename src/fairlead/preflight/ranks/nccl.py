@@ -31,15 +31,15 @@ from dataclasses import dataclass, field
 
 _USING = re.compile(r"Using network (.+?)\s*$|Assigned NET plugin (.+?) to comm")
 _LIST = re.compile(r"NET/(\S+?)\s*: Using (\[.*)")
-_MERGED = re.compile(r"\[(\d+)\]=\{(.*?)\}")
-_PLAIN = re.compile(r"\[(\d+)\]\s?([A-Za-z][\w.+-]*):(\d+)/(IB|RoCE)(/SHARP)?")
+_MERGED = re.compile(r"\[(\d{1,9})\]=\{(.*?)\}")
+_PLAIN = re.compile(r"\[(\d{1,9})\]\s?([A-Za-z][\w.+-]*):(\d+)/(IB|RoCE)(/SHARP)?")
 _INNER = re.compile(r"([A-Za-z][\w.-]*):(\d+)/(IB|RoCE)(/SHARP)?")
-_VIA_NET = re.compile(r"via NET/(.+?)/(\d+)(\(proxy\)|\(\d+\))?(/\S*)?(?=\s|$)")
+_VIA_NET = re.compile(r"via NET/(.+?)/(\d{1,9})(\(proxy\)|\(\d+\))?(/\S*)?(?=\s|$)")
 _VIA = re.compile(r"via (P2P/[A-Za-z ]+|SHM|direct shared memory|COLLNET/\w+)")
 _PROVIDER = re.compile(r"(?i:selected provider is) ([^\s,]+)")
 _VERSION = re.compile(r"([NR]CCL) version\s*:?\s*([\w.+-]+)")
-_VIRTUAL = re.compile(r"Made virtual device \[(\d+)\] name=(\S+)")
-_COMPLETION = re.compile(r"Got completion (?:from peer (\S+?)<\d+> )?with (?:error |status=)(?:\w+\()?(\d+)")
+_VIRTUAL = re.compile(r"Made virtual device \[(\d{1,9})\] name=(\S+)")
+_COMPLETION = re.compile(r"Got completion (?:from peer (\S+?)<\d+> )?with (?:error |status=)(?:\w+\()?(\d{1,9})\b")
 _HCA = re.compile(r"\bhca (\S+)")
 
 NO_ANSWER = 12

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from fairlead.base.nodeset import NodeSet
+from fairlead.base.units import whole
 from fairlead.records.finding import Evidence, Finding, Subject
 from fairlead.records.verdict import Verdict
 from fairlead.spec.loader import read
@@ -19,12 +20,12 @@ def spec_of_job(environ: Mapping[str, str]) -> tuple[str, Spec]:
     """A cluster file for the job one is in, from its environment alone: its nodes, and the GPUs each was given."""
     nodes = NodeSet(environ.get("SLURM_JOB_NODELIST", ""))
     gpus = environ.get("SLURM_GPUS_ON_NODE", "")
-    given = f"gpus = {gpus}\n" if gpus.isdigit() else ""
+    given = f"gpus = {gpus}\n" if whole(gpus) is not None else ""
     text = (
         f'schema = 1\n[cluster]\nname = "job-{environ.get("SLURM_JOB_ID", "0")}"\n'
         f'[[pool]]\nname = "job"\nsize = "other"\nnodes = "{nodes}"\n{given}[access]\nvia = "slurm"\n'
     )
-    pool = Pool(name="job", size="other", nodes=nodes, gpus=int(gpus) if gpus.isdigit() else None)
+    pool = Pool(name="job", size="other", nodes=nodes, gpus=whole(gpus))
     name = f"job-{environ.get('SLURM_JOB_ID', '0')}"
     return text, Spec(schema=1, cluster=Cluster(name=name), pools=(pool,), access=Access(via="slurm"))
 
@@ -44,10 +45,10 @@ def within_job(spec: Spec, environ: Mapping[str, str], now_s: float) -> Spec:
 
     Slurm says when the job ends from 23.02 on, in a prolog from 24.05 on; else the cluster file's time holds.
     """
-    end = environ.get("SLURM_JOB_END_TIME", "")
-    if not end.isdigit() or int(end) <= now_s:
+    end = whole(environ.get("SLURM_JOB_END_TIME"))
+    if end is None or end <= now_s:
         return spec
-    minutes = max(1.0, round((int(end) - now_s) / 60, 1))
+    minutes = max(1.0, round((end - now_s) / 60, 1))
     why = f"job {environ.get('SLURM_JOB_ID', '?')} ends then: SLURM_JOB_END_TIME"
     own = Expect(fact="event_window_min", value=minutes, why=why)
     return msgspec.structs.replace(spec, expects=(*spec.expects, own))

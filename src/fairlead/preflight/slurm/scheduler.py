@@ -29,7 +29,7 @@ _TAIL = re.compile(_BEHIND)
 """What may follow the reason in a line: 20.11 has a comment there, 25.05 seven fields."""
 _STAMP = re.compile(rf"( \[[^\[\]@]*@\d{{4}}-[^\[\]]*\])(?=\s*$| {{8}}|{_BEHIND})")
 """Slurm's own `[user@time]`. It stands behind the first line of a reason; further lines follow behind eight blanks."""
-_GPUS = re.compile(r"gpu(?::([^:,()]+))?:(\d+)")
+_GPUS = re.compile(r"gpu(?::([^:,()]+))?:(\d{1,9})\b")
 _SLICE = re.compile(r"\d+g\.\d+gb", re.IGNORECASE)
 """In the type of a slice of a GPU (MIG), as gres.conf has them: `a100_3g.20gb`, `1g.10gb`."""
 

@@ -39,6 +39,7 @@ SUBJECTS = re.compile(
     r"|BUG|Oops|Internal error|general protection|Kernel panic|LOCKUP|Unable to handle|Memory failure"
     r"|AER:|PCIe Bus Error"  # codespell:ignore aer
 )
+_NUMBER = re.compile(r"[0-9]{1,18}")
 _VARIES = re.compile(r"([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]|NVRM: Xid \([^)]*\): \d+)|0x[0-9a-fA-F]+|\d+")
 Line = tuple[float, int, str]
 
@@ -129,7 +130,12 @@ def _kmsg(tree: Tree) -> Iterator[Line]:
     for record in records:
         head, mark, text = record.decode("utf-8", "backslashreplace").partition(";")
         fields = head.split(",")
-        if not mark or len(fields) < 3 or not fields[0].isdigit() or not fields[2].isdigit() or int(fields[0]) >> 3:
+        if (
+            not mark
+            or len(fields) < 3
+            or not all(map(_NUMBER.fullmatch, (fields[0], fields[2])))
+            or int(fields[0]) >> 3
+        ):
             continue
         line = text.split("\n")[0]
         raw.append(((int(fields[2]) / 1e6, int(fields[0]) & 7, line), head + ";" + line))

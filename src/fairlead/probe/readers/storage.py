@@ -69,7 +69,7 @@ def _sizes(text: str) -> dict[str, dict[str, int]]:
     found = {}
     for line in text.split("\n"):
         words = line.split(":", 5)
-        if len(words) == 6 and all(w.isdigit() for w in words[:5]):
+        if len(words) == 6 and all(w.isascii() and w.isdigit() and len(w) < 20 for w in words[:5]):
             block, blocks, avail, inodes, inodes_free = (int(w) for w in words[:5])
             found[words[5]] = {
                 "size_bytes": block * blocks,

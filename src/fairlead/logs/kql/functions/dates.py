@@ -175,18 +175,20 @@ def make_timespan(*parts: Any) -> int | None:
 
 for _name, _ticks in {"seconds": TICKS_S, "milliseconds": 10_000, "microseconds": 10, "nanoseconds": 0.01}.items():
     fn(f"unixtime_{_name}_todatetime", "number -> datetime")(
-        lambda n, ticks=_ticks: in_range(
-            EPOCH
-            + (
-                n // 100
-                if ticks == 0.01 and isinstance(n, int)
-                else n * ticks
-                if isinstance(n, int)
-                else round(float(n) * ticks)
+        lambda n, ticks=_ticks: (
+            in_range(
+                EPOCH
+                + (
+                    n // 100
+                    if ticks == 0.01 and isinstance(n, int)
+                    else n * ticks
+                    if isinstance(n, int)
+                    else round(float(n) * ticks)
+                )
             )
+            if math.isfinite(n)
+            else None
         )
-        if math.isfinite(n)
-        else None
     )
 
 
