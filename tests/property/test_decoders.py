@@ -18,7 +18,7 @@ import pytest
 from support.decoders import DECODERS, fault_of, mangled
 from support.depth import DEPTH, cases
 
-MOST_PLACES = 24
+MOST_PLACES = 6
 LONGEST_S = 5.0
 """For one input of 20,000 characters, on a machine that does other things, too; most take less than a millisecond."""
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from fairlead.preflight.pairs.answers import AgentReport
+from fairlead.preflight.pairs.onnode.coming import knock_of
 from fairlead.preflight.pairs.phase import PairFacts
 from fairlead.preflight.pairs.steered import Steering
 from fairlead.preflight.pairs.steps import Answers, Step
@@ -162,6 +163,16 @@ class Fabric:
 
     def _peers(self, line, said):
         pass
+
+    def _knock(self, line, said):
+        pass
+
+    def _knocked(self, line, said):
+        """Each hears one of the others on every path."""
+        for node, fields in said.items():
+            src = (node + 1) % self.num_nodes
+            heard = [[src, p, knock_of(bytes([src % 256]) * 32, node, p).hex()] for p in range(self.num_planes + 1)]
+            fields.update(secret=bytes([node % 256]).hex() * 32, knocks=heard)
 
     def _clock(self, line, said):
         for fields in said.values():

@@ -18,6 +18,7 @@ from typing import Any
 from fairlead.cluster.local import LocalBackend
 from fairlead.cluster.onnode import END, FRAME, MAGIC
 from fairlead.cluster.protocol import Line
+from fairlead.preflight.pairs.onnode.coming import knock_of
 
 NUMBERS = (0, 1, -1, 2, 65535, 65536, 70_000, 1 << 20, 1 << 31, 1 << 63, (1 << 64) - 1, 10**300, -(10**30), 0.5, 1e308)
 WORDS = (
@@ -183,6 +184,11 @@ class Wire:
         self.is_open = False
 
 
+def secret(node: int) -> bytes:
+    """What an agent's knocks are made from."""
+    return node.to_bytes(32, "big")
+
+
 def frame_number(number: int) -> bytes:
     """The payload of a frame `a`."""
     return struct.pack(">Q", number)
@@ -196,8 +202,9 @@ class Agents:
 
     num_starting = 0
 
-    def __init__(self, nodes: tuple[str, ...], num_paths: int, liars: Mapping[str, Liar]) -> None:
-        self.nodes, self.num_paths, self.liars = nodes, num_paths, liars
+    def __init__(self, nodes: tuple[str, ...], num_paths: int, liars: Mapping[str, Liar], *, hear: bool = True) -> None:
+        """`hear`: they tell the knocks at their addresses; else something made up."""
+        self.nodes, self.num_paths, self.liars, self.hear = nodes, num_paths, liars, hear
         self.lines: list[Line] = []
         self.ended: dict[str, Any] = {}
         self.orders: list[dict[str, Any]] = []
@@ -212,7 +219,7 @@ class Agents:
     def send(self, text: str) -> None:
         order = json.loads(text)
         self.orders.append(order)
-        if order["do"] in ("peers", "collect", "bye"):
+        if order["do"] in ("peers", "knock", "collect", "bye"):
             return
         for number, node in enumerate(self.nodes):
             if number in order.get("only", range(len(self.nodes))):
@@ -262,7 +269,9 @@ class Agents:
             case "tcp":
                 said |= {"ok": len({dst for dst, _ in go}), "errors": []}
             case "knocked":
-                said |= {"secret": "00" * 32, "knocks": [[0, 0, "11" * 16]]}
+                others = [n for n in range(len(self.nodes)) if n != me]
+                knocks = [[n, p, knock_of(secret(n), me, p).hex()] for n in others for p in range(self.num_paths)]
+                said |= {"secret": secret(me).hex(), "knocks": knocks if self.hear else [[0, 0, "11" * 16]]}
             case "counters":
                 said |= {"counters": counted(self.orders[0], me), "clock_ns": 60_000_000_000}
         return said

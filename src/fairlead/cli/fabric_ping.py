@@ -95,7 +95,7 @@ def ping(
     from fairlead.cluster import connect
     from fairlead.preflight.pairs.limits import limits_of
     from fairlead.preflight.pairs.paths import paths_of
-    from fairlead.probe.addresses import book_of, unproved
+    from fairlead.probe.addresses import book_of
 
     for ok, what in (
         (8 <= count <= 1_000_000, "--count must be 8 to 1000000"),
@@ -113,7 +113,7 @@ def ping(
             f"{len(names)} of the nodes have an address; pinging takes two",
             hint="fairlead probe, to see why",
         )
-    plan = pinged.plan_of(names, paths_of(book), unproved(book, facts))
+    plan = pinged.plan_of(names, paths_of(book))
     each = max(sum(p.src == n for p in plan.pings) for n in range(len(names)))
     if count * each > MAX_PACKETS:
         raise UsageError(
@@ -198,10 +198,7 @@ class Run:
                 continue
             if ping.src == n:
                 to, port = ping.to, self._port(ping.dst, ping.path)
-                is_open = (ping.dst, ping.path) not in self.plan.unproved
-                tests.append(
-                    [number, ping.path, ping.flow, to, port, self._address(ping.dst, ping.path), ping.is_loop, is_open]
-                )
+                tests.append([number, ping.path, ping.flow, to, port, self._address(ping.dst, ping.path), ping.is_loop])
             else:
                 port = self._port(ping.src, ping.path) if ping.back else 0
                 answers.append([number, ping.back, port, self._address(ping.src, ping.path)])

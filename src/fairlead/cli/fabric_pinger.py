@@ -31,8 +31,13 @@ LEFT_S = 60.0
 ROWS = 200
 BURST = 32
 PACKET = struct.Struct("<16sIIBQ")
-"""Token, test, number in the test, REQUEST or ANSWER, nanoseconds the answer was held back."""
-REQUEST, ANSWER = 0, 1
+"""Token, test, number in the test, what it is, nanoseconds the answer was held back."""
+REQUEST, ANSWER, KNOCK, HERE = range(4)
+"""What a packet is: of a test, the answer to that; whether somebody is there, and the answer to that."""
+KNOCKS, KNOCK_S = 8, 0.125
+"""How often is asked who is there, and how long each time: until then others may not have begun."""
+FEW = 2
+"""Packets of a test in a window where nobody has said so."""
 ROOM_BYTES = 8 << 20
 # linux/socket.h, linux/udp.h, linux/in6.h, asm-generic/socket.h: names that Python's socket module lacks
 SO_TIMESTAMPNS, SO_RCVBUFFORCE, UDP_NO_CHECK6_TX, UDP_NO_CHECK6_RX, IPV6_AUTOFLOWLABEL = 35, 33, 101, 102, 70
@@ -46,7 +51,7 @@ class Test:
 
     def __init__(self, rail: int, flow: int, to: tuple[str, int], peer: str, count: int) -> None:
         self.rail, self.flow, self.to, self.peer = rail, flow, to, packed(peer)
-        self.is_loop, self.is_open = False, True
+        self.is_loop = self.is_open = False
         self.sent = [0] * WINDOWS
         self.sent_ns = array("q", bytes(8 * count))
         self.rtts = [array("q") for _ in range(WINDOWS)]
@@ -71,6 +76,8 @@ class Pinger:
                     self.unbound.append((rail, error.strerror or str(error)))
         self.by_fd = {sock.fileno(): (sock, rail) for rail, own in enumerate(self.sockets) for sock in own}
         self.tests: dict[int, Test] = {}
+        self.closed: dict[tuple[str, int], list[int]] = {}
+        """Where nobody has said yet that it is there -> the tests that go there."""
         self.answers: dict[int, tuple[str, int, bytes]] = {}
         self.heard: dict[int, list[int]] = {}
         self.errors: dict[tuple[int, str], int] = {}
@@ -89,18 +96,34 @@ class Pinger:
                 return
             if line["do"] == "go":
                 break
-            for number, rail, flow, address, port, peer, is_loop, is_open in line["tests"]:
+            for number, rail, flow, address, port, peer, is_loop in line["tests"]:
                 self.tests[number] = test = Test(rail, flow, (address, port), peer, self.count)
-                test.is_loop, test.is_open = is_loop, is_open
+                test.is_loop = test.is_open = is_loop
+                if not is_loop:
+                    self.closed.setdefault(test.to, []).append(number)
             for number, address, port, peer in line["answers"]:
                 self.answers[number] = (address, port, packed(peer))
                 self.heard[number] = [0] * WINDOWS
+        self.knock()
         self.ping()
         self.say("sent")
         end = time.monotonic() + LEFT_S
         while not self.has_to_stop and time.monotonic() < end:
             self.listen(0.2)
         self.tell()
+
+    def knock(self) -> None:
+        """Ask at every address for a word of who is there, a few times: only then is more sent.
+
+        That an address is a node's own is that node's word.
+        """
+        for turn in range(KNOCKS):
+            for numbers in list(self.closed.values()):
+                number = numbers[turn % len(numbers)]
+                self.give(self.tests[number], PACKET.pack(self.token, number, 0, KNOCK, 0))
+            end = time.monotonic() + KNOCK_S
+            while self.closed and not self.has_to_stop and (left := end - time.monotonic()) > 0:
+                self.listen(left)
 
     def ping(self) -> None:
         """Every test sends a packet each interval; no two at once."""
@@ -121,14 +144,17 @@ class Pinger:
             self.listen(left)
 
     def send(self, number: int, test: Test, seq: int) -> None:
-        """One packet; a failure here is a packet that is lost, and is counted."""
+        """One packet; where nobody has said that it is there only the first ones of a window."""
         window = seq * WINDOWS // self.count
-        if not test.is_open and test.sent[window]:
+        if not test.is_open and test.sent[window] >= FEW:
             return
         test.sent[window] += 1
-        own = self.sockets[test.rail]
         test.sent_ns[seq] = time.time_ns()
-        packet = PACKET.pack(self.token, number, seq, REQUEST, 0) + self.padding
+        self.give(test, PACKET.pack(self.token, number, seq, REQUEST, 0) + self.padding)
+
+    def give(self, test: Test, packet: bytes) -> None:
+        """To the kernel; a failure here is a packet that is lost, and is counted."""
+        own = self.sockets[test.rail]
         try:
             own[test.flow % len(own)].sendto(packet, test.to)
         except (OSError, ZeroDivisionError) as error:
@@ -175,12 +201,15 @@ class Pinger:
         came_ns = stamped(control) or time.time_ns()
         window = seq * WINDOWS // self.count
         sender = packed(address[0])
-        if kind == REQUEST and number in self.answers:
+        if kind in (REQUEST, KNOCK) and number in self.answers:
             to, port, peer = self.answers[number]
             if sender != peer:
                 return
-            self.heard[number][window] += 1
-            back = PACKET.pack(self.token, number, seq, ANSWER, max(0, time.time_ns() - came_ns)) + self.padding
+            if kind == KNOCK:
+                back = PACKET.pack(self.token, number, seq, HERE, 0)
+            else:
+                self.heard[number][window] += 1
+                back = PACKET.pack(self.token, number, seq, ANSWER, max(0, time.time_ns() - came_ns)) + self.padding
             try:
                 source.sendto(back, (to, port) if to else address)
             except OSError as error:
@@ -188,7 +217,10 @@ class Pinger:
         elif number in self.tests:
             test = self.tests[number]
             wanted = REQUEST if test.is_loop else ANSWER
-            if kind == wanted and sender == test.peer and test.sent_ns[seq]:
+            if kind == HERE and sender == test.peer:
+                for other in self.closed.pop(test.to, ()):
+                    self.tests[other].is_open = True
+            elif kind == wanted and sender == test.peer and test.sent_ns[seq]:
                 test.is_open = True
                 test.rtts[window].append(max(1, came_ns - test.sent_ns[seq] - held_ns))
                 test.sent_ns[seq] = 0  # a second one of it is none

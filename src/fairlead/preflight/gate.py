@@ -16,7 +16,7 @@ import datetime as dt
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,7 +34,7 @@ from fairlead.preflight.pairs.counters import ports, probed
 from fairlead.preflight.pairs.drive import AGENT, Agents, Driver
 from fairlead.preflight.pairs.judge import dead_part
 from fairlead.preflight.pairs.limits import Limits, limits_of
-from fairlead.preflight.pairs.paths import Paths, paths_of, port_bps
+from fairlead.preflight.pairs.paths import paths_of, port_bps
 from fairlead.preflight.pairs.phase import compare, pair_phase
 from fairlead.preflight.pairs.steered import Steering
 from fairlead.preflight.pairs.steps import Counted, Plan
@@ -47,7 +47,6 @@ from fairlead.preflight.slurm.scheduler import SHOW, parse
 from fairlead.preflight.table import Preflight
 from fairlead.preflight.telling import log, tell_findings, tell_limits, tell_usable
 from fairlead.probe import sort_answers
-from fairlead.probe.addresses import unproved
 from fairlead.records.addressbook import AddressBook
 from fairlead.records.log import doing, tell
 from fairlead.records.runs import RunFolder
@@ -175,7 +174,6 @@ class _Stages:
             port_bps=port_bps(seen.book, spec, usable),
             counted=tuple(_counted(seen, n) for n in names),
             untested=paths.untested,
-            unproved=_unproved(seen, paths, names),
             limits=seen.limits,
         )
         self.note(f"pairs    {len(names)} nodes, {len(paths.labels)} paths")
@@ -275,17 +273,6 @@ def _counted(seen: Evidence, node: str) -> Counted:
     if place is None or record is None:
         return Counted(ports=())
     return Counted(ports=ports(place), before=probed(record, place), since_ns=record.taken_at_ns)
-
-
-def _unproved(seen: Evidence, paths: Paths, names: Sequence[str]) -> frozenset[tuple[int, int]]:
-    """Which addresses of the pair phase only their own node says are of this site."""
-    alone = unproved(seen.book, seen.facts)
-    return frozenset(
-        (i, path)
-        for i, name in enumerate(names)
-        for path, address in enumerate(paths.addresses[name])
-        if address in alone.get(name, ())
-    )
 
 
 def _of(book: AddressBook, nodes: NodeSet) -> AddressBook:

@@ -273,16 +273,6 @@ def _reachable(places: Sequence[Place], facts: Sequence[NodeFacts]) -> Iterator[
         yield msgspec.structs.replace(place, address=kept(place.address), ports=ports)
 
 
-def unproved(book: AddressBook, facts: Iterable[NodeFacts]) -> dict[str, frozenset[str]]:
-    """Node -> those of its addresses that lie in no network of another node: it alone says that they are of this site.
-
-    Where each port has a network of its own, as between a node and a router, that is so of all of them.
-    """
-    networks = _Networks(facts)
-    found = {p.node: frozenset(a for a in _addresses(p) if not networks.show(a, p.node)) for p in book.places}
-    return {node: addresses for node, addresses in found.items() if addresses}
-
-
 def _addresses(place: Place) -> Iterator[str]:
     return (a for a in (place.address, *(port.address for port in place.ports)) if a)
 

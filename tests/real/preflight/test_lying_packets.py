@@ -237,6 +237,39 @@ def test_connections_of_one_node_leave_room_for_the_others(honest, wire):
         assert n1.status("Threads") < 100
 
 
+def test_where_nobody_has_shown_that_it_is_there_nothing_is_connected_to(honest):
+    """The port of a TCP service is a node's word, too."""
+    n0, _ = honest
+    with socket.create_server((ADDRESSES[LIAR][0], 0)) as stranger:
+        stranger.setblocking(False)
+        n0.order(do="peers", peers=[[1, 1], [1, 1], [1, stranger.getsockname()[1]]])
+        n0.order(do="tcp", step=5, wait_s=5.0, pairs=[[0, LIAR, [0]]], closed=[[LIAR, 0]])
+        assert n0.answer()["errors"] == [[LIAR, "EADDRNOTAVAIL"]]
+        with pytest.raises(BlockingIOError):
+            stranger.accept()
+
+
+def test_a_way_to_a_node_that_has_not_shown_that_it_is_there_takes_one_packet(honest):
+    """A steered path ends at a node's own address: what holds for that holds for it."""
+    n0, _ = honest
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+        stranger.bind((ADDRESSES[LIAR][0], 0))
+        stranger.setblocking(False)
+        n0.order(do="peers", peers=[[1, 1], [1, 1], [stranger.getsockname()[1], 1]], steered=[[1, 0]])
+        burst = {"small": 64, "full": 8, "batch": 32, "gap_us": 10, "window": 64, "closed": [[LIAR, 0]]}
+        n0.order(do="burst", step=5, pairs=[[0, LIAR, [1]]], to=[[0, LIAR, 1, ADDRESSES[LIAR][0]]], **burst)
+        n0.answer()
+        assert len(received(stranger)) == 1
+
+
+def received(sock: socket.socket) -> list[bytes]:
+    got = []
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            got.append(sock.recv(1 << 16))
+    return got
+
+
 def test_a_connection_that_carries_without_end_is_closed(honest):
     _, n1 = honest
     with socket.create_connection((ADDRESSES[1][0], n1.ports["tcp"]), timeout=10) as link:

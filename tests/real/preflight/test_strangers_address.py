@@ -98,8 +98,7 @@ def accused(facts: Any) -> set[tuple[str, ...]]:
 
 def plan(*addresses: str) -> Plan:
     rows = tuple((a,) for a in addresses)
-    unproved = frozenset((i, 0) for i in range(len(rows)))
-    return Plan(nodes=NODES, paths=("eth",), addresses=rows, unproved=unproved, limits=LIMITS)
+    return Plan(nodes=NODES, paths=("eth",), addresses=rows, limits=LIMITS)
 
 
 def test_a_stranger_is_sent_no_burst_and_the_others_are_judged_as_ever():
@@ -118,10 +117,10 @@ def test_a_stranger_is_sent_no_burst_and_the_others_are_judged_as_ever():
     assert facts.members == (0, 1, 2, 3)
     assert all("liar" in nodes for nodes in accused(facts)), accused(facts)
     kinds = [HEAD.unpack_from(data)[-1] for data in got]
-    assert kinds.count(KNOCK) == 3 * 8
+    assert 3 * 8 <= kinds.count(KNOCK) <= 3 * 8 * 4  # once, twice more, and before anything is repeated
     tests = facts.rounds["burst"] + facts.rounds["speed"] + 2 * facts.rounds.get("adaptive", 0)
     assert len([kind for kind in kinds if kind in (SMALL, FULL, SPEED)]) <= 3 * tests
-    assert len(got) < 200
+    assert len(got) < 300
 
 
 def test_who_is_where_it_says_is_tested_as_ever():
@@ -137,9 +136,9 @@ def test_who_is_where_it_says_is_tested_as_ever():
 
 def test_knocks_that_are_made_up_open_nothing():
     """All answer, and say that they were knocked at with what nobody sent."""
-    group = Agents(NODES, 1, {})
+    group = Agents(NODES, 1, {}, hear=False)
     facts = Driver(group, NODES, lost_s=0.0).run(pair_phase(plan("127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.9")))
-    bursts = [order for order in group.orders if order["do"] == "burst"]
+    asked = [order for order in group.orders if order["do"] in ("burst", "speed", "tcp")]
     assert facts.lost == {}
-    assert bursts
-    assert all(order["closed"] == [[i, 0] for i in range(4)] for order in bursts)
+    assert {order["do"] for order in asked} == {"burst", "speed", "tcp"}
+    assert all(order["closed"] == [[i, 0] for i in range(4)] for order in asked)

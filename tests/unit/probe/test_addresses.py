@@ -12,7 +12,7 @@ import pytest
 
 from fairlead.lab.plan import describe, place
 from fairlead.lab.shape import LabShape
-from fairlead.probe.addresses import book_of, unproved
+from fairlead.probe.addresses import book_of
 from fairlead.records.addressbook import Place, Port
 from fairlead.records.codec import to_json
 from fairlead.records.facts import NodeFacts
@@ -241,21 +241,6 @@ def test_a_file_on_the_node_proves_no_address_either():
     lying = NodeFacts(node="n2", facts={"net": {"links": {}, "place": place}})
     book = book_of([claims("n1", "10.0.0.1/24"), lying])
     assert [(p.address, [q.address for q in p.ports]) for p in book.places] == [("10.0.0.1", ["10.0.0.1"]), ("", [""])]
-
-
-def test_a_private_address_counts_as_shown_where_another_node_has_its_network():
-    facts = [
-        claims("n1", "10.0.0.1/24", "fd00:1::1/64"),
-        claims("n2", "10.0.0.2/24"),
-        claims("n3", "10.9.9.9/24"),  # nobody else is there
-        claims("n4", "172.16.0.1/0"),  # its own word, however wide
-    ]
-    assert unproved(book_of(facts), facts) == {"n3": frozenset({"10.9.9.9"}), "n4": frozenset({"172.16.0.1"})}
-
-
-def test_where_each_port_has_a_network_of_its_own_none_is_shown():
-    facts = [claims(f"n{i}", f"10.0.{i}.1/31") for i in range(4)]
-    assert {n: len(a) for n, a in unproved(book_of(facts), facts).items()} == dict.fromkeys(("n0", "n1", "n2", "n3"), 1)
 
 
 @pytest.mark.parametrize("name", ["³", "9" * 5000, "\x1b[2J", "ib" + "0" * 5000])

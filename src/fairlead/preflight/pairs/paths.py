@@ -7,13 +7,14 @@ listed with the reason, for nothing is left out without a word.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from fairlead.base.nodeset import NodeSet
 from fairlead.probe.addresses import natural
 from fairlead.records.addressbook import AddressBook, Place
+from fairlead.spec import usid
 from fairlead.spec.contract import contract_of
 from fairlead.spec.model import Spec
 
@@ -83,16 +84,39 @@ def _of_one_family(addresses: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[
 
 
 def _steering(book: AddressBook, shared: list[str]) -> dict[str, Any]:
-    """What choosing ways needs; nothing where not all nodes can."""
-    t1s = {place.steering.t1 if place.steering.by == "usid" and place.seat else 0 for place in book.places}
-    planes = {i: {port.plane for p in book.places if (port := p.port(rail))} for i, rail in enumerate(shared, 1)}
-    if len(t1s) != 1 or not all(t1s):
-        return {}
-    return {
-        "t1": t1s.pop(),
-        "seats": {place.node: (place.seat.t0, place.seat.port) for place in book.places if place.seat},
-        "planes": {i: plane for i, (plane, *more) in planes.items() if plane is not None and not more},
+    """What choosing ways needs; nothing where most nodes cannot.
+
+    A way ends at the seat that a node says is its own: it counts where the addresses of its ports have that seat in
+    them, as whoever is there is asked at those. Of planes and T1s what most nodes say counts.
+    """
+    by_rail = [{p.node: port.plane for p in book.places if (port := p.port(rail))} for rail in shared]
+    planes = {i: plane for i, said in enumerate(by_rail, 1) if (plane := _usual(said.values())) is not None}
+    t1 = _usual(place.steering.t1 if place.seat and place.steering.by == "usid" else 0 for place in book.places)
+    seats = {
+        place.node: (place.seat.t0, place.seat.port)
+        for place in book.places
+        if place.seat and place.steering.by == "usid" and place.steering.t1 == t1
+        if all(place.node not in (own := by_rail[i - 1]) or own[place.node] == planes[i] for i in planes)
+        if _is_seated(place)
     }
+    return {"t1": t1, "seats": seats, "planes": planes} if t1 and len(seats) > 1 else {}
+
+
+def _usual(said: Iterable[int | None]) -> int | None:
+    """What more than half say."""
+    found = Counter(said)
+    most = max(found, key=found.__getitem__, default=None)
+    return most if found and 2 * found[most] > found.total() else None
+
+
+def _is_seated(place: Place) -> bool:
+    """Whether the addresses of a node's ports are those of its seat."""
+    seat = place.seat
+    return seat is not None and all(
+        port.address == str(usid.port_address(port.plane, seat.t0, seat.port))
+        for port in place.ports
+        if port.address and port.plane is not None
+    )
 
 
 def port_bps(book: AddressBook, spec: Spec, nodes: NodeSet) -> float:

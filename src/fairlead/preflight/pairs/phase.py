@@ -6,7 +6,7 @@ same scheduling and the same blame.
 
     setup, peers            every node opens its sockets and learns the others' ports
     clock, work             time of day against ours; a fixed amount of arithmetic
-    knocked                 who is where only he himself says he is; see `Plan.unproved`
+    knock, knocked          who is at the addresses that are its own by its word
     burst rounds            n-1 rounds over all directed pairs, on every path at once
     speed rounds            ceil(log2 n) rounds, on every plane at once
     adaptive rounds         only where something looked wrong: repeated in quiet, until each suspicion is settled
@@ -38,6 +38,8 @@ CROWDED = 4
 """Where the median node takes this many times its CPU time, it mostly waited: hosts that share processors."""
 ALONE_TIMES = 4
 MAX_ALONE = 3
+KNOCKS = 2
+"""How often is knocked again where nobody has shown that it is there."""
 MAX_TCP_AGAIN, TCP_AGAIN_TIMES = 2, 2
 """Connections that failed are tried again if they are at most so many a node: more are no chance. And with how many
 times the time."""
@@ -63,7 +65,7 @@ def pair_phase(plan: Plan) -> Phase:
     yield from run.set_up()
     yield from run.ask_clocks()
     yield from run.ask_work()
-    yield from run.ask_knocks()
+    yield from run.ask_knocks(again=KNOCKS)
     if len(run.members) > 1:
         yield from run.bursts()
         yield from run.speeds()
@@ -98,7 +100,8 @@ class _Run:
         self.members = list(range(len(plan.nodes)))
         self.planes = list(range(1, len(plan.paths))) or [0]
         self.step = 0
-        self.closed: list[tuple[int, int]] = []
+        self.closed = [(n, path) for n, own in enumerate(plan.addresses) for path, address in enumerate(own) if address]
+        """(node, path) where nobody has shown yet that the node is there."""
 
     # ---- steps -------------------------------------------------------------------------------------------------------
 
@@ -141,8 +144,8 @@ class _Run:
         empty = [0] * (len(plan.paths) + 1)
         peers = [[*r.ports, r.tcp] if (r := answers.reports.get(n)) else empty for n in range(len(plan.nodes))]
         steered = [[number, path] for number, (path, _) in self.facts.ways.items()]
-        knock = sorted(plan.unproved)
-        yield Step(line={"do": "peers", "peers": peers, "steered": steered, "knock": knock}, expect=frozenset())
+        yield Step(line={"do": "peers", "peers": peers, "steered": steered}, expect=frozenset())
+        yield Step(line={"do": "knock"}, expect=frozenset())
 
     def ask_clocks(self) -> Generator[Step, Answers, None]:
         """Each node's time of day: the exchange with the shortest round trip counts."""
@@ -178,19 +181,26 @@ class _Run:
         if still:
             yield from self.work_alone([quickest, *still, quickest])
 
-    def ask_knocks(self) -> Generator[Step, Answers, None]:
-        """Which of the addresses that only their node vouches for are where that node is."""
-        if not self.plan.unproved:
-            return
-        answers = yield from self.ask("knocked", {})
-        secrets_of = {node: bytes.fromhex(report.secret) for node, report in answers.reports.items()}
-        there = {
-            (node, path)
-            for node, report in answers.reports.items()
-            for src, path, said in report.knocks
-            if src != node and src in secrets_of and said == knock_of(secrets_of[src], node, path).hex()
-        }
-        self.closed = sorted(self.plan.unproved - there)
+    def ask_knocks(self, again: int) -> Generator[Step, Answers, None]:
+        """Which addresses are where their node is: the others have knocked there, and it tells what they said.
+
+        Who does not show it may be a machine that has nothing to do with the run, and is sent one packet a test. Knocks
+        may be lost as any packet: they are tried a few times.
+        """
+        for left in range(again, -1, -1):
+            answers = yield from self.ask("knocked", {})
+            secrets_of = {node: bytes.fromhex(report.secret) for node, report in answers.reports.items()}
+            there = {
+                (node, path)
+                for node, report in answers.reports.items()
+                for src, path, said in report.knocks
+                if src != node and src in secrets_of and said == knock_of(secrets_of[src], node, path).hex()
+            }
+            self.closed = [place for place in self.closed if place not in there]
+            if not left or not any(node in self.members for node, _ in self.closed):
+                return
+            yield Step(line={"do": "knock", "at": self.closed}, expect=frozenset())
+            yield from self.ask("clock", {})  # when all have answered, all have knocked
 
     def work_alone(self, nodes: Sequence[int]) -> Generator[Step, Answers, None]:
         """More of the same arithmetic, one node after the other."""
@@ -259,6 +269,8 @@ class _Run:
 
     def adapt(self) -> Generator[Step, Answers, None]:
         """Repeat what looked wrong, until every suspicion has its witnesses or is gone."""
+        if any(node in self.members for node, _ in self.closed):
+            yield from self.ask_knocks(again=1)
         for _ in range(max_adaptive_rounds(len(self.members))):
             tests = wanted(blames(self.facts, self.limits), self.facts)
             if not any(tests.values()):
@@ -289,7 +301,7 @@ class _Run:
             return
         members, wait_s = list(self.members), self.limits.tcp_s
         for shifts in all_pairs(len(members)):
-            fields = {"shifts": list(shifts), "members": members, "paths": [0], "wait_s": wait_s}
+            fields = {"shifts": list(shifts), "members": members, "paths": [0], "wait_s": wait_s, "closed": self.closed}
             answers = yield from self.ask("tcp", fields, limit_s=wait_s * (2 + len(shifts)) + self.limits.lost_s)
             for node, report in answers.reports.items():
                 self.facts.tcp += [(node, dst, str(error)) for dst, error in report.errors]
@@ -298,7 +310,8 @@ class _Run:
         if failed and len(failed) <= MAX_TCP_AGAIN * len(members):
             wait_s *= TCP_AGAIN_TIMES
             most = max(Counter(src for src, _ in failed).values())
-            fields = {"pairs": [Test(src, dst, (0,)) for src, dst in failed], "wait_s": wait_s}
+            tests = [Test(src, dst, (0,)) for src, dst in failed]
+            fields = {"pairs": tests, "wait_s": wait_s, "closed": self.closed}
             who = {src for src, _ in failed} & set(self.members)
             answers = yield from self.ask("tcp", fields, of=who, limit_s=wait_s * (2 + most) + self.limits.lost_s)
             still = {(src, dst) for src, report in answers.reports.items() for dst, _ in report.errors}

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
@@ -85,8 +85,6 @@ class Plan:
     steering: Steering
     pings: tuple[Ping, ...]
     partners: int
-    unproved: frozenset[tuple[int, int]] = frozenset()
-    """(node, path) of addresses that only their own node says are of this site: sent little until somebody answers."""
 
     @property
     def used(self) -> tuple[int, ...]:
@@ -101,8 +99,8 @@ class Plan:
         return f"{label} over {'its T0 alone' if ping.t1 == T0_ALONE else f't1-{ping.t1}'}"
 
 
-def plan_of(nodes: Sequence[str], paths: Paths, unproved: Mapping[str, Collection[str]] = MappingProxyType({})) -> Plan:
-    """Every path between each node and its partners; `nodes` all have a place, `unproved` are addresses of nodes."""
+def plan_of(nodes: Sequence[str], paths: Paths) -> Plan:
+    """Every path between each node and its partners; `nodes` all have a place."""
     seats = {i: paths.seats[n] for i, n in enumerate(nodes) if n in paths.seats}
     steering = Steering(paths.t1, seats, paths.planes, len(paths.labels))
     partners = min(len(nodes) - 1, MAX_PARTNERS)
@@ -115,18 +113,12 @@ def plan_of(nodes: Sequence[str], paths: Paths, unproved: Mapping[str, Collectio
                 here, there = paths.addresses[name][path], paths.addresses[other][path]
                 if here and there:
                     pings += _between(steering, src, dst, path, there)
-        if steering.is_there:
+        if steering.is_there and src in seats:
             for path in steering.planes:
                 if paths.addresses[name][path]:
                     ways = range(T0_ALONE, steering.t1)
                     pings += [Ping(src, src, path, t1, to=steering.address(src, path, t1)) for t1 in ways]
-    alone = frozenset(
-        (i, path)
-        for i, name in enumerate(nodes)
-        for path, address in enumerate(paths.addresses[name])
-        if address in unproved.get(name, ())
-    )
-    return Plan(tuple(nodes), paths, steering, tuple(pings), partners, alone)
+    return Plan(tuple(nodes), paths, steering, tuple(pings), partners)
 
 
 def _between(steering: Steering, src: int, dst: int, path: int, there: str) -> Iterator[Ping]:

@@ -69,7 +69,7 @@ def rounds(steering: Steering, members: Sequence[int], paths: Sequence[int]) -> 
     if not steering.is_there or not paths:
         return []
     below: defaultdict[int, list[int]] = defaultdict(list)
-    for node in members:
+    for node in (n for n in members if n in steering.seats):
         below[steering.seats[node][0]].append(node)
     out: list[list[Test]] = []
     for nodes in below.values():

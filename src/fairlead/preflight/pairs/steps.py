@@ -40,9 +40,6 @@ class Plan:
     """Rails that no packet can take, and why."""
     counted: tuple[Counted, ...] = ()
     """Each node's ports whose counters are read, and what was read of them before; empty: none are."""
-    unproved: frozenset[tuple[int, int]] = frozenset()
-    """(node, path): addresses that only their node says are of this site. Who does not show that it is there, by
-    telling what others sent it, is sent one packet a test: it may be a machine that has nothing to do with the run."""
     limits: Limits = DEFAULT
 
 

@@ -5,7 +5,8 @@ Nodes and paths are numbers: into the node list, and into the list of addresses 
 
     setup    everybody's addresses    -> the UDP port bound on each of mine, the TCP port, what could not be bound,
                                          the counters of my ports
-    peers    everybody's ports        -> nothing; also which path each steered path goes out by, and where to knock
+    peers    everybody's ports        -> nothing; also which path each steered path goes out by
+    knock    where, or everywhere     -> nothing
     knocked  -                        -> the knocks that were heard, and the secret that mine were made from
     clock    -                        -> my time of day
     work     an amount of arithmetic  -> how long it took, by the wall and by the CPU
@@ -21,8 +22,9 @@ one whose way is in the destination address: the order says the address of each 
 that has sent all and misses something says `sent`; it answers when everything has come, or when `collect` tells it to
 wait no longer.
 
-An address that no other node's network shows to be of this site is knocked at: a few short packets that nobody can know
-who is not there. Until its node has said what they held, a test of it is one packet; `closed` names those.
+That an address is a node's own is that node's word, so each is knocked at before anything else is sent there: a few
+short packets that nobody can know who is not there. Until its node has said what they held, a burst or stream to it is
+one packet, and nobody connects to it; `closed` names those.
 """
 
 from __future__ import annotations
@@ -274,15 +276,19 @@ class Agent:
         self.peers = ports_of(order["peers"], len(self.addresses), len(self.addresses[self.me]))
         self.steered = dict(order.get("steered", ()))
         self.senders = senders(self.addresses, self.steered.items())
-        self.closed = {(dst, path) for dst, path in order.get("knock", ())}
-        for dst, path in self.closed:
-            route, port = self.routes[path], self.peers[dst][path]
-            if route and port and 0 < (self.me - dst) % len(self.addresses) <= MAX_KNOCKERS:
-                head = self.run, self.step, self.me, dst
-                for number, sock in enumerate(route.flows):
-                    knock = HEAD.pack(*head, number, path, number, KNOCK) + knock_of(self.secret, dst, path)
-                    with contextlib.suppress(OSError):
-                        sock.sendto(knock, (self.addresses[dst][path], port))
+
+    def do_knock(self, order: dict[str, Any]) -> None:
+        """Let some of the others show where they are, by what only they can hear."""
+        only, num = {(dst, path) for dst, path in order.get("at", ())}, len(self.addresses)
+        for dst in {(self.me - shift) % num for shift in range(1, min(num, MAX_KNOCKERS + 1))}:
+            for path, route in enumerate(self.routes):
+                address, port = self.addresses[dst][path], self.peers[dst][path]
+                if route and address and port and (not only or (dst, path) in only):
+                    head = self.run, self.step, self.me, dst
+                    for number, sock in enumerate(route.flows):
+                        knock = HEAD.pack(*head, number, path, number, KNOCK) + knock_of(self.secret, dst, path)
+                        with contextlib.suppress(OSError):
+                            sock.sendto(knock, (address, port))
 
     def do_knocked(self, order: dict[str, Any]) -> None:
         """Tell who knocked."""
@@ -370,6 +376,7 @@ class Agent:
     def do_tcp(self, order: dict[str, Any]) -> None:
         """Connect to some of the others."""
         self.begin(order)
+        self.closed = {(dst, path) for dst, path in order.get("closed", ())}
         targets = [dst for src, dst, _ in self.pairs() if src == self.me]
         threading.Thread(target=self.connect_to, args=(targets, order["wait_s"]), daemon=True).start()
 
@@ -391,8 +398,8 @@ class Agent:
                     yield src, dst, path
 
     def is_closed(self, dst: int, path: int) -> bool:
-        """Whether nobody has shown that the node is at its address of a path; a steered one is the fabric's own."""
-        return (dst, path) in self.closed
+        """Whether nobody has shown that another node is at its address of a path, or of the one that a way ends at."""
+        return dst != self.me and (dst, self.steered.get(path, path)) in self.closed
 
     def came(self, key: tuple[int, int]) -> Heard | None:
         """What has come from (node, path) in this step."""
@@ -527,6 +534,9 @@ class Agent:
         errors: list[list[Any]] = []
 
         def one(dst: int) -> None:
+            if self.is_closed(dst, 0):
+                errors.append([dst, "EADDRNOTAVAIL"])
+                return
             try:
                 place = (self.addresses[dst][0], self.peers[dst][-1])
                 with socket.create_connection(place, wait_s, (self.addresses[self.me][0], 0)) as sock:
