@@ -19,6 +19,7 @@ from fairlead.cli.common import Common, Exclude, Nodes, SpecFile
 from fairlead.cli.output import Answer, session
 from fairlead.errors import FabricError, UsageError
 from fairlead.preflight.pairs import pinged
+from fairlead.preflight.pairs.limits import Limits
 from fairlead.preflight.pairs.pinged import Plan, Seen
 from fairlead.records.border import shown
 from fairlead.records.finding import Finding, verdict_of
@@ -132,7 +133,7 @@ def ping(
     rows = list(run.rows())
     folder.write("paths.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     limits = limits_of(cluster_file)
-    of_paths = pinged.judge(plan, run.seen(), run.lost, limits, unbound=run.unbound, errors=run.errors)
+    of_paths = run.judged(limits)
     findings = [*silent, *of_paths]
     folder.write("findings.json", findings)
     body = {"nodes": names, "count": count, "interval_s": interval, "paths": rows, "findings": findings}
@@ -290,6 +291,22 @@ class Run:
                     full_here=self.full.get((ping.src, ping.path, 0 if ping.back else ping.flow), 0),
                 )  # fmt: skip
         return out
+
+    def owed(self) -> Counter[int]:
+        """Node -> paths it did not tell its part of: what it sent where they begin at it, what came where they end."""
+        out: Counter[int] = Counter()
+        for i, ping in enumerate(self.plan.pings):
+            ends = {(ping.src, ping.path), (ping.dst, ping.path)}
+            if not ends & self.unbound.keys() and not {ping.src, ping.dst} & self.lost.keys():
+                out[ping.src] += i not in self.timed
+                out[ping.dst] += i not in self.heard and not ping.is_loop
+        return +out
+
+    def judged(self, limits: Limits) -> list[Finding]:
+        """What is to be said of all that was seen."""
+        return pinged.judge(
+            self.plan, self.seen(), self.lost, limits, unbound=self.unbound, errors=self.errors, owed=self.owed()
+        )
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """One a path, for machines."""

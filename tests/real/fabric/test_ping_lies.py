@@ -94,7 +94,7 @@ def told(says: dict[str, list[Any]]) -> tuple[Run, Group, list[Any]]:
     run = Run(plan, {"count": COUNT, "interval_s": 0.005, "size": 64})
     with group(says) as made:
         run.run(made, COUNT * 0.005)
-    return run, made, pinged.judge(plan, run.seen(), run.lost, DEFAULT, unbound=run.unbound, errors=run.errors)
+    return run, made, run.judged(DEFAULT)
 
 
 def accused(findings: list[Any]) -> set[tuple[str, ...]]:
@@ -197,6 +197,18 @@ def test_a_node_that_opens_no_socket_or_keeps_what_it_saw_to_itself_is_told() ->
     assert [(f.code, f.subject.nodes) for f in findings] == [("preflight/no-address", (LIAR,))]
     _, _, findings = told({"up": [up(9)], "go": [{"say": "sent"}], "stop": [{"say": "end"}]})
     assert [(f.code, f.subject.nodes, f.verdict) for f in findings] == [("fabric/end-silent", (LIAR,), "unknown")]
+
+
+def test_a_node_that_keeps_one_path_to_itself_makes_nobody_else_silent(stranger) -> None:
+    """Who owes which word is known: of a path its sender says what it sent, its other end what came."""
+    rows = [[i, [[10, 10, 1]] * WINDOWS, 1, 1] for i in range(47)]
+    says = {
+        "up": [up(stranger.getsockname()[1])],
+        "go": [{"say": "sent"}],
+        "stop": [{"say": "seen", "rows": rows, "heard": [[i, [10] * WINDOWS] for i in range(48)]}, {"say": "end"}],
+    }
+    _, _, findings = told(says)
+    assert [f.subject.nodes for f in findings if f.code == "fabric/end-silent"] == [(LIAR,)]
 
 
 def test_a_node_that_talks_without_end_is_lost(stranger) -> None:

@@ -13,7 +13,7 @@ from fairlead.base.nodeset import NodeSet
 from fairlead.lab.plan import describe, place
 from fairlead.lab.shape import LabShape
 from fairlead.preflight.pairs.paths import paths_of, port_bps
-from fairlead.records.addressbook import AddressBook, Place, Port
+from fairlead.records.addressbook import AddressBook, Place, Port, Seat, Steering
 from fairlead.spec import usid
 from fairlead.spec.model import Access, Pool, Spec
 
@@ -104,3 +104,25 @@ def test_only_the_lab_the_cluster_file_and_bringup_know_what_a_lab_is():
         if isinstance(node, ast.Attribute) and node.attr == "is_lab"
     }
     assert knows <= {"lab", "spec", "bringup", "cli/bringup"}
+
+
+LIES = {
+    "another's seat": lambda own: msgspec.structs.replace(own, seat=Seat(t0=0, port=0)),
+    "no way to choose": lambda own: msgspec.structs.replace(own, steering=Steering()),
+    "more T1s": lambda own: msgspec.structs.replace(own, steering=msgspec.structs.replace(own.steering, t1=200)),
+    "no seat": lambda own: msgspec.structs.replace(own, seat=None),
+    "another plane": lambda own: msgspec.structs.replace(
+        own, ports=tuple(msgspec.structs.replace(port, plane=7) for port in own.ports)
+    ),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_node_that_lies_about_its_seat_is_sent_nothing_there_and_turns_off_no_test_of_others(lie):
+    """Where ways are chosen, its seat is a part of the addresses that others send to."""
+    true = lab_book(LabShape(planes=2, t0=2, t1=2, nodes=("a", "b", "c", "d")))
+    *others, last = true.places
+    found = paths_of(AddressBook(places=(*others, LIES[lie](last))))
+    honest = paths_of(true)
+    assert (found.t1, found.planes) == (honest.t1, honest.planes)
+    assert found.seats == {node: seat for node, seat in honest.seats.items() if node != "d"}

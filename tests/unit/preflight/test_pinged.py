@@ -149,7 +149,7 @@ def test_each_node_that_kept_something_to_itself_is_named_and_no_partner_of_it()
     seen = drawn(plan, fabric_of(plan, 2, 1))
     silent = [i for i, p in enumerate(plan.pings) if 1 in (p.src, p.dst) or (4 in (p.src, p.dst) and p.path == 2)]
     known = {i: one for i, one in seen.items() if i not in silent}
-    assert [(f.code, f.subject.nodes, f.verdict) for f in judge(plan, known, {}, DEFAULT)] == [
+    assert [(f.code, f.subject.nodes, f.verdict) for f in judge(plan, known, {}, DEFAULT, owed={1: 24, 4: 6})] == [
         ("fabric/end-silent", ("n1",), "unknown"),
         ("fabric/end-silent", ("n4",), "unknown"),
     ]

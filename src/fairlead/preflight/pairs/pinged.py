@@ -240,9 +240,10 @@ def judge(
     *,
     unbound: Mapping[tuple[int, int], str] = MappingProxyType({}),
     errors: Mapping[tuple[int, int], str] = MappingProxyType({}),
+    owed: Mapping[int, int] = MappingProxyType({}),
 ) -> list[Finding]:
     """Findings: guilty parts, nodes that gave no answer or not of all paths, ports without their address, sockets that
-    were full. `errors` are what the kernel of a node said on a path.
+    were full. `errors` are what the kernel of a node said on a path; `owed`: paths it did not tell its part of.
     """
     facts = facts_of(plan, seen, lost)
     times = [s.rtt_ns for s in facts.speeds if s.rtt_ns]
@@ -288,7 +289,10 @@ def judge(
             message=f"gave no answer: {why}",
             remedy=f"fairlead probe -w {plan.nodes[n]}",
         )
-        for n, why in {**_silent_about(plan, seen, lost, unbound), **lost}.items()
+        for n, why in {
+            **{n: f"it did not tell its part of {counted(num, 'path')}" for n, num in owed.items()},
+            **lost,
+        }.items()
     ]
     findings += [
         Finding(
@@ -330,27 +334,6 @@ def _own_errors(facts: PairFacts, pairs: set[Triple], errors: Mapping[tuple[int,
     found = sorted({(n, path) for n, path in errors if any(t.src == n and t.path == path for t in pairs)})
     for n, path in found[:2]:
         yield Evidence(f"sendto on {facts.nodes[n]}, {path_name(facts, path)}", errors[n, path])
-
-
-def _silent_about(
-    plan: Plan, seen: Mapping[int, Seen], lost: Mapping[int, str], unbound: Mapping[tuple[int, int], str]
-) -> dict[int, str]:
-    """Nodes that said they were done, and not what became of all their packets: the one most paths lack, then the one
-    most of the others lack. Of two that lack as many, nobody knows which it was.
-    """
-    missing = []
-    for number, ping in enumerate(plan.pings):
-        ends = {(ping.src, ping.path), (ping.dst, ping.path)}
-        if number not in seen and not ends & unbound.keys() and not {ping.src, ping.dst} & lost.keys():
-            missing.append({ping.src, ping.dst})
-    out: dict[int, str] = {}
-    while missing:
-        counts = Counter(n for pair in missing for n in pair)
-        most = max(counts.values())
-        said = f"nothing is known of {counted(most, 'path')} from or to it"
-        out |= {n: said for n, num in counts.items() if num == most}
-        missing = [pair for pair in missing if not pair & out.keys()]
-    return out
 
 
 def _evidence(facts: PairFacts, pairs: Sequence[Triple], *, is_late: bool) -> Iterator[Evidence]:
