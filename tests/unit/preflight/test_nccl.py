@@ -123,3 +123,14 @@ def test_what_is_not_about_the_network_is_dropped():
     assert digest("step 10: loss 3.2") == ""
     assert digest(P + "Channel 00/16 :    0   1   2   3") == ""
     assert digest(P + "comm 0x55 rank 0 nranks 8 cudaDev 0 busId 1b000 - Init COMPLETE") == ""
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["NET/IB : Using [{n}]mlx5_0:1/IB [RO]; OOB eth0:10.0.0.4<0>", "[send] via NET/IB/{n}/GDRDMA",
+     "NET/IB : Using [{n}]={{mlx5_0:1/IB}}", "NCCL INFO Made virtual device [{n}] name=mlx5_0+mlx5_1",
+     "NET/IB.cc:1295 NCCL WARN NET/IB : Got completion with status={n} opcode=0"],
+)  # fmt: skip
+def test_a_number_of_any_length_in_a_ranks_words_ends_nothing(line):
+    """Python's int() reads no more than 4,300 digits."""
+    assert parse([line.format(n="9" * 5000)]).hcas == []
