@@ -10,6 +10,7 @@ from cyclopts import Group, Parameter
 
 from fairlead.base.confidential import hide
 from fairlead.base.files import disk_errors, write_atomic
+from fairlead.base.trust import why_not_ours
 from fairlead.base.units import counted
 from fairlead.cli.common import Common, Exclude, Nodes, SpecFile, chosen
 from fairlead.cli.output import Answer
@@ -85,12 +86,15 @@ def kubernetes(
     )
     made = objects(wished, loaded.spec.table(Kubernetes), list(wanted), loaded.text)
     with disk_errors(out):
-        out.mkdir(parents=True, exist_ok=True)
+        out.mkdir(0o755, parents=True, exist_ok=True)
         for file, found in made.items():
-            write_atomic(out / file, to_yaml(found))
+            write_atomic(out / file, to_yaml(found), mode=0o644)
+    what = f"{out}: {counted(len(made), 'file')} for {dest} on {counted(len(wanted), 'node')}"
+    if why := why_not_ours(out):
+        what += f"\nothers may change these files before they are applied: {why}"
     return Answer(
         schema="fairlead.weights-kubernetes/1",
-        text=lambda: f"{out}: {counted(len(made), 'file')} for {dest} on {counted(len(wanted), 'node')}",
+        text=lambda: what,
         body={"folder": str(out), "files": list(made), "nodes": len(wanted)},
         hints=[f"kubectl apply -f {out}", f"kubectl wait --for=condition=complete --timeout=-1s job/{name}"],
     )

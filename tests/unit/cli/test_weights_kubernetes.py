@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from support.examples import HERE
@@ -49,6 +51,24 @@ def test_pods_stand_on_the_nodes_of_the_file_and_are_those_that_the_file_chooses
     assert pod["containers"][0]["name"] == "node"
     assert pod["volumes"] == [{"name": "model", "hostPath": {"path": "/mnt/nvme/llama", "type": "DirectoryOrCreate"}}]
     assert "hostNetwork" not in pod
+
+
+def test_nobody_else_can_change_what_is_to_be_applied(tmp_path, fairlead) -> None:
+    """With any umask; in a folder where others may exchange files it is said."""
+    (tmp_path / "cluster.toml").write_text(FILE)
+    words = ["weights", "kubernetes", "az://models/llama", "/mnt/nvme/llama"]
+    rest = ["--image", IMAGE, "-f", str(tmp_path / "cluster.toml")]
+    before = os.umask(0)
+    try:
+        own = fairlead(*words, str(tmp_path / "k8s"), *rest)
+        (tmp_path / "open").mkdir(mode=0o777)
+        shared = fairlead(*words, str(tmp_path / "open"), *rest)
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "k8s").iterdir()} == {0o644}
+    assert (tmp_path / "k8s").stat().st_mode & 0o022 == 0
+    assert "others may change" not in own.out
+    assert "others may change" in shared.out
 
 
 def test_the_job_has_the_file_as_it_is_and_may_do_one_thing(written) -> None:
