@@ -9,8 +9,11 @@ count against whoever sends them. Ratios of runs that follow each other say some
 All but curl write for good (fsync); only fairlead verifies what it passes on, and publishes.
 
     pip install libtorrent mpi4py; apt install openmpi-bin       (peers that are missing are named, and left out)
-    sudo python bench/weights_spread.py [--kind one|mixed|small] [--hosts 8] [--mib 256] [--files 2000] [--mbps 200]
-                                        [--rounds 3]
+    sudo python bench/weights_spread.py [--kind one|mixed|small] [--hosts 8] [--mib 128] [--files 2000] [--mbps 200]
+                                        [--rounds 3] [--only fairlead --only MPI] [--limit-s 600]
+
+A run is begun only while as much of --limit-s is left as the same way took before (or as the slowest way can take, each
+host by itself one after the other), and is ended with the limit; the table says how many runs each row has.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import importlib.util
 import json
 import os
 import random
+import select
 import shutil
 import statistics
 import subprocess
@@ -41,6 +45,8 @@ from support.trials import world
 
 PEERS = Path(__file__).with_name("weights_peers.py")
 BUCKET = "models"
+START_S = 20.0
+"""What starting a way on all hosts, and looking at what came, takes at most, roughly."""
 
 
 @dataclass
@@ -51,47 +57,74 @@ class Model:
     files: list[tuple[str, int]]
     rate: float
     lab: World
-    took: dict[str, list[float]] = field(default_factory=dict)
+    end_s: float
+    """When no further run may go on."""
+    took: dict[str, float] = field(default_factory=dict)
+    """Way -> the seconds of its last run, its start and the looking at what came included."""
 
     @property
     def size(self) -> int:
         """Bytes of all files."""
         return sum(size for _, size in self.files)
 
+    @property
+    def left_s(self) -> float:
+        """What a run may still take."""
+        return max(1.0, self.end_s - time.monotonic())
+
+    def has_time(self, way: str) -> bool:
+        """Whether a run of this way will end in time."""
+        longest_s = START_S + 1.5 * len(self.lab.nodes) * self.size / self.rate
+        return self.end_s - time.monotonic() >= self.took.get(way, longest_s)
+
 
 def main() -> None:
     """A line of JSON for each run, then the table."""
     said = argparse.ArgumentParser()
     said.add_argument("--kind", choices=("one", "mixed", "small"), default="one")
-    for name, usual in (("hosts", 8), ("mib", 256), ("files", 2000), ("mbps", 200), ("rounds", 3)):
+    for name, usual in (("hosts", 8), ("mib", 128), ("files", 2000), ("mbps", 200), ("rounds", 3)):
         said.add_argument(f"--{name}", type=int, default=usual)
+    said.add_argument("--only", action="append", choices=tuple(WAYS), default=[])
+    said.add_argument("--limit-s", type=float, default=600.0)
     asked = said.parse_args()
+    end_s = time.monotonic() + asked.limit_s
     ways = {
-        name: way for name, (way, lacks) in WAYS.items() if not (lack := lacks()) or print(f"without {name}: {lack}")
+        name: way
+        for name, (way, lacks) in WAYS.items()
+        if (not asked.only or name in asked.only) and (not (lack := lacks()) or print(f"without {name}: {lack}"))
     }
     with (
         # hosts of a lab have their own /tmp and /var/tmp
         tempfile.TemporaryDirectory(dir=Path.home(), prefix=".weights-") as place,
         world(hosts=asked.hosts, gpus=1, planes=2, rate_mbps=asked.mbps) as lab,
     ):
-        model = Model(Path(place), list(written(Path(place), asked)), 2 * asked.mbps * 1e6 / 8, lab)
+        model = Model(Path(place), list(written(Path(place), asked)), 2 * asked.mbps * 1e6 / 8, lab, end_s)
         lab.file.write_text(lab.file.read_text().replace("gpus = 1\n", f'gpus = 1\npython = "{sys.executable}"\n'))
         ratios: dict[str, list[float]] = {name: [] for name in ways}
         for number in range(asked.rounds):
             for name in sorted(ways, reverse=bool(number % 2)):
+                if not model.has_time(name):
+                    print(json.dumps({"way": name, "left out": "no time is left for it"}), flush=True)
+                    continue
+                began = time.monotonic()
                 with given(model) as origin:
                     took_s = ways[name](model, origin)
                     ratio, egress = took_s * model.rate / model.size, origin.given / model.size
                 whole(model)
+                model.took[name] = time.monotonic() - began
                 ratios[name].append(ratio)
                 what = {"seconds": round(took_s, 2), "of_bound": round(ratio, 3), "egress": round(egress, 3)}
                 print(json.dumps({"way": name, **what}), flush=True)
-        with given(model) as origin:
-            again(model, origin)
+        if "fairlead" in ways and model.has_time("fairlead"):
+            with given(model) as origin:
+                again(model, origin)
     rate = f"origin and links of {model.rate / 1e6:.1f} MB/s; bound {model.size / model.rate:.2f} s"
     print(f"{asked.hosts} hosts, {len(model.files)} files of {model.size / 2**20:.0f} MiB, {rate}")
     for name, all_ in ratios.items():
-        print(f"{name:16} {statistics.median(all_):6.2f} of the bound ({min(all_):.2f} to {max(all_):.2f})")
+        told = (
+            f"{statistics.median(all_):6.2f} of the bound ({min(all_):.2f} to {max(all_):.2f})" if all_ else "   no run"
+        )
+        print(f"{name:16} {told}, {len(all_)} of {asked.rounds}")
 
 
 def written(root: Path, asked: argparse.Namespace) -> Iterator[tuple[str, int]]:
@@ -164,6 +197,7 @@ def one(model: Model, origin: Origin) -> dict:
         capture_output=True,
         text=True,
         check=False,
+        timeout=model.left_s,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(done.stdout)
@@ -187,8 +221,9 @@ def each(model: Model, origin: Origin) -> float:
     config.write_text("".join(f'url = "{origin.url}/{n}"\noutput = "/tmp/b-curl/{n}"\n' for n, _ in model.files))
     words = ["curl", "-sf", "--create-dirs", "--parallel", "--parallel-max", "8", "-K", str(config)]
     children, began = started(model, lambda _: words), time.monotonic()
-    assert all(child.wait() == 0 for child in children)
-    return time.monotonic() - began
+    with ended(children):
+        assert all(child.wait(model.left_s) == 0 for child in children)
+        return time.monotonic() - began
 
 
 def by_mpi(model: Model, origin: Origin, *, tuned: str = "") -> float:
@@ -198,7 +233,9 @@ def by_mpi(model: Model, origin: Origin, *, tuned: str = "") -> float:
     tcp = "--mca pml ob1 --mca btl tcp,self --mca btl_tcp_if_include fab0 --mca oob_tcp_if_include eth0"
     program = f"{sys.executable} {PEERS} mpi {origin.url} {listed_at} /tmp/b-mpi"
     mpirun = f"mpirun --allow-run-as-root {tcp} {tuned} --map-by ppr:1:node {program}"
-    said = model.lab.sh(model.lab.nodes[0], f"cd / && salloc -Q -N {len(model.lab.nodes)} {mpirun}")
+    said = model.lab.sh(
+        model.lab.nodes[0], f"cd / && timeout {model.left_s:.0f} salloc -Q -N {len(model.lab.nodes)} {mpirun}"
+    )
     return json.loads(said)["seconds"]
 
 
@@ -228,11 +265,28 @@ def by_torrent(model: Model, origin: Origin) -> float:
 
     children = started(model, words)
     began = time.monotonic()
-    assert all(child.stdout.readline() == b"done\n" for child in children)
-    took = time.monotonic() - began
-    for child in children:
-        child.communicate()
-    return took
+    with ended(children):
+        for child in children:
+            assert select.select([child.stdout], [], [], model.left_s)[0], "no time is left"
+            assert child.stdout.readline() == b"done\n"
+        return time.monotonic() - began
+
+
+@contextmanager
+def ended(children: list[subprocess.Popen]) -> Iterator[None]:
+    """However it goes, these do not outlive the block: they are told to end, then are made to."""
+    try:
+        yield
+    finally:
+        for child in children:
+            child.stdin.close()
+        for child in children:
+            try:
+                child.wait(5)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+            child.stdout.close()
 
 
 def started(model: Model, words: Callable[[str], list[str]]) -> list[subprocess.Popen]:
