@@ -1,14 +1,16 @@
 """A model on a closed site: what `serve manifests` writes, asked of a real API server, and run by a real kubelet.
 
-The server in the image is busybox's httpd: what starts, is found healthy, answers and may not write is the Deployment,
-not an engine. NFS is dry run alone: these namespaces have no NFS server, and the node no mount.nfs. The network plugin
-here (ptp) enforces no NetworkPolicy, so that the policy is accepted is seen, and that it holds is not.
+The server in most images is busybox's httpd: what starts, is found healthy, answers and may not write is the
+Deployment. One image has an engine, whose packets are watched. NFS is dry run alone: these namespaces have no NFS
+server, and the node no mount.nfs. The network plugin here (ptp) enforces no NetworkPolicy, so that the policy is
+accepted is seen, and that it holds is not.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -127,16 +129,17 @@ def have(node, layout, *names):
     with tarfile.open(archive, "w") as tar:
         for path in sorted(layout.rglob("*")):
             tar.add(path, path.relative_to(layout), recursive=False)
-    node.containers("images", "import", "--base-name", REPOSITORY, "--digests", str(archive))
+    node.containers("images", "import", "--base-name", REPOSITORY, "--digests", str(archive), limit_s=600)
+    archive.unlink()
     assert all(name in node.containers("images", "list", "-q") for name in names)
 
 
-def served(node, rows):
+def served(node, rows, limit_s=120):
     """Apply them; the running pod and where it answers."""
     for row in rows:
         node.api.apply(row)
     (deployment,) = [row for row in rows if row["kind"] == "Deployment"]
-    node.api.until(deployment, lambda found: found.get("status", {}).get("readyReplicas") == 1, 120)
+    node.api.until(deployment, lambda found: found.get("status", {}).get("readyReplicas") == 1, limit_s)
     (pod,) = [row for row in node.api.list("v1", "Pod", "models") if not row["metadata"].get("deletionTimestamp")]
     return pod, f"http://{pod['status']['podIP']}:8000"
 
@@ -201,3 +204,94 @@ def test_the_share_is_mounted_and_nobody_may_write_there(node, in_image, on_shar
         assert node.api.until(claim, lambda found: found["status"]["phase"] == "Bound")
     finally:
         gone(node, rows)
+
+
+# ---- an engine -------------------------------------------------------------------------------------------------------
+
+GATEWAY = "198.51.100.1"
+"""The node's end of every pod's link."""
+PLANT = """
+import socket
+socket.socket().connect_ex(("192.0.2.7", 443))
+try:
+    socket.getaddrinfo("telemetry.example.com", 443)
+except OSError:
+    pass
+"""
+OWN = "import os; os.chmod('/cache', 0o700); from fairlead.cli.app import main; main()"
+"""The kubelet lets everybody write to an emptyDir, and fairlead puts no run folder where others may write."""
+CLIENT = """
+import sys, openai
+client = openai.OpenAI(base_url=sys.argv[1] + "/v1", api_key="none", max_retries=0, timeout=120)
+print(*[model.id for model in client.models.list()])
+asked = {"model": "tiny", "messages": [{"role": "user", "content": "a host"}], "temperature": 0}
+print(client.chat.completions.create(**asked, max_tokens=4).usage.completion_tokens)
+pieces = client.chat.completions.create(**asked, max_tokens=int(sys.argv[2]), stream=True)
+print("begun", next(pieces).choices[0].index, flush=True)
+print([piece.choices[0].finish_reason for piece in pieces if piece.choices][-1])
+"""
+
+
+@pytest.fixture(scope="module")
+def with_engine(tmp_path_factory):
+    """The bundle of a model that computes, on an image with this machine's Python and `fairlead serve run`."""
+    for name in ("transformers", "accelerate", "aiohttp", "fastapi", "uvicorn", "openai", "packaging"):
+        pytest.importorskip(name, reason=f"needs {name}: extras `serve` and `engine`, group `dev`")
+    from support.kube.engine import layout
+    from support.tinymodel import make_tiny
+
+    place = tmp_path_factory.mktemp("engine")
+    base = layout(place / "base")
+    fairlead("bundle", make_tiny(place / "tiny"), place / "bundle", "--base", base, "--unsigned")
+    shutil.rmtree(base)
+    return place / "bundle"
+
+
+def asking(node, url, tokens):
+    """The official client, on the node."""
+    argv = [*node.enter, sys.executable, "-c", CLIENT, url, str(tokens)]
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.requires("kubelet")
+@pytest.mark.timeout(1800)
+def test_an_engine_in_a_pod_answers_and_reaches_nothing_outside(node, with_engine, tmp_path):
+    """Every packet of the pod is seen, from its start to its end: they answer the node, and nobody else was asked."""
+    from support.endpoints import SMALL
+    from support.kube.engine import PYTHON
+    from support.kube.packets import watched
+
+    command = [PYTHON, "-c", OWN, "serve", "run", "/models/tiny", "--host", "0.0.0.0", "--port", "8000"]
+    command += ["--engine", "transformers", "--runs", "/cache/runs", "--", *SMALL]
+    rows = objects(with_engine, "--image", REPOSITORY, "--gpus", "1", "--", *command)
+    (deployment,) = [row for row in rows if row["kind"] == "Deployment"]
+    have(node, with_engine, deployment["spec"]["template"]["spec"]["containers"][0]["image"])
+    with watched(node.enter, tmp_path / "packets", (GATEWAY, "192.0.2.1")) as packets:
+        try:
+            pod, url = served(node, rows, 600)
+            with asking(node, url, 8) as client:
+                assert client.communicate(timeout=300)[0].split() == ["tiny", "4", "begun", "0", "length"]
+            assert packets.inside
+            assert packets.outside == set()
+            container = pod["status"]["containerStatuses"][0]["containerID"].partition("://")[2]
+            node.containers("tasks", "exec", "--exec-id", "plant", container, PYTHON, "-c", PLANT)
+            planted = {("192.0.2.7", 6, 443), ("192.0.2.53", 17, 53)}
+            node.until(lambda: packets.outside == planted, f"what was planted, not {packets.outside}")
+            # the kubelet ends it while it answers: the answer is whole
+            with asking(node, url, 400) as client:
+                begun = [client.stdout.readline() for _ in range(3)]
+                assert begun[2] == "begun 0\n"
+                node.api.merge(deployment, {"spec": {"replicas": 0}})
+                node.until(lambda: _is_ending(node, pod), "SIGTERM")
+                assert client.communicate(timeout=300)[0] == "length\n"
+            node.until(lambda: not node.api.list("v1", "Pod", "models"), "no pod")
+            assert packets.outside == planted
+        finally:
+            gone(node, rows)
+
+
+def _is_ending(node, pod):
+    found = node.api.list("v1", "Pod", "models")
+    return any(
+        row["metadata"]["name"] == pod["metadata"]["name"] and "deletionTimestamp" in row["metadata"] for row in found
+    )

@@ -254,7 +254,7 @@ async def test_sigterm_finishes_64_streams_that_had_begun(tiny, tmp_path, engine
                 assert ended < 64, "all had ended before the signal: it showed nothing"
                 with pytest.raises((openai.InternalServerError, openai.APIConnectionError)):
                     await client.completions.create(model="tiny", prompt="a")
-                assert await asyncio.gather(*asked) == ["length"] * 64
+                assert set(await asyncio.gather(*asked)) <= {"length", "stop"}  # vLLM ends where the model says so
         assert running.process.wait(60) == 0, running.said.read_text()
     finally:
         if running.process.poll() is None:

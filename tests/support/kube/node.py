@@ -49,8 +49,21 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
 _NETWORK = {
     "cniVersion": "0.4.0",
     "name": "test",
-    "plugins": [{"type": "ptp", "ipam": {"type": "host-local", "subnet": "198.51.100.0/24", "dataDir": "/run/cni"}}],
+    "plugins": [
+        {
+            "type": "ptp",
+            "ipam": {
+                "type": "host-local",
+                "subnet": "198.51.100.0/24",
+                "dataDir": "/run/cni",
+                "routes": [{"dst": "0.0.0.0/0"}],
+            },
+        }
+    ],
 }
+"""Pods send all they have to the node, which has no way out: what they wanted there can be seen (`packets`)."""
+_RESOLV = "nameserver 192.0.2.53\noptions timeout:1 attempts:1\n"
+"""For pods: an address that nobody has (RFC 5737), so that a question for a name leaves the pod."""
 
 
 class Cluster(ControlPlane):
@@ -75,6 +88,7 @@ class Cluster(ControlPlane):
         self.have_image(IMAGE)
         self.issue("kubelet", ADDRESS, NODE)
         self.issue(f"system:node:{NODE}", user=f"system:node:{NODE}", group="system:nodes")
+        (self.root / "resolv.conf").write_text(_RESOLV)
         settings = self.root / "kubelet.json"
         settings.write_text(json.dumps(self._kubelet()))
         self.run(
@@ -100,11 +114,11 @@ class Cluster(ControlPlane):
         self.containers("images", "import", str(archive))
         archive.unlink()
 
-    def containers(self, *words: str, check: bool = True) -> str:
+    def containers(self, *words: str, check: bool = True, limit_s: float = 60) -> str:
         """What containerd's own client prints; empty where it fails and may."""
         said = subprocess.run(
             [*self.enter, str(self.bin / "ctr"), "-a", str(self.root / "containerd.sock"), "-n", "k8s.io", *words],
-            capture_output=True, text=True, timeout=60,
+            capture_output=True, text=True, timeout=limit_s,
         )  # fmt: skip
         assert not check or said.returncode == 0, said.stderr
         return said.stdout if said.returncode == 0 else ""
@@ -135,6 +149,7 @@ class Cluster(ControlPlane):
             "address": ADDRESS,
             "port": self.kubelet,
             "readOnlyPort": 0,
+            "resolvConf": str(self.root / "resolv.conf"),
             "healthzPort": 0,
             "tlsCertFile": pem,
             "tlsPrivateKeyFile": pem,
