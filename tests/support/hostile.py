@@ -12,6 +12,7 @@ import copy
 import json
 import random
 import struct
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -255,7 +256,7 @@ class Agents:
                     "counters": counted(order, me),
                 }
             case "clock":
-                said["clock_ns"] = 1_800_000_000_000_000_000
+                said["clock_ns"] = time.time_ns()
             case "work":
                 said |= {
                     "wall_ns": 50_000_000 * order["blocks"] // 100 + 1,
