@@ -71,9 +71,12 @@ def read_manifest(text: bytes, source: str) -> Manifest:
         if made.piece_bytes & (made.piece_bytes - 1):
             raise Breach("a manifest whose pieces are no power of two")
         for path, file in made.files.items():
+            num = len(file.lengths) or -(-file.size // made.piece_bytes)
+            if len(file.digests) != 2 * DIGEST_BYTES * num:  # before as many are made as it says
+                raise Breach(f"a manifest whose pieces of {shown(path)} are not the file")
             lengths = file.lengths or fixed(file.size, made.piece_bytes)
             bytes.fromhex(file.digests)
-            if sum(lengths) != file.size or len(file.digests) != 2 * DIGEST_BYTES * len(lengths):
+            if sum(lengths) != file.size:
                 raise Breach(f"a manifest whose pieces of {shown(path)} are not the file")
             if max(lengths, default=0) > made.piece_bytes or (len(lengths) > 1 and file.size < made.piece_bytes):
                 raise Breach(f"a manifest that cuts {shown(path)} otherwise than such files are cut")

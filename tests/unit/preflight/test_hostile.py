@@ -201,3 +201,11 @@ def test_bursts_of_nothing():
     document = json.loads(to_json(facts)) | {"small": 0, "full": 0, "again_small": 0}
     document["bursts"] = [[2, 1, 0, 0, 0, 0, 8, 0]]
     check(judge_pairs(from_json(json.dumps(document).encode(), PairFacts), plan.limits))
+
+
+@pytest.mark.parametrize("name", ["wanted", "per_node"])
+def test_a_file_that_says_more_ranks_than_there_can_be_is_refused(name):
+    """Found by the search of coverage: as many names were made as it says."""
+    document = json.loads(to_json(rank_facts.ranks(2, 1))) | {name: 10**40}
+    with pytest.raises(ValueError, match=name):
+        from_json(json.dumps(document).encode(), RankFacts)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 RANKS_SCHEMA = "fairlead.ranks/1"
+
+
+Ranks = Annotated[int, Meta(ge=0, le=1 << 20)]
+"""How many: a file of a run may say anything."""
 
 
 class RankFacts(msgspec.Struct, kw_only=True):
@@ -14,9 +19,9 @@ class RankFacts(msgspec.Struct, kw_only=True):
 
     schema: str = RANKS_SCHEMA
     nodes: tuple[str, ...]
-    per_node: int
+    per_node: Ranks
     """Ranks on each node."""
-    wanted: int
+    wanted: Ranks
     limit_s: float
     backend: str
     lines: list[dict[str, Any]] = []
