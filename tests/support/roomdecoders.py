@@ -206,7 +206,7 @@ _DECODERS: dict[str, Decoder] = {
          (b"datatable(t: datetime, d: dynamic)[datetime(2026-01-01), dynamic({'a': [1, 2.5, null]})] "
           b"| mv-expand d.a to typeof(long) | parse kind=regex tostring(d) with * 'a' z: int * | top 3 by z"),
          b"print a = 1 | join kind=leftouter (print a = 2, c = 1h) on a | project-away a | render timechart"),
-        (FairleadError, Refused),
+        (FairleadError, Refused, RecursionError),  # the last one `answer` makes kql/limit
     ),
     "files of queries": Decoder(
         of_file(queries_of, "queries.json"),
