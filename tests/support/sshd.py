@@ -17,6 +17,9 @@ from fairlead.cluster.ssh import SshBackend
 from support.ports import Ports
 from support.processes import DIES_WITH_US
 
+_PATIENCE = {"connect_timeout_s": 60, "login_timeout_s": 60}
+"""Seconds. Both ends and all that else runs here share this machine's processors; a test of a limit sets its own."""
+
 _CONF = """
 Port {port}
 ListenAddress 127.0.0.1
@@ -73,13 +76,13 @@ class PrivateSshd:
 
     def backend(self, **changes: str) -> SshBackend:
         """A backend whose nodes are all this server."""
-        return SshBackend(user=self.user, connect_timeout_s=5, options=self.options(**changes))
+        return SshBackend(user=self.user, **_PATIENCE, options=self.options(**changes))
 
     def source(self) -> str:
         """Python for the same."""
         return (
             "from fairlead.cluster.ssh import SshBackend\n"
-            f"backend = SshBackend(user={self.user!r}, connect_timeout_s=5, options={self.options()!r})"
+            f"backend = SshBackend(user={self.user!r}, **{_PATIENCE!r}, options={self.options()!r})"
         )
 
     def start(self) -> None:

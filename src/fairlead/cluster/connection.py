@@ -51,7 +51,12 @@ def _backend(spec: Spec, folder: Path, note: Callable[[str], object]) -> Backend
         case "ssh":
             from fairlead.cluster.ssh import SshBackend
 
-            return SshBackend(user=access.user, connect_timeout_s=access.connect_timeout_s, options=access.ssh_options)
+            return SshBackend(
+                user=access.user,
+                connect_timeout_s=access.connect_timeout_s,
+                login_timeout_s=access.login_timeout_s,
+                options=access.ssh_options,
+            )
         case "slurm":
             from fairlead.cluster.slurm import Ask, SlurmBackend
 
@@ -76,4 +81,4 @@ def _backend(spec: Spec, folder: Path, note: Callable[[str], object]) -> Backend
         case "kubernetes":
             from fairlead.cluster.kubernetes import KubernetesBackend
 
-            return KubernetesBackend(spec.table(Kubernetes), reach_s=2 * access.connect_timeout_s)
+            return KubernetesBackend(spec.table(Kubernetes), reach_s=access.connect_timeout_s + access.login_timeout_s)

@@ -169,7 +169,7 @@ Recorder = Callable[[CommandRecord], None]
 class AsyncCluster(abc.ABC):
     """What every backend offers. `limit_s` bounds each node's part once it is reached.
 
-    Reaching it may take as long, and at least `reach_s` of the backend: ssh's is twice `connect_timeout_s`.
+    Reaching it may take as long, and at least `reach_s` of the backend: by ssh the time to connect and to log in.
 
     At most `fanout` nodes are being worked on at once; a group of ranks lives on all its nodes at once, and there
     `fanout` bounds how many are being reached at once. Results come in the order of the node set.

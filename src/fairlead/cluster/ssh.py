@@ -45,7 +45,14 @@ class SshBackend(Backend):
 
     name = "ssh"
 
-    def __init__(self, *, user: str = "", connect_timeout_s: float = 10.0, options: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        *,
+        user: str = "",
+        connect_timeout_s: float = 10.0,
+        login_timeout_s: float = 20.0,
+        options: Sequence[str] = (),
+    ) -> None:
         """`options` are ssh_config settings such as `Port=2222`. Raises UsageError (`cluster/ssh-setting`)."""
         settings = [
             "BatchMode=yes",
@@ -59,7 +66,7 @@ class SshBackend(Backend):
             if wrong := wrong_option(option):
                 # the cluster file was checked; who makes a backend of their own is told the same
                 raise UsageError("cluster/ssh-setting", wrong[0], hint=wrong[1])
-        self.reach_s = 2 * connect_timeout_s  # ssh's own limit ends with the key exchange: as long again for the login
+        self.reach_s = connect_timeout_s + login_timeout_s  # ssh's own limit ends with the key exchange
         # ssh takes the first value it meets for each setting: the caller's go before ours, but for what always holds
         flags = [flag for setting in (*ALWAYS, *options, *settings) for flag in ("-o", setting)]
         self._argv = ["ssh", "-T", *flags, *(("-l", user) if user else ())]

@@ -119,7 +119,10 @@ class Access(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Time limit for one command on one node."""
 
     connect_timeout_s: Seconds = 10.0
-    """Time limit for reaching a node."""
+    """Time limit for a node to accept a connection."""
+
+    login_timeout_s: Seconds = 20.0
+    """Time limit for the login behind it, until the node speaks: accounts, home directories, the start of Python."""
 
     ssh_options: tuple[str, ...] = ()
     """Settings for ssh beyond your ssh configuration, as ssh_config writes them: ["Port=2222"]. They are code: ssh runs

@@ -198,10 +198,10 @@ def test_copies_that_cannot_be_made_say_so_and_leave_nothing(world, tmp_path):
     with world.cluster() as cluster:
         errors = {}
         for target in ("folder", "file/below"):
-            [result] = cluster.push("n1", source, str(tmp_path / target), limit_s=20)
+            [result] = cluster.push("n1", source, str(tmp_path / target), limit_s=60)
             errors[target] = (str(result.state), result.error.removeprefix(str(tmp_path)))
         for name, allowed in (("nothing", 99), ("folder", 99), ("fifo", 99), ("source", 99)):
-            [result] = cluster.fetch("n1", str(tmp_path / name), tmp_path / "back", limit_s=20, max_bytes=allowed)
+            [result] = cluster.fetch("n1", str(tmp_path / name), tmp_path / "back", limit_s=60, max_bytes=allowed)
             errors[f"fetch {name}"] = (str(result.state), result.error.removeprefix(str(tmp_path)))
     assert errors == {
         "folder": ("failed", "/folder: Is a directory"),

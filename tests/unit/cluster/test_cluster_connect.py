@@ -45,12 +45,13 @@ def test_what_all_backends_are_told(tmp_path):
 
 
 def test_ssh(tmp_path):
-    more = 'user = "azureuser"\nconnect_timeout_s = 4.0\nssh_options = ["Port=2222"]'
+    more = 'user = "azureuser"\nconnect_timeout_s = 4.0\nlogin_timeout_s = 90.0\nssh_options = ["Port=2222"]'
     backend = connected(tmp_path, "ssh", more)._backend
     assert isinstance(backend, SshBackend)
     argv = backend.wrap("n1", ["true"])
     assert argv.index("Port=2222") < argv.index("ConnectTimeout=4")
     assert argv[argv.index("-l") + 1] == "azureuser"
+    assert backend.reach_s == 94, "a slow login has its own limit, whatever ssh's own for the connection"
 
 
 def test_slurm(tmp_path):
@@ -79,7 +80,9 @@ def test_lab(tmp_path):
 
 
 def test_kubernetes(tmp_path):
-    more = '[kubernetes]\nnamespace = "jobs"\nselector = "app=fairlead"\ncontainer = "main"\ncontext = "aks"\n'
+    limits = "connect_timeout_s = 4.0\nlogin_timeout_s = 90.0\n"
+    more = limits + '[kubernetes]\nnamespace = "jobs"\nselector = "app=fairlead"\ncontainer = "main"\ncontext = "aks"\n'
     backend = connected(tmp_path, "kubernetes", more)._backend
     assert isinstance(backend, KubernetesBackend)
     assert backend._settings == Kubernetes(namespace="jobs", selector="app=fairlead", container="main", context="aks")
+    assert backend.reach_s == 94
