@@ -160,6 +160,14 @@ def test_ranks(seed):
         assert all("n1" in f.subject.nodes for f in failed), failed
 
 
+def test_times_that_no_float_can_sum():
+    facts = rank_facts.ranks(2, 2)
+    rank_facts.of(facts, 3, "reduced")["s"] = [1e308, 1e308]
+    found = {(f.code, f.verdict, f.subject.nodes) for f in judge_ranks(facts, {}) if f.verdict is not Verdict.PASS}
+    assert ("preflight/rank-words", Verdict.UNKNOWN, ("n1",)) in found
+    assert not any(verdict is Verdict.FAIL for _, verdict, _ in found)
+
+
 @pytest.mark.parametrize("cpus", ["0-999999999999999", "n2 /shared/x.sbatch", "9" * 4000, "³", "8-3", "-,-", "1-2-3"])
 def test_cpus_that_no_machine_has(cpus):
     facts = rank_facts.ranks(2, 2)

@@ -20,7 +20,9 @@ from fairlead.preflight.ranks.facts import RankFacts, nodes_by_rank
 
 Text = Annotated[str, Meta(max_length=4096)]
 Texts = Annotated[dict[Text, Text], Meta(max_length=512)]
-Times = Annotated[list[float], Meta(max_length=4096)]
+Seconds = Annotated[float, Meta(ge=-1e9, le=1e9)]
+"""Thirty years: sums of more than a float holds are none."""
+Times = Annotated[list[Seconds], Meta(max_length=4096)]
 Count = Annotated[int, Meta(ge=0)]
 
 
