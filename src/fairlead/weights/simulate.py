@@ -106,7 +106,7 @@ class Simulation:
             world.chunks, [bytearray(n.has) for n in self.nodes], fetching=may, window=world.window
         )
         self.now = self.origin_free_s = 0.0
-        self.queue: list[tuple[float, int, Callable[[], None]]] = []
+        self.queue: list[tuple[float, int, Callable[..., None], tuple[int, ...]]] = []
         self.order = itertools.count()
         self.from_origin = self.orders = self.told = self.transfers = 0
 
@@ -115,13 +115,13 @@ class Simulation:
         world = self.world
         self.at(world.control_s, lambda: self.obey(self.scheduler.start()))
         for node, when in world.dies.items():
-            self.at(when, lambda node=node: self.die(node))  # type: ignore[misc]
+            self.at(when, self.die, node)
         for when in world.joins_s:
             self.at(when, self.join)
         self.at(1.0, self.look)
         while self.queue and self.now < limit_s:
-            self.now, _, what = heapq.heappop(self.queue)
-            what()
+            self.now, _, what, args = heapq.heappop(self.queue)
+            what(*args)
         alive = {n: node.done_s for n, node in enumerate(self.nodes) if node.alive}
         return Simulated(
             took_s=max(alive.values()),
@@ -133,9 +133,9 @@ class Simulation:
             incomplete=sum(node.count < world.chunks for node in self.nodes if node.alive),
         )
 
-    def at(self, when: float, what: Callable[[], None]) -> None:
+    def at(self, when: float, what: Callable[..., None], *args: int) -> None:
         """Something will happen."""
-        heapq.heappush(self.queue, (max(when, self.now), next(self.order), what))
+        heapq.heappush(self.queue, (max(self.now, when), next(self.order), what, args))
 
     def tell(self, event: Callable[[], list[Order]]) -> None:
         """A message to the control side, and what it orders then."""
@@ -146,7 +146,7 @@ class Simulation:
         """Orders reach their nodes."""
         self.orders += len(orders)
         for order in orders:
-            self.at(self.now + self.world.control_s, lambda order=order: self.ordered(order))  # type: ignore[misc]
+            self.at(self.now + self.world.control_s, lambda order=order: self.ordered(order))
 
     def ordered(self, order: Order) -> None:
         """One order at its node."""
@@ -192,11 +192,11 @@ class Simulation:
             self.from_origin += 1
             self.origin_free_s = max(self.now, self.origin_free_s) + world.chunk_bytes / world.origin
             node.fetch_free_s = max(self.origin_free_s, node.fetch_free_s + world.chunk_bytes / world.per_node)
-            self.at(node.fetch_free_s, lambda chunk=chunk: self.came(n, chunk))  # type: ignore[misc]
+            self.at(node.fetch_free_s, self.came, n, chunk)
 
     def came(self, n: int, chunk: int) -> None:
         """What the origin gave has reached a node's link."""
-        self.into(n, lambda: self.fetched(n, chunk))
+        self.into(n, self.fetched, n, chunk)
 
     def fetched(self, n: int, chunk: int) -> None:
         """A chunk came from the origin."""
@@ -211,12 +211,13 @@ class Simulation:
         self.got(n, chunk, 0, n)
         self.fetch(n)
 
-    def into(self, n: int, then: Callable[[], None]) -> None:
+    def into(self, n: int, then: Callable[..., None], *args: int) -> None:
         """A chunk has come as far as a node's own link, which takes one after the other."""
-        node, needs_s = self.nodes[n], self.world.chunk_bytes / self.nodes[n].rate
+        node = self.nodes[n]
+        needs_s = self.world.chunk_bytes / node.rate
         # it came in while it was sent: an idle link has it now, a busy one when it has taken what came before
         node.in_free_s = max(self.now, node.in_free_s + needs_s)
-        self.at(node.in_free_s + self.world.latency_s, then)
+        self.at(node.in_free_s + self.world.latency_s, then, *args)
 
     def got(self, n: int, chunk: int, hops: int, first: int) -> None:
         """A node has one more chunk."""
@@ -247,12 +248,12 @@ class Simulation:
             node.under_way[peer] = node.under_way.get(peer, 0) + 1
             node.sent[peer] = node.sent.get(peer, 0) + 1
             node.out_free_s = self.now + world.chunk_bytes / node.rate
-            self.at(node.out_free_s, lambda chunk=chunk, peer=peer: self.left(n, peer, chunk))  # type: ignore[misc]
+            self.at(node.out_free_s, self.left, n, peer, chunk)
             return
 
     def left(self, n: int, peer: int, chunk: int) -> None:
         """A node has sent a chunk, and can send to another peer."""
-        self.into(peer, lambda: self.arrived(n, peer, chunk))
+        self.into(peer, self.arrived, n, peer, chunk)
         self.send(n)
 
     def arrived(self, n: int, peer: int, chunk: int) -> None:
@@ -263,7 +264,8 @@ class Simulation:
             hops, first = node.hops[chunk]
             self.got(peer, chunk, hops + 1, first)
         self.send(n)
-        self.fetch(n)
+        if node.to_fetch:
+            self.fetch(n)
 
     def die(self, n: int) -> None:
         """A node is lost."""
