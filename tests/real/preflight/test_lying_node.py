@@ -92,10 +92,11 @@ def preflight(lab: World, folder: Path, *, share: float, seed: int) -> tuple[int
                 child.wait()
                 pytest.fail(f"it goes on after {LONGEST_S} s")
             time.sleep(0.2)
+        child.returncode = os.waitstatus_to_exitcode(ended[1])
         out.seek(0)
         err.seek(0)
         assert ended[2].ru_maxrss < MOST_KIB, "of itself and of every program that it started and waited for"
-        return os.waitstatus_to_exitcode(ended[1]), json.load(out), err.read()
+        return child.returncode, json.load(out), err.read()
 
 
 def test_with_a_python_of_its_own_that_does_not_lie_all_is_well(lab, place):
