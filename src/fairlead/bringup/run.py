@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from fairlead import preflight
+from fairlead.base.files import own_place
 from fairlead.bringup.calls import run_stage
 from fairlead.bringup.stages import GOOD, STAGES, Stage, Wanted, chosen, why_not
 from fairlead.bringup.table import Bringup
@@ -32,7 +33,7 @@ from fairlead.lab.faults.script import pairs
 from fairlead.lab.shape import LabShape
 from fairlead.lab.up import down, up
 from fairlead.records.finding import verdict_of
-from fairlead.records.journal import state_place
+from fairlead.records.journal import bringup_place
 from fairlead.records.labstate import Fault
 from fairlead.records.log import doing
 from fairlead.records.report import Report
@@ -116,7 +117,8 @@ def bringup(
     if fault:
         chosen_fault(fault, LabShape.from_spec(spec))  # a misspelt one is refused before anything is built
     chosen(start=start, only=only)  # so is a misspelt stage
-    place = state_place() / "bringup" / spec.cluster.name
+    place = bringup_place() / spec.cluster.name
+    own_place(place)  # before a lab is built: its hosts are shown it
     state = StageState(place / "passed.json", Passed, schema="fairlead.bringup-state/1")
     digest = hashlib.sha256(text.encode()).hexdigest()
     work = _Work()

@@ -123,7 +123,7 @@ def furnish(host: dict[str, Any]) -> None:
     sc.mount("none", "/", flags=sc.MS_REC | sc.MS_PRIVATE)
     sc.sethostname(host["name"])
     # what the machine shows is opened and read before the host's own mounts hide it
-    shares = [(path, os.open(path, os.O_PATH)) for path in host["shares"] if _is_hidden(path)]
+    shares = [(path, os.open(path, os.O_PATH)) for path in host["shares"] if _is_hidden(path) and Path(path).is_dir()]
     files = hosttree.captured(host["facts"]) if host["facts"] else hosttree.generated(host["shows"])
     sc.mount(MOUNT_SOURCE, _STAGE, "tmpfs", flags=sc.MS_NOSUID, data=f"mode=755,size={host['scratch_mib']}m")
     tree = _write_tree({**files, **host["files"]}, host["private"])

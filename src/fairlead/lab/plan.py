@@ -18,6 +18,7 @@ from fairlead.lab import cgroups, hosttree, services, slurm, store, wiring
 from fairlead.lab.shape import LabShape
 from fairlead.records.addressbook import PLACE, Place, Port, Seat, Steering
 from fairlead.records.codec import from_json, to_json
+from fairlead.records.journal import bringup_place
 from fairlead.records.labstate import HostPort, HostState, LabState, LinkEnd, LinkState, SwitchState
 from fairlead.spec import usid
 from fairlead.spec.topology import t0_name, t1_name
@@ -196,6 +197,8 @@ def etc_hosts(state: LabState, host: HostState) -> str:
 
 
 def _shares() -> list[str]:
-    """Directories of the machine that hosts must see whatever they hide: this Python and this package."""
+    """Directories of the machine that hosts must see whatever they hide: this Python, this package, and what a bringup
+    made for its nodes to read.
+    """
     package = Path(__file__).resolve().parents[2]
-    return sorted({sys.prefix, sys.base_prefix, str(package)})
+    return sorted({sys.prefix, sys.base_prefix, str(package), str(bringup_place())})

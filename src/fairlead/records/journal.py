@@ -45,6 +45,11 @@ def state_place(env: Mapping[str, str] = os.environ, uid: int | None = None) -> 
     return Path("/var/lib/fairlead") if number == 0 else Path(f"/var/tmp/fairlead-{number}")  # noqa: S108
 
 
+def bringup_place() -> Path:
+    """What bringups keep; hosts of a lab see it too, wherever it lies, as they read the model that was made there."""
+    return state_place() / "bringup"
+
+
 class Journal(Generic[T]):
     """Records of one kind in one file."""
 

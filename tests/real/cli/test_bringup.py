@@ -6,9 +6,7 @@ import json
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
 
 import pytest
 
@@ -113,11 +111,10 @@ def test_a_standing_lab_is_left_standing_and_healed(tmp_path, name):
 
 
 @pytest.fixture
-def seen_by_hosts(monkeypatch):
-    """Where what is kept between bringups is: hosts have a /tmp of their own, and our Python."""
-    with tempfile.TemporaryDirectory(dir=sys.prefix) as place:
-        monkeypatch.setenv("XDG_STATE_HOME", place)
-        yield Path(place)
+def kept(monkeypatch, tmp_path):
+    """Where what is kept between bringups is: below /tmp, of which each host has its own."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state"
 
 
 ALL = ["audit", "preflight", "weights", "train", "serve", "logs"]
@@ -130,7 +127,7 @@ def named(found):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.requires("obstore")
-def test_all_stages_in_their_order_and_on_from_where_one_failed(tmp_path, name, seen_by_hosts):
+def test_all_stages_in_their_order_and_on_from_where_one_failed(tmp_path, name, kept):
     for module in ("transformers", "aiohttp", "chdb", "accelerate", "fastapi", "uvicorn", "openai"):
         pytest.importorskip(module, reason=f"needs {module}: extras `train`, `serve`, `engine` and `logs`")
     text = (tmp_path / "cluster.toml").read_text()
@@ -145,7 +142,7 @@ def test_all_stages_in_their_order_and_on_from_where_one_failed(tmp_path, name, 
     assert "3 of 1000 steps, loss " in named(first)["train"]["said"]
     assert (tmp_path / "page.html").read_text().count("<h2>") > len(ALL)
     # the same file, mended from outside: nothing is done twice but what failed
-    (tmp_path / "nothing").symlink_to(seen_by_hosts / "fairlead/bringup/small/work/tiny")
+    (tmp_path / "nothing").symlink_to(kept / "fairlead/bringup/small/work/tiny")
     second = bringup(tmp_path, "--resume", "--keep", status=0)
     assert [stage["name"] for stage in second["stages"]] == ["lab up", "serve"]
     assert "answered" in named(second)["serve"]["said"]
