@@ -7,8 +7,13 @@ from itertools import chain
 
 import pytest
 
+from fairlead.preflight.pairs.judge import judge_pairs
+from fairlead.preflight.pairs.limits import DEFAULT
+from fairlead.preflight.pairs.phase import pair_phase
 from fairlead.preflight.pairs.steered import T0_ALONE, Steering, rounds
+from fairlead.preflight.pairs.steps import Plan
 from fairlead.spec import usid
+from support.fabric_draws import Effect, Fabric
 
 
 def steering(t0: int, per_t0: int, t1: int, planes: int = 2) -> Steering:
@@ -52,3 +57,19 @@ def test_nodes_that_take_no_part_leave_their_links_to_the_others():
     way = steering(2, 2, 2)
     done = rounds(way, [0, 1, 3], [1])
     assert {(t.src, t.dst) for t in chain.from_iterable(done)} == {(0, 1), (1, 0), (3, 3)}
+
+
+def test_a_pair_that_is_blocked_below_one_switch_is_named_and_no_link_of_it():
+    """All steered ways between its two nodes fail with it: no link explains them, and judging ends all the same."""
+    steering = Steering(
+        t1=2, seats={0: (0, 0), 1: (0, 1), 2: (1, 0), 3: (1, 1)}, planes={1: 0, 2: 1, 3: 2, 4: 3}, first=5
+    )
+    fabric = Fabric(num_nodes=4, num_planes=4, steering=steering, t0_of=(0, 0, 1, 1), num_t1=2)
+    fabric.effects |= dict.fromkeys(fabric.pair(2, 3), Effect(loss=1.0))
+    addresses = tuple(tuple(f"fd::{node}:{path}" for path in range(5)) for node in range(4))
+    paths = ("fabric", "p0", "p1", "p2", "p3")
+    names = ("n0", "n1", "n2", "n3")
+    plan = Plan(nodes=names, paths=paths, addresses=addresses, groups={0: 0, 1: 0, 2: 1, 3: 1}, steering=steering)
+    found = judge_pairs(fabric.run(pair_phase(plan)), DEFAULT)
+    failed = [(f.code, f.subject.nodes) for f in found if f.verdict == "fail"]
+    assert failed == [("preflight/unreachable", ("n2", "n3"))]

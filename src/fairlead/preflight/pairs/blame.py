@@ -61,8 +61,8 @@ def explain(bad: Collection[Triple], tested: Tested) -> list[Culprit]:
         left.difference_update(mine)
     silent = {c.part.key[0] for c in found if c.part.kind is Kind.PLANE}
     rest = _Unexplained(left, silent, tested)
-    while rest.left:
-        part, members = rest.best()
+    while rest.left and (best := rest.best()):
+        part, members = best
         shown = [t for t in members if part.kind not in _LINKS or t.path in tested.ways]
         found.append(_culprit(part, [t for t in shown if t in rest.left], len(shown)))
         rest.settle(members)
@@ -114,9 +114,11 @@ class _Unexplained:
         self.heap = [self._weight(part, num) for part, num in self.counts.items()]
         heapq.heapify(self.heap)
 
-    def best(self) -> tuple[Part, list[Triple]]:
-        """The part that explains most, the larger of equals, with its tested pairs that nothing explains yet."""
-        while True:
+    def best(self) -> tuple[Part, list[Triple]] | None:
+        """The part that explains most, the larger of equals, with its tested pairs that nothing explains yet; None where
+        none explains what is left.
+        """
+        while self.heap:
             _, minus_num, _, part = heapq.heappop(self.heap)
             num, share = -minus_num, FLOW_SHARE if part.kind in _BY_CHANCE else NEARLY_ALL
             if num != self.counts[part] or (part.kind not in _LINKS and num < self._enough(part, share)):
@@ -130,6 +132,7 @@ class _Unexplained:
                     met = {t for t in self.left if t.path not in self.tested.ways and contains(part, t, self.tested)}
                     needed += sorted(met)
                 return part, needed
+        return None
 
     def settle(self, members: Iterable[Triple]) -> None:
         """These pairs are explained, also those that did not fail."""
