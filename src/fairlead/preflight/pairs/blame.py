@@ -115,8 +115,9 @@ class _Unexplained:
         heapq.heapify(self.heap)
 
     def best(self) -> tuple[Part, list[Triple]] | None:
-        """The part that explains most, the larger of equals, with its tested pairs that nothing explains yet; None where
-        none explains what is left.
+        """The part that explains most, the larger of equals, with its tested pairs that nothing explains yet.
+
+        None where no part explains what is left.
         """
         while self.heap:
             _, minus_num, _, part = heapq.heappop(self.heap)
