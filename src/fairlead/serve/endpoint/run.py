@@ -222,7 +222,7 @@ async def _with_engine(
                     await endpoint.admission.empty()
             except TimeoutError:
                 late = counted(endpoint.admission.present, "answer")
-                said(f"cut: {late} took longer than serve.drain_s, {settings.drain_s:g} s")
+                said(f"{late} took longer than serve.drain_s, {settings.drain_s:g} s: the engine is stopped")
             return str(asking.result()) if place.ask and asking.done() else ""
         finally:
             for task in (keeping, telling, stopping, asking):
