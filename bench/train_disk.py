@@ -24,10 +24,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from fairlead.train import AdamW, Engine, Group, Settings, random_values, seed_of, skeleton, take_apart
+from fairlead.train import AdamW, Engine, ParamGroup, Settings, random_values, seed_of, skeleton, take_apart
 from fairlead.train.layout import group_of
 
-GROUPS = (Group("*norm*", 0.0), Group("*", 0.1))
+GROUPS = (ParamGroup("*norm*", 0.0), ParamGroup("*", 0.1))
 CPU = torch.device("cpu")
 RULE = AdamW()
 

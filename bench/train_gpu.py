@@ -36,12 +36,12 @@ from transformers import AutoModelForCausalLM, GptOssConfig, LlamaConfig, Mixtra
 
 from fairlead.train import loss, memory, model
 from fairlead.train.engine import Engine, Settings, random_values, seed_of
-from fairlead.train.layout import Block, Group, Named, block
+from fairlead.train.layout import Block, Named, ParamGroup, block
 from fairlead.train.optimizer import AdamW, Moment, clip_factor, update
 
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda", 0) if CUDA else torch.device("cpu")
-GROUPS = (Group("*norm*", 0.0), Group("*bias", 0.0), Group("*", 0.1))
+GROUPS = (ParamGroup("*norm*", 0.0), ParamGroup("*bias", 0.0), ParamGroup("*", 0.1))
 BEGIN = time.monotonic()
 OUT = None
 
