@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Optional
+from typing import Any
 
 _RESOURCE = re.compile(r"(?P<set>.+)_(?P<id>\d{1,10})", re.ASCII)
 _COMPUTER = re.compile(r"(?P<set>.+)(?P<id>[0-9a-z]{6})", re.ASCII)
 
 
-def concerns(event: Mapping[str, Any], vm: object, host: object) -> Optional[bool]:  # noqa: UP045 - Python 3.9
+def concerns(event: Mapping[str, Any], vm: object, host: object) -> bool | None:
     """`vm`: the name that the service gives this machine, which decides; `host`: its own, where there is no other.
 
     None where nobody can tell: a computer name may have a prefix of its own, so one that does not fit says nothing.

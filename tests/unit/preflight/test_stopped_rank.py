@@ -8,6 +8,7 @@ from fairlead.preflight.ranks.facts import RankEnd, RankFacts
 from fairlead.preflight.ranks.judge import judge_ranks
 from fairlead.preflight.ranks.judge_launch import judge_launch
 from fairlead.records.verdict import Verdict
+from support.rank_facts import of, ranks
 
 NODES = ("n0", "n1", "n2", "n3")
 
@@ -18,7 +19,7 @@ def facts(stopped: int, *, after: str, last_s: float) -> RankFacts:
     phases = ("import", "rendezvous", "join", "ddp")
     for rank in range(8):
         own = {"rank": rank, "node": NODES[rank // 2]}
-        found.lines.append(own | {"say": "start", "at_s": 0.4, "local_rank": rank % 2, "world": 8})
+        found.lines.append(of(ranks(on="cpus"), rank, "start"))
         for i, phase in enumerate(phases):
             found.lines.append(own | {"say": "phase", "phase": phase, "at_s": 5.0 + i / 10})
             if rank == stopped and phase == after:
@@ -42,8 +43,7 @@ def test_only_the_stopped_rank_is_named(stopped, after, last_s):
 def test_a_rank_that_never_started_is_the_fault_and_not_the_numbers_of_its_neighbours():
     found = RankFacts(nodes=NODES, per_node=2, wanted=8, limit_s=120, backend="tasks")
     for rank in (0, 1, 3, 4, 5, 6, 7):
-        own = {"rank": rank, "node": NODES[rank // 2], "local_rank": rank % 2, "world": 8}
-        found.lines.append(own | {"say": "start", "at_s": 0.4, "env": {}, "cpus": "0-1"})
+        found.lines.append(of(ranks(on="cpus"), rank, "start"))
     found.ends.append(RankEnd(node="n1", rank=2, state="failed", rc=-9, error="killed by SIGKILL", at_s=0.5))
     said = [*judge_launch(found), *judge_ranks(found, {})]
     assert [(f.code, f.subject.nodes) for f in said if f.verdict is Verdict.FAIL] == [

@@ -31,8 +31,8 @@ def refused(**said):
     facts = ranks(4, 8, broken="a rank ended")
     for rank in range(32):
         stop_at(facts, rank, "import" if rank == 13 else "join", state="stopped", rc=75)
-    torch = {"torch": "2.8.0+cu128", "cuda": "12.8", "num_devices": 0, "driver": "570.172.08", "driver_cuda": "12.8",
-             "device_files": 8, "unreadable_files": 0, "visible": {}}  # fmt: skip
+    torch = {"torch": "2.8.0+cu128", "cuda": "12.8", "hip": "", "num_devices": 0, "driver": "570.172.08",
+             "driver_cuda": "12.8", "device_files": 8, "unreadable_files": 0, "visible": {}}  # fmt: skip
     say(facts, {"rank": 13, "node": "n1"}, "torch", 5.0, **torch | said)
     return facts
 

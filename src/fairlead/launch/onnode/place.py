@@ -40,7 +40,7 @@ def tell_start(me: Me) -> str:
         cpus=folded(os.sched_getaffinity(0)),
         env={k: v for k, v in short.items() if k.startswith(ENV_PREFIXES)},
         slurm={k: v for k, v in short.items() if k.startswith("SLURM_")},
-        nccl_conf=read("/etc/nccl.conf"),
+        nccl_conf=settings_file("/etc/nccl.conf"),
         interface=name,
         interface_by=chosen_by,
         interface_facts=found.get(name, {}),
@@ -58,6 +58,17 @@ def read(path: str) -> str:
             return file.read().strip()
     except OSError:
         return ""
+
+
+def settings_file(path: str) -> str | None:
+    """A file that need not be there: its text, empty where there is none, None where it cannot be read."""
+    try:
+        with open(path) as file:
+            return file.read().strip()
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    except (OSError, ValueError):
+        return None
 
 
 def folded(numbers: Iterable[int]) -> str:

@@ -131,15 +131,16 @@ def _garbled(said: Heard) -> Iterator[Finding]:
 
 
 def _causes(said: Heard, addresses: Mapping[str, str], wanted: Wanted) -> Iterator[Finding]:
-    facts, started, errors = said.facts, said.start, said.errors
+    facts, started, errors, finished = said.facts, said.spoke, said.errors, said.finished
     failed = [
         e
         for e in facts.ends
         if e.state == "failed" or (e.state not in ("done", "cancelled", "stopped") and e.rank not in started)
     ]
-    finished = {r for r, phases in said.phases.items() if phases[-1].phase == "done"}
     if len(finished) >= facts.wanted and not failed:
         return
+    if not facts.broken and len({e.rank for e in facts.ends if e.state == "done"}) >= facts.wanted:
+        return  # all went well to their end: who did not tell everything broke nothing
     if not started:
         yield _launch_failed(failed) if failed else _no_word(facts)
         return
@@ -268,7 +269,7 @@ def _missing(ranks: list[int], said: Heard) -> Iterator[Finding]:
         )
 
 
-def _silent(said: Heard, finished: set[int]) -> list[int]:
+def _silent(said: Heard, finished: frozenset[int]) -> list[int]:
     """Ranks past their import whose last sign of life is much older than the newest of all."""
     last: dict[int, float] = {}
     for line in [*said.lines, *said.beats.values()]:
@@ -295,7 +296,7 @@ def _stands_still(rank: int, said: Heard) -> Finding:
     )
 
 
-def _late(said: Heard, finished: set[int]) -> list[int]:
+def _late(said: Heard, finished: frozenset[int]) -> list[int]:
     """Ranks that had not entered what most others were waiting in."""
     alive = {r: len(phases) for r, phases in said.phases.items() if r not in finished}
     if len(alive) < 2:

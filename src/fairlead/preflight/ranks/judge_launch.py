@@ -10,7 +10,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from fairlead.base.nodeset import fold
-from fairlead.base.units import duration, whole
+from fairlead.base.units import counted, duration, whole
 from fairlead.checks.skews import DEVICES
 from fairlead.preflight.ranks.facts import RankFacts
 from fairlead.preflight.ranks.said import Heard, Start, Torch, heard
@@ -41,9 +41,11 @@ def judge_launch(facts: RankFacts, wanted: Wanted | None = None) -> list[Finding
     """Findings about the launch."""
     said, wanted = heard(facts), wanted or Wanted()
     starts, torch = said.start, said.torch
+    untold = list(_untold(said))
     if not starts:
-        return []
+        return untold
     judged = [
+        *untold,
         *_shape(said),
         *_gpus(starts, torch),
         *_affinity(starts, facts.backend),
@@ -52,9 +54,33 @@ def judge_launch(facts: RankFacts, wanted: Wanted | None = None) -> list[Finding
         *_interfaces(starts),
         *_skew(starts, wanted.numbers["launch_skew_s"]),
     ]
-    if not any(f.verdict is not Verdict.SKIP for f in judged):
+    if len(starts) == facts.wanted and not any(f.verdict is not Verdict.SKIP for f in judged):
         judged.append(_all_well(facts, starts))
     return [*judged, *_left_alone(facts, wanted)]
+
+
+def _untold(said: Heard) -> Iterator[Finding]:
+    """Ranks that did something and did not tell what they are: whether that is as it should be is not known."""
+    past = {r for r, phases in said.phases.items() if any(p.phase not in ("start", "import") for p in phases)}
+    on_gpus = {r for r, told in said.torch.items() if told.device}
+    missing = {
+        "who and where they are": said.spoke - said.start.keys(),
+        "their version of torch": past - said.torch.keys(),
+        "their version of NCCL": {r for r in on_gpus if not said.torch[r].nccl},
+        "what stands in /etc/nccl.conf": {r for r, start in said.start.items() if start.nccl_conf is None},
+    }
+    for what, ranks in missing.items():
+        if ranks := {r for r in ranks if 0 <= r < said.facts.wanted}:
+            yield Finding(
+                code="preflight/launch",
+                verdict=Verdict.UNKNOWN,
+                subject=Subject(kind="job", nodes=tuple(sorted({said.node_of(r) for r in ranks}))),
+                message=f"{counted(len(ranks), 'rank')} of {said.facts.wanted} did not tell {what}, so whether all are "
+                "alike is not known",
+                evidence=(Evidence("ranks.json has it not of", ", ".join(map(str, sorted(ranks)[:16]))),),
+                remedy="preflight again; if it stays, look at the output of these ranks: `words` in ranks.json",
+                data={"ranks": sorted(ranks)},
+            )
 
 
 def _left_alone(facts: RankFacts, wanted: Wanted) -> Iterator[Finding]:
@@ -243,7 +269,7 @@ def _settings(starts: Mapping[int, Start], wanted: Wanted) -> Iterator[Finding]:
             verdict=Verdict.WARN if DEVICES.fullmatch(name) else Verdict.FAIL,
         )
     yield from _odd_ones(
-        pools,
+        [[s for s in pool if s.nccl_conf is not None] for pool in pools],
         lambda s: s.nccl_conf or "empty",
         "preflight/env-drift",
         "/etc/nccl.conf",
@@ -263,8 +289,10 @@ def _settings(starts: Mapping[int, Start], wanted: Wanted) -> Iterator[Finding]:
 def _versions(starts: Mapping[int, Start], torch: Mapping[int, Torch], wanted: Wanted) -> Iterator[Finding]:
     merged = {r: s for r, s in starts.items() if r in torch or not torch}
     for name, verdict in _VERSIONS.items():
+        # without a GPU there is none; judge_no_gpu says that
+        told = {r: s for r, s in merged.items() if name != "nccl" or (r in torch and torch[r].nccl)}
         yield from _odd_ones(
-            _by_pool(merged, wanted),
+            _by_pool(told, wanted),
             partial(_version, name, torch),
             "preflight/version-drift",
             name,

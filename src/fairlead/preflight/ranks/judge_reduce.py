@@ -146,7 +146,7 @@ def judge_success(said: Heard, wanted: Wanted) -> Iterator[Finding]:
     """The line that says that every rank went through everything."""
     facts = said.facts
     found = _bandwidth(said.reduced, facts.wanted)
-    if not found or any(True for _ in judge_values(said)):
+    if any(True for _ in judge_values(said)):
         return
     if mute := _mute(said):
         yield Finding(
@@ -184,13 +184,14 @@ def judge_success(said: Heard, wanted: Wanted) -> Iterator[Finding]:
 
 
 def _mute(said: Heard) -> list[int]:
-    """Ranks that lack a line which others have: of the DDP step, or of some size of the all-reduce."""
+    """Ranks that lack a line: of the DDP step, of the straggler test, of their end, or of a size that others have."""
     told: defaultdict[int, set[int]] = defaultdict(set)
     for reduced in said.reduced:
         told[reduced.rank].add(reduced.bytes)
     everything = set().union(*told.values())
-    stepped = {step.rank for step in said.ddp}
-    return [r for r in range(said.facts.wanted) if told[r] != everything or (stepped and r not in stepped)]
+    ended = {end.rank for end in said.facts.ends}
+    whole = {step.rank for step in said.ddp} & said.rounds.keys() & said.finished & ended
+    return [r for r in range(said.facts.wanted) if not told[r] or told[r] != everything or r not in whole]
 
 
 def rank_subject(said: Heard, rank: int) -> Subject:

@@ -52,33 +52,36 @@ class Gpu(Struct, frozen=True, kw_only=True):
 
 
 class Start(Line):
-    """Who and where a rank is, before torch."""
+    """Who and where a rank is, before torch. Whether ranks are alike is not known where one leaves a field out."""
 
     local_rank: int
     world: int
+    python: Text
+    kernel: Text
+    cpus: Text
+    env: Texts
+    slurm: Texts
+    nccl_conf: Text | None
+    """None: it is there and cannot be read."""
+    interface: Text
+    interface_by: Text
+    interface_facts: Annotated[dict[str, Any], Meta(max_length=64)]
+    """Empty where there is no such interface."""
+    gpus: Count
+    gpu: Gpu
     host: Text = ""
-    python: Text = ""
-    kernel: Text = ""
-    cpus: Text = ""
-    env: Texts = {}
-    slurm: Texts = {}
-    nccl_conf: Text = ""
-    interface: Text = ""
-    interface_by: Text = ""
-    interface_facts: Annotated[dict[str, Any], Meta(max_length=64)] = {}
-    gpus: Count = 0
-    gpu: Gpu = Gpu()
     rdma: Annotated[dict[Text, Texts], Meta(max_length=256)] = {}
 
 
 class Torch(Line):
     """Versions, and the device as CUDA or HIP itself names it. `device` is None where torch reaches no GPU."""
 
-    torch: Text = ""
-    cuda: Text = ""
+    torch: Text
+    cuda: Text
     """The CUDA that torch was built for; empty for a build without."""
-    hip: Text = ""
+    hip: Text
     nccl: Text = ""
+    """Empty where torch reaches no GPU."""
     device: Gpu | None = None
     num_devices: Count | None = None
     """GPUs torch can see; None: an older rank, which did not say."""
@@ -124,9 +127,9 @@ class Reduced(Line):
 
     bytes: Count
     s: Times
+    wrong: Count
     warmups: Count = 0
     """Turns before those, not timed."""
-    wrong: Count = 0
     first: int = -1
     got: float | None = 0.0
     """None: NaN or infinity."""
@@ -295,6 +298,16 @@ class Heard:
         if facts.backend == "tasks" and str(raw.get("node")) in self.known:
             return dict(raw)
         return {**raw, "node": self.node_of(rank)}
+
+    @functools.cached_property
+    def spoke(self) -> frozenset[int]:
+        """Ranks that said anything, also what cannot be read."""
+        return frozenset([*(line.rank for line in self.lines), *(line.rank for line in self.garbled)])
+
+    @functools.cached_property
+    def finished(self) -> frozenset[int]:
+        """Ranks that said that they were through."""
+        return frozenset(rank for rank, phases in self.phases.items() if phases[-1].phase == "done")
 
     @functools.cached_property
     def known(self) -> frozenset[str]:
