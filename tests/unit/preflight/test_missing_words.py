@@ -76,6 +76,16 @@ def test_without_a_field(kind: str, name: str, who: str) -> None:
     unknown(said(facts), CLAIMS[kind])
 
 
+@pytest.mark.parametrize("times", [[], [0.0], [-0.1], [0.001, 0.0]])
+@pytest.mark.parametrize("who", WHO)
+def test_an_all_reduce_without_a_time_was_not_measured(who: str, times: list[float]) -> None:
+    facts = ranks(NODES, EACH)
+    for line in facts.lines:
+        if line["say"] == "reduced" and line["rank"] in WHO[who]:
+            line["s"] = times
+    unknown(said(facts), "preflight/collective")
+
+
 @pytest.mark.parametrize("who", WHO)
 def test_without_their_ends(who: str) -> None:
     facts = ranks(NODES, EACH)
@@ -90,7 +100,9 @@ def test_a_settings_file_that_cannot_be_read_is_no_other_setting() -> None:
             line["nccl_conf"] = None if line["rank"] in WHO["a node"] else "NCCL_IB_TIMEOUT=20"
     found = said(facts)
     unknown(found, "preflight/launch")
-    assert [f.subject.nodes for f in found if f.verdict is Verdict.UNKNOWN] == [("n1",)]
+    (untold,) = [f for f in found if f.verdict is Verdict.UNKNOWN]
+    assert untold.subject.nodes == ("n1",)
+    assert "chmod a+r /etc/nccl.conf" in untold.remedy
 
 
 def unknown(found: list[Finding], claim: str) -> None:

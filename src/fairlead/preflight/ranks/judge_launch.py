@@ -63,14 +63,21 @@ def _untold(said: Heard) -> Iterator[Finding]:
     """Ranks that did something and did not tell what they are: whether that is as it should be is not known."""
     past = {r for r, phases in said.phases.items() if any(p.phase not in ("start", "import") for p in phases)}
     on_gpus = {r for r, told in said.torch.items() if told.device}
+    again = "preflight again; if it stays, look at the output of these ranks: `words` in ranks.json"
+    unreadable = (
+        "chmod a+r /etc/nccl.conf on these nodes, and see that it is plain text: NCCL cannot read it there either"
+    )
     missing = {
-        "who and where they are": said.spoke - said.start.keys(),
-        "their version of torch": past - said.torch.keys(),
-        "their version of NCCL": {r for r in on_gpus if not said.torch[r].nccl},
-        "what stands in /etc/nccl.conf": {r for r, start in said.start.items() if start.nccl_conf is None},
+        "who and where they are": (said.spoke - said.start.keys(), again),
+        "their version of torch": (past - said.torch.keys(), again),
+        "their version of NCCL": ({r for r in on_gpus if not said.torch[r].nccl}, again),
+        "what stands in /etc/nccl.conf": (
+            {r for r, start in said.start.items() if start.nccl_conf is None},
+            unreadable,
+        ),
     }
-    for what, ranks in missing.items():
-        if ranks := {r for r in ranks if 0 <= r < said.facts.wanted}:
+    for what, (untold, remedy) in missing.items():
+        if ranks := {r for r in untold if 0 <= r < said.facts.wanted}:
             yield Finding(
                 code="preflight/launch",
                 verdict=Verdict.UNKNOWN,
@@ -78,7 +85,7 @@ def _untold(said: Heard) -> Iterator[Finding]:
                 message=f"{counted(len(ranks), 'rank')} of {said.facts.wanted} did not tell {what}, so whether all are "
                 "alike is not known",
                 evidence=(Evidence("ranks.json has it not of", ", ".join(map(str, sorted(ranks)[:16]))),),
-                remedy="preflight again; if it stays, look at the output of these ranks: `words` in ranks.json",
+                remedy=remedy,
                 data={"ranks": sorted(ranks)},
             )
 

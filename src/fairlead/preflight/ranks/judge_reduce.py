@@ -187,7 +187,8 @@ def _mute(said: Heard) -> list[int]:
     """Ranks that lack a line: of the DDP step, of the straggler test, of their end, or of a size that others have."""
     told: defaultdict[int, set[int]] = defaultdict(set)
     for reduced in said.reduced:
-        told[reduced.rank].add(reduced.bytes)
+        if reduced.s and min(reduced.s) > 0:
+            told[reduced.rank].add(reduced.bytes)
     everything = set().union(*told.values())
     ended = {end.rank for end in said.facts.ends}
     whole = {step.rank for step in said.ddp} & said.rounds.keys() & said.finished & ended
