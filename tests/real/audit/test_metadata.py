@@ -60,7 +60,8 @@ CODE = "host/scheduled-event"
 EXPECTED = {
     "well": ("pass", "nothing is scheduled"),
     "junk": ("skip", "no answer"),
-    "silent": ("skip", "no answer: timed out"),
+    # on a machine that is busy the whole probe may be out of time before the request is
+    "silent": ("skip|unknown", "no answer: timed out|no answer within"),
     "slow": ("unknown", "no answer within"),
     "shape": ("unknown", "is not the JSON it should be"),
     "refuses": ("unknown", "answers with status 500"),
@@ -106,5 +107,5 @@ def test_a_metadata_service_gone_wrong_is_never_a_pass(
     assert "Traceback" not in done.stderr
     assert done.returncode in (0, 3, 4), done.stderr
     (found,) = [f for f in json.loads(done.stdout)["findings"] if f["code"] == CODE]
-    verdict, words = EXPECTED[name]
-    assert (found["verdict"], words in found["message"]) == (verdict, True), found["message"]
+    likely = zip(*(words.split("|") for words in EXPECTED[name]), strict=True)
+    assert any(found["verdict"] == verdict and words in found["message"] for verdict, words in likely), found["message"]
