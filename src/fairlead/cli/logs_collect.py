@@ -25,6 +25,7 @@ def collect(
     spool_mib: int = 1024,
     folder: str = "",
     node: str = "",
+    central: Flag = False,
     on_nodes: Flag = False,
     stop: Flag = False,
     nodes: Nodes = None,
@@ -56,6 +57,8 @@ def collect(
         Where it waits; else /var/lib/fairlead/collect/NODE, or below the user's state directory.
     node
         Whose lines these are; else this machine's name.
+    central
+        This machine keeps the logs of others (rsyslog, a shared folder): a line of syslog is of the host that it names.
     on_nodes
         Have the nodes of the cluster file collect from now on, as a service; fairlead itself need not be there.
     stop
@@ -74,6 +77,9 @@ def collect(
         raise UsageError("cli/usage", "name files, --journal or --kmsg", hint="fairlead logs collect '/var/log/*.log'")
     if relative := next((each for each in files if not each.startswith("/")), None):
         raise UsageError("cli/usage", f"`{relative}` is no whole path", hint="'/var/log/*.log'")
+    if central and on_nodes:
+        raise UsageError("cli/usage", "a central log host is one machine, so --central goes without --on-nodes",
+                         hint="on that machine: fairlead logs collect --central '/var/log/remote/*.log'")  # fmt: skip
     from fairlead.logs.collect import settings_of
 
     more: dict[str, Any] = {"spool_bytes": max(spool_mib, 4) << 20, "journal": journal, "kmsg": kmsg, "folder": folder}
@@ -82,7 +88,7 @@ def collect(
         return _on_nodes(settings, token_file, (nodes, exclude, spec, common))
     from fairlead.logs.onnode.agent import agent_main
 
-    said = settings | {"token_file": str(token_file.absolute()), "is_secret": True, "node": node}
+    said = settings | {"token_file": str(token_file.absolute()), "is_secret": True, "node": node, "central": central}
     if status := agent_main([json.dumps(said)]):
         raise FairleadError("logs/collector", f"the collector ended with {status}", hint="it said why above")
     return Answer(schema="fairlead.logs-collect/1", text="ended; what was not sent waits for the next time", body={})

@@ -144,15 +144,18 @@ def taken(part: Part, data: bytes, source: Source, context: tuple[str, Clock], r
     told = Context(clock, node, heads[0] if heads else "", last_ns)
     found = list(records(raws, source.form, told))
     reaches = raws[-1].end if raws else start
-    for record in found:
-        if record.node != node:
-            # a syslog line names a host: whose line it is, the connection says
-            if record.node.partition(".")[0].lower() != node.partition(".")[0].lower():
-                record.fields["SaidHost"] = record.node
-            record.node = node
     if found and source.form.compiled.groups and not (part.settled or part.whole):
         reaches = found.pop().offset
     return Taken(found, reaches)
+
+
+def as_of(node: str, found: list[Record]) -> None:
+    """Make records the node's that sent them; the host that a line of syslog or the journal names stays beside it."""
+    for record in found:
+        if record.node != node:
+            if record.node.partition(".")[0].lower() != node.partition(".")[0].lower():
+                record.fields["SaidHost"] = record.node
+            record.node = node
 
 
 def _raws(data: bytes, start: int, whole: bool) -> Iterator[Raw]:  # noqa: FBT001

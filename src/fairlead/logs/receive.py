@@ -19,7 +19,7 @@ from typing import Any
 
 from fairlead.errors import FairleadError
 from fairlead.logs import reading
-from fairlead.logs.batch import Header, Part, Source, file_number, taken
+from fairlead.logs.batch import Header, Part, Source, as_of, file_number, taken
 from fairlead.logs.dcr import Rule
 from fairlead.logs.eventtime import Clock
 from fairlead.logs.parse import Record
@@ -73,6 +73,7 @@ class _Batch:
     header: Header
     parts: list[bytes]
     size: int
+    central: bool
     done: Future[dict[str, Any]] = field(default_factory=Future)
 
 
@@ -105,11 +106,14 @@ class Receiver:
         self._thread = threading.Thread(target=self._run, name="receiver", daemon=True)
         self._thread.start()
 
-    def put(self, header: Header, parts: list[bytes]) -> Future[dict[str, Any]]:
-        """Have a batch taken; what its node is answered. Raises Busy, or FairleadError where the engine is gone."""
+    def put(self, header: Header, parts: list[bytes], *, central: bool = False) -> Future[dict[str, Any]]:
+        """Have a batch taken; what its node is answered. Raises Busy, or FairleadError where the engine is gone.
+
+        `central`: it comes from a central log host, whose lines are of the hosts that they name.
+        """
         if self.broken:
             raise FairleadError("logs/engine", self.broken, hint="start fairlead logs serve again")
-        batch = _Batch(header, parts, sum(map(len, parts)))
+        batch = _Batch(header, parts, sum(map(len, parts)), central)
         with self._lock:
             if self._waiting and self._waiting + batch.size > WAITING_BYTES:
                 raise Busy
@@ -156,15 +160,16 @@ class Receiver:
             return
         try:
             for part, data in zip(batch.header.sources, batch.parts, strict=True):
-                self._part(block, node, (part, data), ends, unknown)
+                self._part(block, (node, batch.central), (part, data), ends, unknown)
         except Exception as error:  # noqa: BLE001 - whatever one node sends, the others are served
             batch.done.set_exception(error)
             return
         block.answers.append((batch, {"ends": ends, "unknown": unknown}, len(block.rows) - num))
 
     def _part(
-        self, block: _Block, node: str, sent: tuple[Part, bytes], ends: dict[str, int], unknown: list[int]
+        self, block: _Block, by: tuple[str, bool], sent: tuple[Part, bytes], ends: dict[str, int], unknown: list[int]
     ) -> None:
+        node, central = by
         part, data = sent
         number = file_number(node, part.id)
         source = self.sources.get(number)
@@ -183,6 +188,8 @@ class Receiver:
         )
         before = block.reached.get(number) or self.reached.get(number) or Progress(0, 0)
         found = taken(part, data, source, (node, clock), before)
+        if not central:
+            as_of(node, found.records)
         last_ns = next((each.time_ns for each in reversed(found.records) if each.time_from != "file"), before.last_ns)
         block.reached[number] = Progress(max(found.end, before.end), last_ns)
         block.rows += [(record, source.path, source.table, number) for record in found.records]

@@ -161,17 +161,18 @@ class Serving:
                 raise web.HTTPForbidden(text="not by this name\n")
             said = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
             node = urllib.parse.unquote(request.headers.get("X-Fairlead-Node", ""), errors="surrogateescape")
-            if hmac.compare_digest(said, b"Bearer " + self.secret):
-                request["node"] = None
-            elif node and request.path == "/v1/batch" and hmac.compare_digest(
-                said, b"Bearer " + token_for(self.secret, node)
-            ):  # fmt: skip
+            request["node"], request["central"] = None, True
+            if not hmac.compare_digest(said, b"Bearer " + self.secret):
                 request["node"] = node
-            else:
-                raise web.HTTPUnauthorized(text="a token, please\n", headers={"WWW-Authenticate": "Bearer"})
+                request["central"] = self._is_of(said, node, central=True)
+                if not node or request.path != "/v1/batch" or not (request["central"] or self._is_of(said, node)):
+                    raise web.HTTPUnauthorized(text="a token, please\n", headers={"WWW-Authenticate": "Bearer"})
             return await handler(request)
 
         return guarded
+
+    def _is_of(self, said: bytes, node: str, *, central: bool = False) -> bool:
+        return hmac.compare_digest(said, b"Bearer " + token_for(self.secret, node, central))
 
     async def batch(self, request: web.Request) -> web.Response:
         """Take what a node sends; answered once it is on the disk."""
@@ -181,7 +182,7 @@ class Serving:
             header, parts = await asyncio.to_thread(unpacked, body)
             if request["node"] not in {None, header.node}:
                 raise web.HTTPForbidden(text="this token is another node's\n")
-            done = self.receiver.put(header, parts)
+            done = self.receiver.put(header, parts, central=request["central"])
             found = await asyncio.wrap_future(done)
         except Breach as error:
             raise web.HTTPBadRequest(text=f"{error}\n") from None

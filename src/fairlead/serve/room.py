@@ -30,6 +30,8 @@ ROOM = Room(
             extra="engine",
             modules=("transformers", "accelerate", "fastapi", "uvicorn", "openai"),
         ),
+        Doctor("uvloop", "half the processor time of a streamed answer", extra="serve", modules=("uvloop",)),
+        Doctor("packaging", "wheels within bundles", extra="serve", modules=("packaging",)),
         Doctor("cryptography", "signatures of bundles", extra="serve", modules=("cryptography",)),
         Doctor(
             "skopeo",

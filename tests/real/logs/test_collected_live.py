@@ -5,6 +5,7 @@ What must come out is counted from what was written: each line once, in the orde
 
 from __future__ import annotations
 
+import base64
 import gzip
 import http.client
 import json
@@ -39,13 +40,13 @@ class Site:
         self.num = 0
         self.written: dict[str, list[str]] = {}
 
-    def begin(self, what: str) -> None:
+    def begin(self, what: str, *more: str) -> None:
         words = {
             "serve": ["serve", "--store", self.store, "--listen", f"127.0.0.1:{self.port}"],
             "collect": ["collect", "--server", f"http://127.0.0.1:{self.port}", "--token-file",
                         self.store / "serve.token", "--folder", self.spool, "--node", "gpu05",
                         "--spool-mib", self.spool_mib, self.logs / "*.log", self.logs / "*.out",
-                        self.logs / "*/var/log/*", self.logs / "*/shared/*.out"],
+                        self.logs / "*/var/log/*", self.logs / "*/shared/*.out", *more],
         }[what]  # fmt: skip
         env = os.environ | {"FAIRLEAD_RUNS": str(self.store.parent / "runs")}
         child = subprocess.Popen([*FAIRLEAD, "logs", *map(str, words)], stdout=subprocess.DEVNULL,
@@ -321,11 +322,30 @@ def test_strangers_and_junk_are_refused(site: Site):
     assert site.post("/v1/batch", packed(head | {"node": "gpu08"}, b"hello\n"))[0] == 200
 
 
+def test_only_a_central_log_host_sends_lines_of_others(site: Site):
+    """With a node's own token a line that names another host is that node's."""
+    site.begin("serve")
+    lines = b"Nov 23 10:00:01 gpu02 kernel: NVRM: Xid (PCI:0001:00:00): 79, pid=1, GPU has fallen off the bus.\n" * 2
+    computers = {}
+    for central in (False, True):
+        by = {"Authorization": f"Bearer {token_for(site.token.encode(), 'gpu07', central).decode()}",
+              "X_Fairlead_Node": "gpu07"}  # fmt: skip
+        source = {"id": 7 + central, "path": f"/var/log/{central}/syslog", "start": 0, "end": len(lines),
+                  "size": len(lines), "head": base64.b64encode(lines).decode(), "settled": True}  # fmt: skip
+        body = zlib.compress(json.dumps({"node": "gpu07", "sources": [source]}).encode() + b"\n" + lines)
+        assert site.post("/v1/batch", body, **by)[0] == 200
+        assert site.post("/v1/batch", body, **by | {"X_Fairlead_Node": "gpu08"})[0] == 401
+        assert site.post("/v1/query", b'{"query": "print 1"}', **by)[0] == 401
+        asked = f"Logs | where FilePath contains '{central}/syslog' | project Computer, tostring(Fields.SaidHost)"
+        computers[central] = site.ask(asked)
+    assert computers == {False: [["gpu07", "gpu02"]] * 2, True: [["gpu02", ""]] * 2}
+
+
 def test_a_job_is_diagnosed_while_the_owner_serves(site: Site):
     """The same answer as from the same files, imported."""
     spread(fallen_gpu(), site.logs.parent)
     site.begin("serve")
-    site.begin("collect")
+    site.begin("collect", "--central")  # a folder that the logs of all nodes reach
     want = sum(path.read_bytes().count(b"\n") for path in site.logs.rglob("*") if path.is_file())
     deadline = time.monotonic() + LIMIT_S
     while site.num_there() < want:

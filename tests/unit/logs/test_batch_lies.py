@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from fairlead.logs.batch import Part, Source, taken
+from fairlead.logs.batch import Part, Source, as_of, taken
 from fairlead.logs.eventtime import Clock
 
 SYSLOG = "Nov 23 10:00:01 {host} kernel: NVRM: Xid (PCI:0001:00:00): 79, pid=1, GPU has fallen off the bus.\n"
@@ -21,6 +21,7 @@ def computers(text: str, path: str) -> list[tuple[str, str]]:
     head = base64.b64encode(data[:4096]).decode()
     part = Part(id=1, path=path, start=0, end=len(data), size=len(data), settled=True, whole=True, head=head)
     found = taken(part, data, Source.of(part, ()), ("n2", CLOCK), (0, 0))
+    as_of("n2", found.records)
     return [(record.node, record.fields.get("SaidHost", "")) for record in found.records]
 
 

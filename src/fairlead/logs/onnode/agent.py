@@ -60,10 +60,13 @@ def folder_of(said: str, node: str) -> str:
     return os.path.join("/var/lib" if os.geteuid() == 0 else own, "fairlead", "collect", node)
 
 
-def token_for(secret: bytes, node: str) -> bytes:
-    """The token with which a node may send what is its own, and nothing else: it says nothing of the secret."""
-    return hmac.new(secret, b"fairlead-collect:" + node.encode("utf-8", "surrogateescape"), hashlib.sha256
-                    ).hexdigest().encode()  # fmt: skip
+def token_for(secret: bytes, node: str, central: bool = False) -> bytes:  # noqa: FBT001, FBT002
+    """The token with which a node may send what is its own, and nothing else: it says nothing of the secret.
+
+    That of a central log host says more: its lines are of the hosts that they name.
+    """
+    what = b"fairlead-collect-central:" if central else b"fairlead-collect:"
+    return hmac.new(secret, what + node.encode("utf-8", "surrogateescape"), hashlib.sha256).hexdigest().encode()
 
 
 def token_of(settings: dict[str, Any], node: str) -> bytes:
@@ -75,7 +78,7 @@ def token_of(settings: dict[str, Any], node: str) -> bytes:
     if os.stat(path).st_mode & 0o077:
         raise ValueError("%s can be read by others: chmod 600 %s" % (path, path))
     if settings.get("is_secret"):
-        found = token_for(found, node)
+        found = token_for(found, node, bool(settings.get("central")))
     return found
 
 
