@@ -17,6 +17,7 @@ from fairlead.records.verdict import Verdict
 if TYPE_CHECKING:
     from fairlead.records.finding import Finding
     from fairlead.serve.bundle import Plan
+    from fairlead.serve.image import Base
     from fairlead.serve.table import Serve
 
 _WHAT = Group("What", sort_key=10)
@@ -32,7 +33,7 @@ def bundle(
     *,
     form: Annotated[Literal["oci", "directory"], Parameter(group=_WHAT)] = "oci",
     name: Annotated[str, Parameter(group=_WHAT)] = "",
-    base: Annotated[Path | None, Parameter(group=_WHAT)] = None,
+    base: Annotated[str, Parameter(group=_WHAT)] = "",
     wheels: Annotated[Path | None, Parameter(group=_WHAT)] = None,
     platform: Annotated[str, Parameter(group=_WHAT)] = "",
     key: Annotated[Path | None, Parameter(group=_TRUST)] = None,
@@ -57,8 +58,8 @@ def bundle(
     name
         What the model is called; else the name of its folder. In an image it lies in /models/NAME.
     base
-        An OCI image layout to put the weights on, of the server that is to run; `skopeo copy docker://IMAGE
-        oci:FOLDER:TAG` writes one.
+        The image to put the weights on, of the server that is to run: an OCI image layout, or `docker://IMAGE` of a
+        registry, which skopeo fetches with its own settings.
     wheels
         With `--form directory`: a folder of wheels that install the engine, as `pip download --only-binary :all:`
         leaves one; each requirement of theirs must be among them.
@@ -73,13 +74,16 @@ def bundle(
     dry_run
         Only say how large everything will be.
     """
+    import shutil
+
     from fairlead.serve.bundle import make, planned
-    from fairlead.serve.image import read_base, this_platform
+    from fairlead.serve.fetch import layout_beside
+    from fairlead.serve.image import this_platform
     from fairlead.serve.model import NOASSERTION, look, refuse
     from fairlead.serve.record import private_key
     from fairlead.serve.wheels import Wheels, look_wheels, refuse_wheels
 
-    if base is not None and form == "directory":
+    if base and form == "directory":
         raise UsageError("cli/usage", "a folder stands on no image", hint="leave out --base, or --form oci")
     if wheels is not None and form != "directory":
         raise UsageError("cli/usage", "an image has its engine below it", hint="--base ./vllm, or --form directory")
@@ -89,7 +93,7 @@ def bundle(
     wanted = platform or this_platform()
     model = look(source)
     refuse(model, source, allow_pickle=allow_pickle)
-    below = read_base(base, wanted) if base is not None else None
+    below = _base(base, dest, wanted, fetches=not dry_run) if base else None
     found = look_wheels(wheels) if wheels is not None else Wheels()
     if wheels is not None:
         refuse_wheels(found, wheels, wanted)
@@ -100,6 +104,7 @@ def bundle(
     if dry_run:
         return Answer(schema="fairlead.serve-plan/1", text=lambda: _plan_text(plan), body={"plan": plan})
     made = make(plan, base=below, key=signer, said=_progress("bundle", plan.size))
+    shutil.rmtree(layout_beside(dest), ignore_errors=True)
     layers = len({file.layer for file in made.files if file.layer})
     what = (
         f"{counted(len(made.files), 'file')} in {counted(layers, 'layer')}"
@@ -115,6 +120,20 @@ def bundle(
         body={"dest": str(dest), "bundle": made, "bytes": plan.size, "signed": signer is not None},
         hints=[f"fairlead serve verify {dest} --key bundle.pub" if signer else f"fairlead serve verify {dest}"],
     )
+
+
+def _base(said: str, dest: Path, platform: str, *, fetches: bool) -> Base | None:
+    """The image to stand on; None for one of a registry that is not to be fetched."""
+    from fairlead.serve.fetch import REGISTRY, fetch, layout_beside
+    from fairlead.serve.image import read_base
+
+    if not said.startswith(REGISTRY):
+        return read_base(Path(said), platform)
+    if not fetches:
+        session().note(f"without {said}: only a real run fetches it")
+        return None
+    session().note(f"fetching {said}")
+    return read_base(fetch(said, layout_beside(dest), platform), platform)
 
 
 def verify(

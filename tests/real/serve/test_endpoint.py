@@ -283,6 +283,33 @@ def test_what_takes_longer_than_the_drain_is_said(tiny, tmp_path):
             running.stop()
 
 
+async def test_who_finds_no_place_is_told_when_to_come_again(tiny, tmp_path):
+    """One at the engine, one that waits: he is sent away after queue_s, the third at once."""
+    limits = LIMITS.replace("concurrency = 64\nqueue = 8", "concurrency = 1\nqueue = 1\nqueue_s = 3")
+    running = Running(tiny, tmp_path / "runs", *words(tmp_path, "transformers", limits))
+    try:
+        running.ready()
+        async with openai.AsyncOpenAI(base_url=f"{running.url}/v1", api_key=KEY, max_retries=0, timeout=120) as client:
+            long = {"model": "tiny", "messages": HI, "max_tokens": CONTEXT - 200, "stream": True}
+            stream = await client.chat.completions.create(**long)
+            await anext(stream)
+            second = asyncio.create_task(client.chat.completions.create(**long))
+            await asyncio.to_thread(running.wait, lambda: running.metric("fairlead_serve_waiting") == 1, 30)
+            with pytest.raises(openai.RateLimitError) as refused:
+                await client.completions.create(model="tiny", prompt="a")
+            assert refused.value.response.headers["Retry-After"] == "1"
+            with pytest.raises(openai.InternalServerError, match="no place was free for 3 s") as late:
+                await second
+            assert late.value.status_code == 503
+            assert late.value.response.headers["Retry-After"] == "5"
+            await stream.close()
+            await asyncio.to_thread(running.wait, lambda: running.metric("fairlead_serve_running") == 0, 30)
+            found = await client.completions.create(model="tiny", prompt="a", max_tokens=2)
+            assert found.usage.completion_tokens == 2
+    finally:
+        running.stop()
+
+
 def test_one_question_and_the_end(tiny, tmp_path):
     argv = [sys.executable, "-m", "fairlead", "serve", "run", str(tiny), "--port", "0", "--runs", str(tmp_path)]
     argv += ["--engine", "transformers", "--ask", "a host sends", "--json", "--", *SMALL]

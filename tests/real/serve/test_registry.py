@@ -9,6 +9,7 @@ import hashlib
 import json
 import shutil
 import subprocess
+import sys
 import time
 import urllib.request
 from pathlib import Path
@@ -41,15 +42,16 @@ def made(tmp_path_factory):
     return source, place / "b", make(plan)
 
 
-def base_image(place):
+def base_image(place, root=None, *, into="/opt/app", command="/opt/app/server"):
     """An image of umoci's with one file, a command and a variable: gzip layers, as images have them."""
     tool("umoci", "init", "--layout", place)
     tool("umoci", "new", "--image", f"{place}:base")
-    root = place.with_name("root")
-    root.mkdir()
-    (root / "server").write_text("#!/bin/sh\n")
-    tool("umoci", "insert", "--rootless", "--image", f"{place}:base", root, "/opt/app")
-    tool("umoci", "config", "--image", f"{place}:base", "--config.cmd", "/opt/app/server", "--config.env", "A=b")
+    if root is None:
+        root = place.with_name("root")
+        root.mkdir()
+        (root / "server").write_text("#!/bin/sh\n")
+    tool("umoci", "insert", "--rootless", "--image", f"{place}:base", root, into)
+    tool("umoci", "config", "--image", f"{place}:base", "--config.cmd", command, "--config.env", "A=b")
     tool("umoci", "config", "--image", f"{place}:base", "--architecture", "amd64", "--os", "linux")
     tool("umoci", "gc", "--layout", place)
     return place
@@ -65,41 +67,46 @@ def test_umoci_unpacks_what_was_put_in(made, tmp_path):
     assert all((there / name).read_bytes() == (source / name).read_bytes() for name in names)
 
 
-@pytest.mark.requires("skopeo", "docker-registry")
-def test_a_registry_takes_it_holds_each_shard_once_and_gives_it_back(made, tmp_path):
-    source, bundle, said = made
+@contextlib.contextmanager
+def registry_in(place):
+    """(address of a real registry, its store)."""
     ports = Ports()
-    store = tmp_path / "store"
-    config = tmp_path / "registry.yml"
+    store, config = place / "store", place / "registry.yml"
+    address = f"127.0.0.1:{ports.first}"
     config.write_text(
         f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {store}}}}}\n"
-        f"http: {{addr: '127.0.0.1:{ports.first}'}}\nlog: {{level: error}}\n"
+        f"http: {{addr: '{address}'}}\nlog: {{level: error}}\n"
     )
-    registry = f"127.0.0.1:{ports.first}"
-    with subprocess.Popen(
-        ["docker-registry", "serve", config], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
-    ) as run:
+    words = ["docker-registry", "serve", config]
+    with subprocess.Popen(words, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as run:
         try:
-            _until_up(f"http://{registry}/v2/")
-            push = ["skopeo", "copy", "--dest-tls-verify=false", "--preserve-digests"]
-            tool(*push, f"oci:{bundle}:latest", f"docker://{registry}/models/tiny:1")
-            assert _digest(registry, "tiny", "1") == said.image
-            before = _blobs(store)
-            copy = tmp_path / "Tiny-1B"
-            shutil.copytree(source, copy)
-            (copy / "config.json").write_text('{"model_type": "llama", "v": 2}')
-            second = make(planned(look(copy), copy, tmp_path / "b2", form="oci", platform=LINUX))
-            tool(*push, f"oci:{tmp_path / 'b2'}:latest", f"docker://{registry}/models/tiny:2")
-            # of the second: the layer of small files, config, manifest
-            assert len(_blobs(store) - before) == 3
-            tool("skopeo", "copy", "--src-tls-verify=false", "--dest-oci-accept-uncompressed-layers", f"docker://{registry}/models/tiny@{second.image}",
-                 f"oci:{tmp_path / 'back'}:latest")  # fmt: skip
-            for path in (tmp_path / "back" / "blobs" / "sha256").iterdir():
-                assert hashlib.sha256(path.read_bytes()).hexdigest() == path.name
-                assert (tmp_path / "b2" / "blobs" / "sha256" / path.name).read_bytes() == path.read_bytes()
+            _until_up(f"http://{address}/v2/")
+            yield address, store
         finally:
             run.terminate()
             ports.close()
+
+
+@pytest.mark.requires("skopeo", "docker-registry")
+def test_a_registry_takes_it_holds_each_shard_once_and_gives_it_back(made, tmp_path):
+    source, bundle, said = made
+    with registry_in(tmp_path) as (registry, store):
+        push = ["skopeo", "copy", "--dest-tls-verify=false", "--preserve-digests"]
+        tool(*push, f"oci:{bundle}:latest", f"docker://{registry}/models/tiny:1")
+        assert _digest(registry, "tiny", "1") == said.image
+        before = _blobs(store)
+        copy = tmp_path / "Tiny-1B"
+        shutil.copytree(source, copy)
+        (copy / "config.json").write_text('{"model_type": "llama", "v": 2}')
+        second = make(planned(look(copy), copy, tmp_path / "b2", form="oci", platform=LINUX))
+        tool(*push, f"oci:{tmp_path / 'b2'}:latest", f"docker://{registry}/models/tiny:2")
+        # of the second: the layer of small files, config, manifest
+        assert len(_blobs(store) - before) == 3
+        tool("skopeo", "copy", "--src-tls-verify=false", "--dest-oci-accept-uncompressed-layers", f"docker://{registry}/models/tiny@{second.image}",
+             f"oci:{tmp_path / 'back'}:latest")  # fmt: skip
+        for path in (tmp_path / "back" / "blobs" / "sha256").iterdir():
+            assert hashlib.sha256(path.read_bytes()).hexdigest() == path.name
+            assert (tmp_path / "b2" / "blobs" / "sha256" / path.name).read_bytes() == path.read_bytes()
 
 
 @pytest.mark.requires("umoci")
@@ -116,6 +123,68 @@ def test_an_image_to_stand_on_keeps_its_files_command_and_variables(made, tmp_pa
     run = json.loads((tmp_path / "out" / "config.json").read_text())["process"]
     assert run["args"] == ["/opt/app/server"]
     assert {"A=b", "HF_HUB_OFFLINE=1"} <= set(run["env"])
+
+
+@pytest.mark.requires("umoci", "root")
+def test_what_is_unpacked_runs_with_its_own_command_and_settings(made, tmp_path):
+    """A server of this machine's shell, which reads the model where the image has it."""
+    source, _, _ = made
+    root = tmp_path / "root"
+    for path in ("/bin/sh", *_libraries("/bin/sh")):
+        root.joinpath(path[1:]).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, root / path[1:])
+    (root / "serve").write_text(
+        '#!/bin/sh\nread -r line < /models/tiny-1b/config.json || :\necho "offline=$HF_HUB_OFFLINE $line"\n'
+    )
+    (root / "serve").chmod(0o755)
+    base = read_base(base_image(tmp_path / "base", root, into="/", command="/serve"), LINUX)
+    make(planned(look(source), source, tmp_path / "b", form="oci", platform=LINUX, base=base), base=base)
+    tool("umoci", "unpack", "--image", f"{tmp_path / 'b'}:latest", tmp_path / "out")
+    run = json.loads((tmp_path / "out" / "config.json").read_text())["process"]
+    env = dict(each.partition("=")[::2] for each in run["env"])
+    done = subprocess.run(["chroot", str(tmp_path / "out" / "rootfs"), *run["args"]], env=env, capture_output=True,
+                          text=True, timeout=60)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"offline=1 {(source / 'config.json').read_text()}\n"
+
+
+def _libraries(program):
+    """What the loader says that it needs."""
+    return [word for line in tool("ldd", program).splitlines() for word in line.split() if word.startswith("/")]
+
+
+@pytest.mark.requires("skopeo", "docker-registry", "umoci")
+def test_an_image_of_a_registry_is_fetched_and_what_was_fetched_goes_with_the_bundle(made, tmp_path, monkeypatch):
+    source, _, _ = made
+    folder = base_image(tmp_path / "base")
+    settings = tmp_path / "home" / ".config" / "containers" / "registries.conf"
+    settings.parent.mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    with registry_in(tmp_path) as (registry, _):
+        settings.write_text(f'[[registry]]\nlocation = "{registry}"\ninsecure = true\n')
+        tool("skopeo", "copy", "--preserve-digests", f"oci:{folder}:base", f"docker://{registry}/site/server:1")
+        by_name = tmp_path / "by-name"
+        words = [
+            sys.executable,
+            "-m",
+            "fairlead",
+            "serve",
+            "bundle",
+            source,
+            "--unsigned",
+            "--json",
+            f"--platform={LINUX}",
+        ]
+        said = json.loads(tool(*words, by_name, "--base", f"docker://{registry}/site/server:1"))
+        none = subprocess.run([*map(str, words), str(tmp_path / "none"), "--base", f"docker://{registry}/site/none:1"],
+                              capture_output=True, text=True, timeout=60)  # fmt: skip
+    by_folder = json.loads(tool(*words, tmp_path / "by-folder", "--base", folder))
+    assert said["bundle"]["image"] == by_folder["bundle"]["image"]
+    assert said["bundle"]["base"] == by_folder["bundle"]["base"] == read_base(folder, LINUX).digest
+    assert {path.name for path in tmp_path.iterdir() if path.name.startswith(".")} == set()
+    assert none.returncode == 4
+    assert "manifest unknown" in json.loads(none.stdout)["error"]["message"]
+    assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.requires("umoci")
