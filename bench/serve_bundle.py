@@ -5,14 +5,16 @@ in turns; peak memory.
 
 What it is held against: `dd` of each shard to the same disk, then `openssl dgst -sha256` of it, as a person would; for
 verify, the digest alone. The registry is docker-registry on the loopback, its store and the clients' files on the same
-disk; skopeo is the client. After each step the file system is synced, and that counts. `--limit`: after so many
-seconds no further round begins, and the page says how many there were. `--page` writes docs/benchmarks/serve.md.
+disk; skopeo is the client. What the registry takes and gives by itself, asked by curl for the same shards, is said
+beside it. After each step the file system is synced, and that counts. `--limit`: after so many seconds no further round
+begins, and the page says how many there were. `--page` writes docs/benchmarks/serve.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import json
 import os
 import shutil
@@ -85,6 +87,22 @@ def registry(place: Path) -> Iterator[str]:
             run.terminate()
 
 
+def by_curl(place: Path, address: str, shards: list[str]) -> dict[str, float]:
+    """Seconds in which the registry takes the shards as blobs, and gives them back."""
+    ways = dict[str, list[list[str]]](took=[], gave=[])
+    for shard in shards:
+        with Path(shard).open("rb") as file:
+            digest = f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+        begun = urllib.request.Request(f"http://{address}/v2/models/curl/blobs/uploads/", method="POST")
+        with urllib.request.urlopen(begun, timeout=10) as answer:
+            where = f"{answer.headers['Location']}&digest={digest}"
+        header = "Content-Type: application/octet-stream"
+        ways["took"].append(["curl", "-sf", "-H", header, "-T", shard, "-X", "PUT", where])
+        blob = f"http://{address}/v2/models/curl/blobs/{digest}"
+        ways["gave"].append(["curl", "-sf", "-o", str(place / "back" / Path(shard).name), "--create-dirs", blob])
+    return {way: timed(words, place)[0] for way, words in ways.items()}
+
+
 def turn(place: Path, number: int, address: str) -> tuple[dict[str, float], int]:
     """(seconds of each step, peak memory of fairlead in KiB) of one round; its files are gone afterwards."""
     fairlead = str(Path(sys.executable).parent / "fairlead")
@@ -116,6 +134,7 @@ def turn(place: Path, number: int, address: str) -> tuple[dict[str, float], int]
             p.name for p in (back / "blobs/sha256").iterdir()
         }
         assert same, "what came back is not what was pushed"
+        took |= by_curl(place, address, shards)
     for folder in (plain, bundle, back, place / "store"):
         shutil.rmtree(folder, ignore_errors=True)
     return took, peak
@@ -132,7 +151,17 @@ def table(rounds: list[dict[str, float]], gib: float) -> str:
             rows.append(f"| {step} | {took:.1f} | {gib * 1024 / took:.0f} | {against} | {of} |")
     steps = [step for step in HELD if step in rounds[0]]
     whole = statistics.median(sum(r[HELD[s]] for s in steps) / sum(r[s] for s in steps) for r in rounds)
-    return "\n".join([*rows, f"| all of them | | | the same, copied and hashed | {whole:.2f} |"])
+    rows.append(f"| all of them | | | the same, copied and hashed | {whole:.2f} |")
+    if "took" not in rounds[0]:
+        return "\n".join(rows)
+    rate = {way: gib * 1024 / statistics.median(r[way] for r in rounds) for way in ("took", "gave")}
+    of = {
+        step: statistics.median(r[way] / r[step] for r in rounds) for step, way in (("push", "took"), ("pull", "gave"))
+    }
+    return "\n".join(rows) + (
+        f"\n\nThe registry alone, by curl: it takes {rate['took']:.0f} MiB/s and gives {rate['gave']:.0f}; push reaches"
+        f" {of['push']:.2f} of that, pull {of['pull']:.2f}."
+    )
 
 
 def main() -> None:
