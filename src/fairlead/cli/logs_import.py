@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 
 from fairlead.base.table import table
-from fairlead.cli.common import Common
+from fairlead.cli.common import Common, SpecFile
 from fairlead.cli.output import Answer, session
 from fairlead.errors import UsageError
 from fairlead.logs import reading
@@ -18,7 +18,9 @@ from fairlead.logs.dcr import read_rules
 from fairlead.logs.eventtime import Clock
 from fairlead.logs.format import formats
 from fairlead.logs.intake import Done, Wish, take_in
+from fairlead.logs.retention import trim
 from fairlead.logs.store import Store, default_place
+from fairlead.logs.table import Logs
 from fairlead.records.verdict import Verdict
 
 
@@ -31,6 +33,7 @@ def import_(
     rules: Path | None = None,
     zone: str = "UTC",
     boot: dt.datetime | None = None,
+    spec: SpecFile = None,
     common: Common = Common(),
 ) -> Answer:
     """Read files of logs into the store. What is there already is not read again, rotated and compressed or not.
@@ -53,6 +56,8 @@ def import_(
         The zone of times without one, such as Europe/Berlin.
     boot
         When the machine started: dates the lines of dmesg that count from there.
+    spec
+        The cluster file, whose [logs] says how much is kept; else FAIRLEAD_SPEC, ./cluster.toml, or all of it.
     """
     if not paths:
         raise UsageError("cli/usage", "name files or folders", hint="fairlead logs import /var/log")
@@ -65,6 +70,7 @@ def import_(
         start = boot if boot.tzinfo else boot.replace(tzinfo=clock.zone)
         clock = Clock(zone=clock.zone, boot_ns=int(start.timestamp() * 1e6) * 1000)
     said = read_rules(rules) if rules else ()
+    keep = keep_of(spec)
     place = (store or default_place()).absolute()
     opened = Store(place)
     done: list[Done] = []
@@ -74,6 +80,9 @@ def import_(
                 done.append(each)
                 if each.note:
                     session().note(f"{each.path}: {each.note}")
+        kept = trim(opened, keep)
+        if kept.says:
+            session().note(kept.says)
     finally:
         opened.close()
     total = sum(each.records for each in done)
@@ -81,9 +90,21 @@ def import_(
         schema="fairlead.logs-import/1",
         text=lambda: _text(done),
         verdict=Verdict.UNKNOWN if any(each.note for each in done) else Verdict.PASS,
-        body={"store": str(place), "records": total, "files": msgspec.to_builtins(done)},
+        body={
+            "store": str(place),
+            "records": total,
+            "files": msgspec.to_builtins(done),
+            "kept": msgspec.to_builtins(kept),
+        },
         hints=["fairlead logs query 'Logs | summarize count() by SourceTable, Computer'"],
     )
+
+
+def keep_of(spec: Path | None) -> Logs:
+    """How much is kept, as the cluster file says. Raises SpecError."""
+    from fairlead.spec.loader import read
+
+    return read(spec, or_lab=True).spec.table(Logs)
 
 
 def zone_of(name: str) -> dt.tzinfo:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fairlead.cli.common import Common
-from fairlead.cli.logs_import import zone_of
+from fairlead.cli.common import Common, SpecFile
+from fairlead.cli.logs_import import keep_of, zone_of
 from fairlead.cli.output import Answer, session
 from fairlead.logs.dcr import read_rules
 from fairlead.logs.eventtime import Clock
@@ -20,6 +20,7 @@ def serve(
     token_file: Path | None = None,
     rules: Path | None = None,
     zone: str = "UTC",
+    spec: SpecFile = None,
     common: Common = Common(),
 ) -> Answer:
     """Own a store of logs: take what `fairlead logs collect` sends, and answer queries, until Ctrl-C or SIGTERM.
@@ -41,6 +42,8 @@ def serve(
         Data collection rules of Azure Monitor (a JSON file, or a folder of them) that say which table a file has.
     zone
         The zone of times without one, such as Europe/Berlin.
+    spec
+        The cluster file, whose [logs] says how much is kept; else FAIRLEAD_SPEC, ./cluster.toml, or all of it.
     """
     from fairlead.logs.receive import Receiver
     from fairlead.logs.serve import listening, secret_of
@@ -48,11 +51,14 @@ def serve(
 
     address = listening(listen)
     said = read_rules(rules) if rules else ()
+    keep = keep_of(spec)
     place = (store or default_place()).absolute()
     opened = Store(place)
     try:
         secret, file = secret_of(place, token_file)
-        receiver = Receiver(opened, clock=Clock(zone=zone_of(zone)), rules=said)
+        receiver = Receiver(opened, clock=Clock(zone=zone_of(zone)), rules=said, keep=keep)
+        if receiver.kept.says:
+            session().note(receiver.kept.says)
 
         def begun(url: str) -> None:
             session().say(f"{url} owns {place}; its token is in {file}")

@@ -23,7 +23,9 @@ from fairlead.logs.batch import Header, Part, Source, as_of, file_number, taken
 from fairlead.logs.dcr import Rule
 from fairlead.logs.eventtime import Clock
 from fairlead.logs.parse import Record
+from fairlead.logs.retention import Kept, trim
 from fairlead.logs.store import Known, Progress, Store
+from fairlead.logs.table import Logs
 from fairlead.records.log import tell
 
 _log = logging.getLogger("fairlead.logs")
@@ -35,6 +37,8 @@ NEW_AT_ONCE, NEW_PER_S = 8192, 1.0
 """Sources that a node may bring that the store does not know: a job's files are hundreds, and a node that names others
 without end would grow the store and this process. Twice what one batch holds; beyond it the node comes again.
 """
+TRIM_S = 60.0
+"""So often it is looked whether days have to go."""
 FREE_BYTES = 256 << 20
 """So much room a disk must have for the store to take anything: merges write before they remove."""
 
@@ -91,8 +95,13 @@ class _Block:
 class Receiver:
     """Takes batches into a store, in a thread of its own."""
 
-    def __init__(self, store: Store, *, clock: Clock | None = None, rules: tuple[Rule, ...] = ()) -> None:
-        self.store, self.clock, self.rules = store, clock or Clock(), rules
+    def __init__(
+        self, store: Store, *, clock: Clock | None = None, rules: tuple[Rule, ...] = (), keep: Logs | None = None
+    ) -> None:
+        self.store, self.clock, self.rules, self.keep = store, clock or Clock(), rules, keep or Logs()
+        self.kept: Kept = trim(store, self.keep)
+        """What the store held when it was last looked at."""
+        self._trim_at = time.monotonic() + TRIM_S
         self.engine = threading.Lock()
         """Held by who talks to the store."""
         self.reached: dict[int, Progress] = store.progress()
@@ -132,7 +141,11 @@ class Receiver:
         going = True
         while going:
             block = _Block()
-            batch = self._queue.get()
+            self._trimmed()
+            try:
+                batch = self._queue.get(timeout=max(0.1, self._trim_at - time.monotonic()))
+            except queue.Empty:
+                continue
             while batch is not None:
                 self._prepared(block, batch)
                 if len(block.rows) >= BLOCK_RECORDS or block.chars >= BLOCK_CHARS:
@@ -143,6 +156,17 @@ class Receiver:
                     break
             going = batch is not None
             self._commit(block)
+
+    def _trimmed(self) -> None:
+        """Drop what the limits say, now and then; what cannot be dropped is tried again."""
+        if time.monotonic() < self._trim_at:
+            return
+        self._trim_at = time.monotonic() + TRIM_S
+        try:
+            with self.engine:
+                self.kept = trim(self.store, self.keep)
+        except Exception as error:  # noqa: BLE001 - nodes are served on
+            tell(_log, "days cannot be dropped", level=logging.ERROR, error=str(error))
 
     def _prepared(self, block: _Block, batch: _Batch) -> None:
         with self._lock:

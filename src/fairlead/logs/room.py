@@ -1,6 +1,6 @@
 """What the logs bring."""
 
-from fairlead.base.rooms import Doctor, Room, Verb
+from fairlead.base.rooms import Doctor, Room, Table, Verb
 
 ROOM = Room(
     verbs=(
@@ -11,6 +11,7 @@ ROOM = Room(
         Verb("logs diagnose", "fairlead.cli.logs_diagnose:diagnose_"),
         Verb("logs query", "fairlead.cli.logs:query"),
     ),
+    tables=(Table("logs", "fairlead.logs.table:Logs"),),
     pages=("fairlead.logs.kql.reference:pages",),
     doctor=(
         Doctor(

@@ -3,7 +3,7 @@
     POST /v1/batch    of a collector (batch.py)      -> {"ends": {source: how far}, "unknown": [source, ...]}
     POST /v1/query    {"query": KQL, "format": ...}  -> {"document": ..., "text": ..., "cut": ...}
     POST /v1/diagnose {"job": 4711, "findings": ...} -> {"document": the diagnosis}, or {"error": ...}
-    GET  /v1/status   who was heard, and what waits
+    GET  /v1/status   who was heard; what the store holds, its limits, and what was dropped for them
 
 Loopback unless it is told an address. Nobody is answered without the token of a file: the owner's own, or for batches
 the one of the node that sends (`token_for`). A Host that is not ours and any Origin are refused, so no page in a
@@ -241,7 +241,9 @@ class Serving:
             }
             for name, said in sorted(self.receiver.nodes.items())
         }
-        return web.json_response({"nodes": nodes, "broken": self.receiver.broken})
+        kept = self.receiver.kept
+        store = msgspec.to_builtins(kept) | {"says": kept.says}
+        return web.json_response({"nodes": nodes, "broken": self.receiver.broken, "store": store})
 
 
 def _said(ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:

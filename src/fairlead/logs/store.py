@@ -1,11 +1,12 @@
 """The store of logs: an embedded ClickHouse (chdb) in one folder, with one owner at a time.
 
 `Logs` holds every record; each table of a format (`slurmctld_raw_CL`, ...) is a view of it, with the four columns of
-the published rules first. `_files` holds which file was read how far. Names with `_` are not for queries.
+the published rules first. `_files` holds which file was read how far, `_reached` the same of what was dropped. Names
+with `_` are not for queries.
 
-A block of records is one INSERT into a table without partitions, so one part: the engine keeps all of it or nothing.
-How far a file was read is therefore a question to `Logs` itself, and a kill between any two steps loses and repeats
-nothing.
+A block of records is one INSERT, of one time of arrival, into a table that is parted by the day of arrival; so it is
+one part, and the engine keeps all of it or nothing. How far a file was read is therefore a question to `Logs` itself,
+and a kill between any two steps loses and repeats nothing. Days are dropped whole (`retention.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import fcntl
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,19 +34,23 @@ from fairlead.logs.parse import Record
 from fairlead.records.journal import state_place
 
 _TABLE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
-_LOGS = """CREATE TABLE IF NOT EXISTS Logs (
+_LOGS = """CREATE TABLE IF NOT EXISTS {} (
 TimeGenerated DateTime64(9, 'UTC') CODEC(Delta, ZSTD(1)), RawData String CODEC(ZSTD(1)),
 Computer LowCardinality(String), FilePath LowCardinality(String), Level LowCardinality(String),
 Component LowCardinality(String), Pid Nullable(Int64), JobId Nullable(Int64),
 Fields Map(LowCardinality(String), String) CODEC(ZSTD(1)), TimeFrom LowCardinality(String), Cut Int64 CODEC(ZSTD(1)),
 IngestTime DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)), SourceTable LowCardinality(String),
 FileId Int64 CODEC(ZSTD(1)), Offset Int64 CODEC(Delta, ZSTD(1)), End Int64 CODEC(Delta, ZSTD(1)))
-ENGINE = MergeTree ORDER BY (SourceTable, TimeGenerated) SETTINGS fsync_after_insert = 1, fsync_part_directory = 1"""
+ENGINE = MergeTree PARTITION BY toDate(IngestTime) ORDER BY (SourceTable, TimeGenerated)
+SETTINGS fsync_after_insert = 1, fsync_part_directory = 1"""
 _FILES = """CREATE TABLE IF NOT EXISTS _files (
 Computer String, Stem String, FileId Int64, Path String, Inode String, HeadLen Int64, Head String, End Int64,
 Tail String, LastNs Int64, Version Int64)
 ENGINE = ReplacingMergeTree(Version) ORDER BY (Computer, Stem, FileId)
 SETTINGS fsync_after_insert = 1, fsync_part_directory = 1"""
+_REACHED = """CREATE TABLE IF NOT EXISTS _reached (FileId Int64, End Int64, LastNs Int64)
+ENGINE = ReplacingMergeTree(End) ORDER BY FileId SETTINGS fsync_after_insert = 1, fsync_part_directory = 1"""
+_REACH = "argMaxIf(toUnixTimestamp64Nano(TimeGenerated), End, TimeFrom != 'file')"
 _ONE_PART = "SETTINGS input_format_parallel_parsing = 0, max_insert_block_size = 1048576, max_insert_threads = 1"
 _ONE_BLOCK = (
     "SETTINGS max_threads = 1, max_insert_threads = 1, max_insert_block_size = 1048576, max_block_size = 1048576"
@@ -67,6 +72,16 @@ class Known(msgspec.Struct, frozen=True):
     Tail: str
     LastNs: int
     Version: int
+
+
+class Day(NamedTuple):
+    """What the store took in on a day (UTC), and has."""
+
+    date: str
+    part: str
+    """The engine's own name of it."""
+    records: int
+    bytes: int
 
 
 class Progress(NamedTuple):
@@ -123,8 +138,9 @@ class Store:
             self.session = session.Session(str(place / "engine"))
             self._held.callback(self.session.close)
             self._made: set[str] = set()
-            for statement in (_LOGS, _FILES):
+            for statement in (_LOGS.format("Logs"), _FILES, _REACHED):
                 self.session.query(statement)
+            self._part_by_day()
             for form in formats().values():
                 self.view(form.table)
         except RuntimeError as error:
@@ -155,10 +171,50 @@ class Store:
 
     def progress(self, numbers: Iterable[int] | None = None) -> dict[int, Progress]:
         """By file, how far its records reach; of all files, or of some."""
-        last = "argMaxIf(toUnixTimestamp64Nano(TimeGenerated), End, TimeFrom != 'file')"
         where = "" if numbers is None else f"WHERE FileId IN ({', '.join(map(str, numbers)) or 'NULL'})"
-        sql = f"SELECT FileId, max(End), {last} FROM Logs {where} GROUP BY FileId"  # noqa: S608
+        sql = (
+            f"SELECT FileId, max(e), argMaxIf(n, e, n != 0) FROM (SELECT FileId, max(End) AS e, {_REACH} AS n "  # noqa: S608
+            f"FROM Logs {where} GROUP BY FileId UNION ALL SELECT FileId, End, LastNs FROM _reached {where}) "
+            "GROUP BY FileId"
+        )
         return {row[0]: Progress(row[1], row[2]) for row in self.engine.rows(sql)}
+
+    def days(self) -> list[Day]:
+        """What is there by the day on which it was taken in, the oldest first."""
+        sql = (
+            "SELECT partition, partition_id, sum(rows), sum(bytes_on_disk) FROM system.parts "
+            "WHERE active AND database = currentDatabase() AND table = 'Logs' GROUP BY ALL ORDER BY ALL"
+        )
+        return [Day(*row) for row in self.engine.rows(sql)]
+
+    def has(self, file_id: int, offset: int) -> bool:
+        """Whether a record is there."""
+        sql = f"SELECT count() FROM Logs WHERE FileId = {int(file_id)} AND Offset = {int(offset)}"  # noqa: S608
+        return bool(next(self.engine.rows(sql))[0])
+
+    def drop_day(self, day: Day, say: Callable[[], None]) -> None:
+        """Drop all that was taken in on a day; `say` it before. Each step may be done again after a kill."""
+        try:
+            self.session.query(
+                f"INSERT INTO _reached SELECT FileId, max(End), {_REACH} FROM Logs "  # noqa: S608
+                f"WHERE toDate(IngestTime) = {quoted(day.date)} GROUP BY FileId"
+            )
+            say()
+            self.session.query(f"ALTER TABLE Logs DROP PARTITION ID {quoted(day.part)}")
+        except RuntimeError as error:
+            raise _failed(error) from None
+
+    def _part_by_day(self) -> None:
+        """A table that was made before days could be dropped is copied once; a kill leaves the old one."""
+        asked = "SELECT partition_key FROM system.tables WHERE database = currentDatabase() AND name = 'Logs'"
+        if next(_Engine(self.session).rows(asked))[0]:
+            return
+        for statement in (
+            "DROP TABLE IF EXISTS _parted", _LOGS.format("_parted"),
+            "INSERT INTO _parted SELECT * FROM Logs SETTINGS max_partitions_per_insert_block = 0",
+            "EXCHANGE TABLES Logs AND _parted", "DROP TABLE _parted",
+        ):  # fmt: skip
+            self.session.query(statement)
 
     def remember(self, files: Iterable[Known]) -> None:
         """Files, for `known`."""
