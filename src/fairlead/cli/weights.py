@@ -25,7 +25,7 @@ _FILES = Group("More files", sort_key=40)
 _Include = Annotated[tuple[str, ...], Parameter(name="--include", negative=(), group=_WHAT)]
 _Leave = Annotated[tuple[str, ...], Parameter(name="--leave-out", negative=(), group=_WHAT)]
 _First = Annotated[tuple[str, ...], Parameter(name="--ready-when", negative=(), group=_WHAT)]
-_Compare = Annotated[Literal["record", "size", "filelist"], Parameter(group=_WHAT)]
+_Compare = Annotated[Literal["record", "size", "filelist", "none"], Parameter(group=_WHAT)]
 _Verify = Annotated[bool, Parameter(group=_HOW, negative=())]
 _FileList = Annotated[Path | None, Parameter(group=_FILES)]
 
@@ -74,7 +74,7 @@ def spread(
         together, at the end.
     compare
         What counts as there already: what an earlier run published (record), also files of the right size (size), or
-        those of the right size that stand unchanged in --filelist.
+        those of the right size that stand unchanged in --filelist; or none, and all is fetched again.
     filelist
         What an earlier run found at the source: lines of NAME, BYTES, TIME with tabs between.
     save_filelist

@@ -51,7 +51,8 @@ def planned(  # noqa: PLR0917 - as they stand on the command line
     trusted = _trusted(objects, compare, filelist)
     has_manifest = any(o.path == NAME for o in wanted(listed, (), leave_out))
     manifest = read_manifest(read_whole(from_, NAME, MAX_BYTES), from_.name) if has_manifest else None
-    return plan_of(objects, source=from_.name, first=first, trusted=trusted, manifest=manifest), from_
+    return plan_of(objects, source=from_.name, first=first, trusted=trusted, manifest=manifest,
+                   again=compare == "none"), from_  # fmt: skip
 
 
 def _trusted(objects: list[Object], compare: str, filelist: Path | None) -> frozenset[str]:

@@ -34,6 +34,8 @@ class Plan:
     """Files that count as present where they have the right size."""
     manifest: Manifest | None = None
     """What the publisher says of their bytes."""
+    again: bool = False
+    """Nothing that was published counts as present."""
 
     @cached_property
     def total_bytes(self) -> int:
@@ -67,7 +69,11 @@ class Plan:
                 file["lengths"] = pieces.lengths
             if pieces is not None and self.manifest is not None and self.manifest.algorithm == algorithm:
                 file["digests"] = pieces.digests
-            files.append({**file, "trust": 1} if o.path in self.trusted else file)
+            if o.path in self.trusted:
+                file["trust"] = 1
+            if self.again:
+                file["again"] = 1
+            files.append(file)
         return zlib.compress(json.dumps(files).encode(), 1)
 
 
@@ -78,6 +84,7 @@ def plan_of(
     first: Sequence[str] = (),
     trusted: frozenset[str] = frozenset(),
     manifest: Manifest | None = None,
+    again: bool = False,
 ) -> Plan:
     """A plan for what was listed and is wanted. Raises FairleadError where that cannot be."""
     files = without_folders(objects)
@@ -88,7 +95,7 @@ def plan_of(
         more = f", and {len(bad) - 3} more" if len(bad) > 3 else ""
         raise UsageError("weights/name", f"names that cannot become files: {some}{more}", hint="--exclude PATTERN")
     ordered, early = in_order(files, first)
-    plan = Plan(tuple(ordered), early, trusted, manifest)
+    plan = Plan(tuple(ordered), early, trusted, manifest, again)
     if len(files) > MAX_OBJECTS or len(plan.chunks) > MAX_CHUNKS:
         text = f"{len(files)} files of {plan.total_bytes} bytes in all are more than one spread takes"
         raise UsageError("weights/too-many", text, hint="a part at a time, with --include")

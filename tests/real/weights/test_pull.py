@@ -313,3 +313,13 @@ def test_lists_of_files(run, folder, tmp_path):
     assert (status, result["origin_bytes"]) == (0, 0)
     status, result = run("pull", str(folder), str(other))
     assert (status, result["origin_bytes"]) == (0, result["bytes"]), "without our own record, size is no proof"
+    status, result = run("pull", str(folder), str(other))
+    assert (status, result["origin_bytes"]) == (0, 0)
+    one = next(path for path in other.rglob("*") if path.is_file() and path.stat().st_size > 1000)
+    was, stat = one.read_bytes(), one.stat()
+    with one.open("r+b") as file:  # a disk that lies: size and time are those of the record
+        file.write(bytes(b ^ 255 for b in was[:1000]))
+    os.utime(one, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    status, result = run("pull", str(folder), str(other), "--compare", "none")
+    assert (status, result["origin_bytes"]) == (0, result["bytes"])
+    assert one.read_bytes() == was

@@ -63,7 +63,8 @@ class Node:
         self.buffers = Buffers(min(count, len(chunks) + LEAST_BUFFERS), setup["chunk_bytes"])
         self.lock = threading.Condition()
         has = present(self.disk)
-        adopted = adopt(self.disk, has, is_dry=self.is_dry, alive=lambda: self.tell("here"))
+        is_again = any(file.get("again") for file in files)
+        adopted = 0 if is_again else adopt(self.disk, has, is_dry=self.is_dry, alive=lambda: self.tell("here"))
         self.shared = has
         """Chunks that can be passed on."""
         self.has = bytearray(a | b for a, b in zip(has, self.disk.skips))

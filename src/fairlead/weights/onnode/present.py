@@ -21,7 +21,7 @@ def present(disk: Disk) -> bytearray:
     """Flags of the chunks that are here: published by an earlier run and not touched since, or in the journal.
 
     A file with `trust` is also left alone where it has the right size, whoever wrote it: its chunks are in `skips`.
-    They are never passed on, as nobody knows what is in them.
+    They are never passed on, as nobody knows what is in them. Of one with `again`, only the journal counts.
     """
     has = bytearray(len(disk.chunks))
     record = read_record(disk.own)
@@ -30,7 +30,7 @@ def present(disk: Disk) -> bytearray:
     kept: dict[int, list[bytes]] = {}
     for number, file in enumerate(disk.files):
         found, was = disk.stat(file["path"]), known.get(file["path"])
-        if found is None or found.st_size != file["size"]:
+        if found is None or found.st_size != file["size"] or file.get("again"):
             continue
         if was and was["mtime_ns"] == found.st_mtime_ns and is_same(file, was):
             digests = bytes.fromhex(was["digests"])
