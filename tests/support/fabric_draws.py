@@ -200,6 +200,8 @@ class Fabric:
                     bad[dst].append([src, path, *got, 0])
         for node, fields in said.items():
             fields.update(bad=bad[node], errors=[])
+            if "shifts" in line:
+                fields["full"] = [[path, 8952] for path in line["paths"]]
             if (
                 self.hiccups
                 and "shifts" in line

@@ -14,7 +14,7 @@ from itertools import permutations
 
 import pytest
 
-from fairlead.preflight.pairs.facts import Burst, Clock, PairFacts, Speed
+from fairlead.preflight.pairs.facts import Burst, Clock, PairFacts, Speed, Work
 from fairlead.preflight.pairs.judge import judge_pairs
 from fairlead.preflight.ranks.facts import RankFacts
 from fairlead.preflight.ranks.judge import judge_ranks
@@ -57,6 +57,7 @@ def fabric(**more: object) -> list[Finding]:
         "tcp_tested": NODES * (NODES - 1),
         "speeds": [Speed(a, b, p, 40_000_000_000, 30_000, 3) for a, b in permutations(range(NODES), 2) for p in (1, 2)],
         "clocks": {i: Clock(i * 1_000_000, 200_000) for i in range(NODES)},
+        "work": {i: [Work(50_000_000, 50_000_000)] for i in range(NODES)},
         "rounds": {"burst": NODES - 1, "speed": NODES - 1},
     } | more
     return judge_pairs(PairFacts(**fields))

@@ -27,7 +27,7 @@ def facts(**more) -> PairFacts:
         "addresses": tuple(("fd::1", "fd::2", "fd::3") for _ in range(N)),
         "small": SMALL,
         "full": FULL,
-        "full_bytes": {1: 8952},
+        "full_bytes": {0: 8952, 1: 8952, 2: 8952},
         "num_flows": FLOWS,
         "again_small": AGAIN,
         "members": tuple(range(N)),
@@ -35,6 +35,9 @@ def facts(**more) -> PairFacts:
             Speed(a, b, p, 250_000_000, 400_000, 3) for a, b in permutations(range(N), 2) for p in (1, 2) if b != a + 2
         ],
         "rounds": {"burst": N - 1, "speed": 3},
+        "tcp_tested": N * (N - 1),
+        "clocks": {i: Clock(0, 200_000) for i in range(N)},
+        "work": {i: [Work(50_000_000, 50_000_000)] for i in range(N)},
     } | more
     return PairFacts(**fields)
 
@@ -182,7 +185,13 @@ def test_a_node_is_named_where_most_of_its_connections_fail_and_no_node_where_al
 @pytest.mark.parametrize(("num", "told"), [(2, [("n0", "n1"), ("n1", "n0")]), (3, [()]), (4, [()])])
 def test_of_few_nodes_that_cannot_connect_at_all_none_is_the_odd_one(num, told):
     few = {"nodes": tuple(f"n{i}" for i in range(num)), "members": tuple(range(num)), "speeds": []}
-    few |= {"addresses": tuple((f"fd::{i}",) for i in range(num)), "paths": ("fabric",), "full_bytes": {}, "work": {}}
+    few |= {
+        "addresses": tuple((f"fd::{i}",) for i in range(num)),
+        "paths": ("fabric",),
+        "full_bytes": {},
+        "work": {},
+        "clocks": {},
+    }
     tcp = [(a, b, "ETIMEDOUT") for a, b in permutations(range(num), 2)]
     found = [f for f in judge_pairs(facts(**few, tcp=tcp)) if f.code == "preflight/tcp"]
     assert [f.subject.nodes for f in found] == told
@@ -194,6 +203,9 @@ def work(**by_node: tuple[int, int]) -> dict[int, list[Work]]:
         int(name[1:]): [Work(first * 1_000_000, first * 900_000), Work(alone * 1_000_000, alone * 900_000, alone=True)]
         for name, (first, alone) in by_node.items()
     }
+
+
+ALIKE = work(**{f"n{i}": (20, 10) for i in range(N)})
 
 
 def test_a_node_that_is_slow_also_alone():
@@ -210,7 +222,7 @@ def test_a_node_of_another_pool_may_have_a_slower_processor():
 
 
 def test_a_node_that_was_slow_only_while_all_worked_is_not_slow():
-    assert alarms(judge_pairs(facts(work=work(n0=(20, 10), n1=(60, 11))))) == []
+    assert alarms(judge_pairs(facts(work=ALIKE | work(n1=(60, 11))))) == []
 
 
 def test_of_two_clocks_that_differ_nobody_knows_which_is_wrong():
@@ -226,7 +238,7 @@ def test_of_two_clocks_that_differ_nobody_knows_which_is_wrong():
 
 def test_a_node_whose_processors_others_use_is_busy_and_not_slow():
     busy = [Work(60_000_000, 9_000_000, 50_000_000), Work(35_000_000, 9_000_000, 25_000_000, alone=True)]
-    assert alarms(judge_pairs(facts(work=work(n0=(20, 10)) | {1: busy}))) == []
+    assert alarms(judge_pairs(facts(work=ALIKE | {1: busy}))) == []
 
 
 def test_a_clock_is_judged_beyond_its_uncertainty():

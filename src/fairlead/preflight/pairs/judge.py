@@ -20,6 +20,7 @@ from fairlead.preflight.pairs.limits import DEFAULT, Limits
 from fairlead.preflight.pairs.naming import path_name, subject_of, where
 from fairlead.preflight.pairs.parts import Kind, Triple
 from fairlead.preflight.pairs.symptoms import Blame, Symptom, blames, floor, late_from, median_rate, without_address
+from fairlead.preflight.pairs.untold import untold
 from fairlead.records.finding import Evidence, Finding, Subject
 from fairlead.records.verdict import Verdict
 
@@ -349,13 +350,17 @@ def _summary(facts: PairFacts, judged: list[Finding], assumed: str) -> Finding:
         said.append(f"{counted(facts.rounds['adaptive'], 'adaptive round')}")
     if facts.tcp_skipped:
         said.append("connections not tested, as packets already fail")
-    is_well = not any(f.verdict is Verdict.FAIL for f in judged)
+    is_well = num > 1 and not any(f.verdict is Verdict.FAIL for f in judged)
+    missing_facts = list(untold(facts)) if is_well else []
+    said += [f"not known: {what}" for what in missing_facts]
     untested = [f"{facts.nodes[a]}>{facts.nodes[b]}" for a, b in missing]
     return Finding(
         code="preflight/pairs",
-        verdict=(Verdict.PASS if is_well and num > 1 else Verdict.SKIP),
+        verdict=Verdict.UNKNOWN if missing_facts else Verdict.PASS if is_well else Verdict.SKIP,
         subject=Subject(kind="cluster"),
         message="; assuming that ".join(filter(None, ("; ".join(said), assumed))),
+        evidence=tuple(Evidence("pairs.json lacks", what) for what in missing_facts),
+        remedy="preflight again; if it stays, look at these nodes' words in log.jsonl" if missing_facts else "",
         data={
             **({"assumes": [assumed]} if assumed else {}),
             "nodes": fold([facts.nodes[n] for n in facts.members]),

@@ -49,7 +49,9 @@ def why_not_passed(node: str, code: str, findings: Sequence[Finding]) -> str:
 def _was_tested(node: str, code: str, findings: Sequence[Finding]) -> bool:
     room = code.partition("/")[0]
     if code in PAIR_CODES:
-        return any(f.code == "preflight/pairs" and _names(f, node) for f in findings)
+        return any(
+            f.code == "preflight/pairs" and f.verdict is not Verdict.UNKNOWN and _names(f, node) for f in findings
+        )
     if room == "preflight" and code not in _OF_SLURM:
         return any(f.code == "preflight/collective" and f.verdict is Verdict.PASS and _names(f, node) for f in findings)
     own = {f.code for f in findings if f.verdict is Verdict.PASS and f.subject.nodes == (node,)}
