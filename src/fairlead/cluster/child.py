@@ -145,6 +145,12 @@ class Captured(NamedTuple):
     out: str
     err: str
 
+    @property
+    def complaint(self) -> str:
+        """The last thing it complained of; empty where it did not."""
+        lines = [line.strip() for line in self.err.splitlines() if line.strip()]
+        return lines[-1] if lines else ""
+
 
 async def capture(argv: Sequence[str], *, limit_s: float, env: Mapping[str, str] | None = None) -> Captured:
     """Run a short local command to its end. Raises ClusterError (`cluster/endless`) where it says too much."""

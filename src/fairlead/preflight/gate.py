@@ -43,7 +43,7 @@ from fairlead.preflight.ranks.run import Launch, run_ranks
 from fairlead.preflight.ranks.wanted import common_hcas, per_node, rail_interfaces, sizes_to_try
 from fairlead.preflight.report import PreflightReport
 from fairlead.preflight.slurm.inside import judge_job
-from fairlead.preflight.slurm.scheduler import SHOW, parse
+from fairlead.preflight.slurm.scheduler import SHOW, parse, unanswered
 from fairlead.preflight.table import Preflight
 from fairlead.preflight.telling import log, tell_findings, tell_limits, tell_usable
 from fairlead.probe import sort_answers
@@ -143,13 +143,15 @@ class _Stages:
         seen.facts, seen.silent = sort_answers(answers, silent=Verdict.FAIL)
         if self.folder:
             self.folder.write_facts(seen.facts)
-        self.keep("silent.json", [*seen.silent, *seen.job])
         said = self.cluster.control(SHOW, limit_s=_CONTROL_S)
         if said is not None and said.rc == 0:
             seen.slurm = parse(said.out)
             kept = {name: node.states for name, node in seen.slurm.items() if node.bad_states or node.unsure_states}
             tell(log, f"Slurm knows {len(seen.slurm)} nodes and keeps {len(kept)} from work", states=kept)
             self.keep("slurm.json", seen.slurm)
+        if said is not None and not seen.slurm:
+            seen.job.append(unanswered(said.complaint or ("no answer" if said.rc is None else "no node in its answer")))
+        self.keep("silent.json", [*seen.silent, *seen.job])
 
     def test_pairs(self, usable: NodeSet) -> None:
         """Run the pair phase."""

@@ -8,10 +8,11 @@ import msgspec
 import pytest
 
 from fairlead.base.nodeset import NodeSet
-from fairlead.preflight import judge_all, read_evidence
+from fairlead.cluster.child import Captured
+from fairlead.preflight import gate, judge_all, read_evidence
 from fairlead.preflight.evidence import Evidence
 from fairlead.preflight.pairs.facts import Burst, PairFacts
-from fairlead.preflight.slurm.scheduler import SlurmNode
+from fairlead.preflight.slurm.scheduler import SHOW, SlurmNode
 from fairlead.records.codec import from_json, to_json
 from fairlead.records.facts import NodeFacts
 from fairlead.records.finding import Finding, node
@@ -106,3 +107,43 @@ def test_a_file_of_an_older_form_is_refused_and_not_taken_for_a_fabric_that_is_w
     older = to_json(bad_pairs()).replace("fairlead.pairs/2", "fairlead.pairs/1").replace('"bursts"', '"trains"')
     with pytest.raises(ValueError, match="schema"):
         from_json(older, PairFacts)
+
+
+class OfSlurm:
+    """A cluster of which nothing is asked but what its scheduler says."""
+
+    def __init__(self, said: Captured | None) -> None:
+        self.said = said
+
+    def control(self, argv: object, *, limit_s: float) -> Captured | None:
+        assert (argv, limit_s > 0) == (SHOW, True)
+        return self.said
+
+
+SILENT = [
+    # what scontrol 22.05 prints where slurmctld is down, and where it has no nodes
+    (
+        Captured(1, "", "slurm_load_node error: Unable to contact slurm controller (connect failure)\n"),
+        "Unable to contact",
+    ),
+    (Captured(None, "", ""), "no answer"),
+    (Captured(0, "No nodes in the system\n", ""), "no node in its answer"),
+]
+
+
+@pytest.mark.parametrize(("said", "told"), SILENT)
+def test_a_slurm_that_does_not_answer_leaves_unknown_what_it_keeps_from_work(said, told, monkeypatch):
+    monkeypatch.setattr(gate, "probe_nodes", lambda *_args, **_more: [])
+    seen = evidence(facts=[])
+    gate._Stages(OfSlurm(said), seen, None, print).look_at_nodes(print)
+    seen.facts, seen.silent = facts(*NODES), []
+    (found,) = [f for f in judge_all(seen) if f.code == "preflight/node-state"]
+    assert (found.verdict, found.subject.nodes) == (Verdict.UNKNOWN, ())
+    assert told in found.message
+
+
+def test_where_there_is_no_slurm_nothing_is_said_of_it(monkeypatch):
+    monkeypatch.setattr(gate, "probe_nodes", lambda *_args, **_more: [])
+    seen = evidence(facts=[])
+    gate._Stages(OfSlurm(None), seen, None, print).look_at_nodes(print)
+    assert not [f for f in judge_all(seen) if f.code == "preflight/node-state"]

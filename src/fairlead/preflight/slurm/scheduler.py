@@ -18,7 +18,7 @@ import msgspec
 from fairlead.base.nodeset import is_name
 from fairlead.cluster.slurmwords import Work, are, node_words, unknown
 from fairlead.preflight.slurm.reason import bare, is_ours
-from fairlead.records.finding import Evidence, Finding, node
+from fairlead.records.finding import Evidence, Finding, Subject, node
 from fairlead.records.verdict import Verdict
 
 SHOW = ("scontrol", "show", "node", "-o", "--local", "--all")
@@ -153,6 +153,18 @@ def _gpus(gres: str) -> int | None:
 def called(nodes: Mapping[str, SlurmNode], name: str) -> SlurmNode | None:
     """A node as Slurm knows it: by its name, else by the name without the domain that ssh may need."""
     return nodes.get(name) or nodes.get(name.partition(".")[0])
+
+
+def unanswered(why: str) -> Finding:
+    """Where Slurm is there and does not say how its nodes are: nobody knows what it keeps from work, nor its GPUs."""
+    return Finding(
+        code="preflight/node-state",
+        verdict=Verdict.UNKNOWN,
+        subject=Subject(kind="cluster"),
+        message=f"Slurm did not say which nodes it keeps from work: {why}",
+        evidence=(Evidence(" ".join(SHOW), why),),
+        remedy="scontrol ping",
+    )
 
 
 def judge_scheduler(

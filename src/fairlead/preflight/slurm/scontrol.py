@@ -63,7 +63,8 @@ def execute(
     said: dict[str, str] = {}
     for nodes, change in plan.changes():
         if left := [node for node in nodes if node not in why]:
-            said |= dict.fromkeys(left, _error(control(update(left, change))))
+            told = control(update(left, change))
+            said |= dict.fromkeys(left, told.complaint if told else "")
     after, yielded = _settled({n for n in plan.drain if n not in why}, plan.allowed, control, sleep, clock)
     why |= dict.fromkeys(yielded, "given back at once: others were drained at the same time, and the share is full")
     asked = [(node, "drain") for node in plan.drain] + [(node, "undrain") for node in plan.undrain]
@@ -102,7 +103,7 @@ def ask_states(control: Control, only: str = "") -> dict[str, SlurmNode]:
     """Every node as Slurm has it, or only one. Raises SchedulerError `preflight/no-scheduler`."""
     said = control((*SHOW, only) if only else SHOW)
     if said is None or said.rc != 0:
-        why = _error(said) or "no answer"
+        why = (said.complaint if said else "") or "no answer"
         raise SchedulerError(
             "preflight/no-scheduler",
             "there is no Slurm to drain nodes in" if said is None else f"Slurm does not say how its nodes are: {why}",
@@ -134,12 +135,6 @@ def _changed(was: SlurmNode, now: SlurmNode | None) -> str:
     if now.bad_states != was.bad_states or bare(now.reason) != bare(was.reason):
         return f"changed meanwhile: {', '.join(now.states).lower()}{drained_by(now)}"
     return ""
-
-
-def _error(said: Captured | None) -> str:
-    """The last thing a command complained of."""
-    lines = [line.strip() for line in (said.err if said else "").splitlines() if line.strip()]
-    return lines[-1] if lines else ""
 
 
 def _outcome(node: str, action: str, why: str, said: str, after: Mapping[str, SlurmNode]) -> NodeChange:
