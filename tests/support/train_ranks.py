@@ -46,7 +46,9 @@ def on_ranks(world: int, work, told: Path, **words) -> list[int]:
     return codes
 
 
-def train_engine(team, told: Path, *, family: str, dtype: str, clip: float | None, steps: int) -> None:
+def train_engine(
+    team, told: Path, *, family: str, dtype: str, clip: float | None, steps: int, parameters: str = "float32"
+) -> None:
     """Train from the same beginning as `support.training.compare`; every rank tells what it has in the end."""
     import torch
 
@@ -57,7 +59,15 @@ def train_engine(team, told: Path, *, family: str, dtype: str, clip: float | Non
     data = micro_batches(shape.vocab_size, steps=steps, accumulation=4)
     rates = [1e-3 * min(1.0, (step + 1) / 3) for step in range(steps)]
     results, states = train_streamed(
-        shape, first_weights(shape), data, rates, seed=7, dtype=getattr(torch, dtype), clip=clip, team=team
+        shape,
+        first_weights(shape),
+        data,
+        rates,
+        seed=7,
+        dtype=getattr(torch, dtype),
+        parameters=getattr(torch, parameters),
+        clip=clip,
+        team=team,
     )
     torch.save(([(r.loss, r.grad_norm, r.clip) for r in results], states), told / f"rank-{team.rank}.pt")
 

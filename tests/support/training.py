@@ -7,6 +7,7 @@ from transformers import AutoModelForCausalLM
 
 from fairlead.train import Engine, ParamGroup, Settings, seed_of, skeleton, take_apart
 from fairlead.train.layout import group_of
+from fairlead.train.rounding import put_rounded, stream
 
 GROUPS = (ParamGroup("*bias", 0.0), ParamGroup("*norm*", 0.0), ParamGroup("*", 0.1))
 CPU = torch.device("cpu")
@@ -41,10 +42,16 @@ def train_plainly(
     buffers=None,
     sgd=None,
     adapt=lambda net: net,
+    parameters=torch.float32,
 ):
-    """Losses, norms, and {name: (p, m, v)}; m and v are None where a parameter never had a gradient."""
+    """Losses, norms, and {name: (p, m, v)}; m and v are None where a parameter never had a gradient.
+
+    With bf16 parameters each is rounded by chance after the update of all of it.
+    """
     net = adapt(AutoModelForCausalLM.from_config(config, dtype=dtype)).train()
-    masters = {name: torch.nn.Parameter(first[name].clone()) for name, _ in net.named_parameters()}
+    masters = {
+        name: torch.nn.Parameter(first[name].to(parameters).float().clone()) for name, _ in net.named_parameters()
+    }
     put(net, masters)
     for name, value in (buffers or {}).items():
         net.get_buffer(name).copy_(value)
@@ -80,6 +87,8 @@ def train_plainly(
         for group in optimizer.param_groups:
             group["lr"] = rates[step] * group["scale"]
         optimizer.step()
+        if parameters != torch.float32:
+            round_by_chance({n: p for n, p in masters.items() if p.grad is not None}, seed_of(seed, step, 0))
         optimizer.zero_grad()
         put(net, masters)
     states = {
@@ -91,6 +100,14 @@ def train_plainly(
         for name, master in masters.items()
     }
     return losses, norms, states
+
+
+@torch.no_grad()
+def round_by_chance(masters, draw):
+    for name, master in masters.items():
+        rounded = torch.empty(master.numel(), dtype=torch.bfloat16)
+        put_rounded(master.flatten().clone(), rounded, stream(draw, name), 0)
+        master.copy_(rounded.view(master.shape))
 
 
 @torch.no_grad()

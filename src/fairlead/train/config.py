@@ -28,7 +28,9 @@ class Model(Struct, frozen=True, kw_only=True):
     init: Literal["weights", "random"] = "weights"
     """Begin with the directory's weights, or with random ones by the model's own rules."""
     compute: Literal["fp32", "bf16"] = "bf16"
-    """What forward and backward compute in; parameters and moments are fp32 always."""
+    """What forward and backward compute in; moments are fp32 always."""
+    parameters: Literal["fp32", "bf16"] = "fp32"
+    """What parameters are kept in; with `bf16` two bytes less each, and updates are rounded by chance, without bias."""
     frozen: tuple[str, ...] = ()
     """Patterns of names of parameters that stay as they are: `model.embed_tokens.*`."""
 
@@ -173,6 +175,9 @@ def _complete(config: Config, report: Problems) -> None:
                 report(("data", name), "train/config", said, hint="name tokens, or texts that become tokens")
     if config.optimizer.kind == "sgd" and config.optimizer.nesterov and not config.optimizer.momentum:
         report(("optimizer", "nesterov"), "train/config", "`nesterov` needs momentum", hint="momentum = 0.9")
+    if config.model.parameters == "bf16" and config.model.compute == "fp32":
+        said = '`parameters = "bf16"` needs `compute = "bf16"`: there is nothing wider to compute with'
+        report(("model", "parameters"), "train/config", said, hint='compute = "bf16"')
     if config.lora.rank and config.model.frozen:
         said = "`model.frozen` and `lora` exclude each other: with adapters all else is frozen"
         report(("model", "frozen"), "train/config", said, hint="leave it out")

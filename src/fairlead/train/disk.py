@@ -56,6 +56,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     eps: float = 0.0
     momentum: float = 0.0
     nesterov: bool = False
+    draw: int = 0
+    """Of the last step, where parameters are bf16: see `Moment`."""
     kind: Literal["adamw", "sgd"] = "adamw"
     """Which of the hyper-parameters above count."""
     counts: dict[str, int] = {}
@@ -72,7 +74,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         """The last step's update of a block."""
         own = {param.name for param in block.params}
         counts = {name: self.counts[name] for name in self.seen if name in own}
-        return Moment(self.lr, self.clip, self.rule, counts)
+        return Moment(self.lr, self.clip, self.rule, counts, self.draw)
 
     @property
     def rule(self) -> Rule:
@@ -106,16 +108,20 @@ class _Header:
 class _Slots:
     """A file of slots of one size, one more than blocks."""
 
-    def __init__(self, path: Path, blocks: Sequence[Block], *, create: bool) -> None:
-        self.stride = pages(4 * max((block.trained for block in blocks), default=0))
-        self.size = PAGE + 3 * self.stride
+    def __init__(self, path: Path, blocks: Sequence[Block], dtype: torch.dtype, *, create: bool) -> None:
+        widest = max((block.trained for block in blocks), default=0)
+        self.dtypes = (dtype, torch.float32, torch.float32)
+        """Of p, m and v."""
+        strides = [pages(kind.itemsize * widest) for kind in self.dtypes]
+        self.starts = [PAGE + sum(strides[:kind]) for kind in range(3)]
+        self.size = PAGE + sum(strides)
         self.num = len(blocks) + 1
         self.file = BlobFile(path, self.size * self.num, create=create)
         self.spare = len(blocks)
 
     def at(self, slot: int, kind: int, begin: int) -> int:
         """The offset of an element of p, m or v (0, 1, 2)."""
-        return slot * self.size + PAGE + kind * self.stride + 4 * begin
+        return slot * self.size + self.starts[kind] + self.dtypes[kind].itemsize * begin
 
     def headers(self) -> Iterator[tuple[int, _Header]]:
         page = arena(PAGE, torch.uint8, _HOST)
@@ -152,11 +158,19 @@ class DiskStore:
     """The folder of one training run."""
 
     def __init__(
-        self, folder: Path, blocks: Sequence[Block], lanes: Lanes, gradient_dtype: torch.dtype, run: str
+        self,
+        folder: Path,
+        blocks: Sequence[Block],
+        lanes: Lanes,
+        gradient_dtype: torch.dtype,
+        run: str,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         self.folder = folder
         self.lanes = lanes
         self.run = run
+        self.dtype = dtype
+        """Of parameters."""
         self.state = StageState(folder / "manifest.json", Manifest, schema="fairlead.train-store/1")
         self._turn = self.state.turn()
         self._turn.__enter__()
@@ -177,13 +191,13 @@ class DiskStore:
         self.pool = ThreadPoolExecutor(4, "disk")
         self.buffers_free = threading.RLock()
         self._parcels: list[tuple[torch.Tensor | None, _Written | None]] = [(None, None), (None, None)]
-        self.outer = _Slots(self.folder / "outer.bin", blocks[:1], create=create)
-        self.layers = _Slots(self.folder / "layers.bin", blocks[1:], create=create)
+        self.outer = _Slots(self.folder / "outer.bin", blocks[:1], self.dtype, create=create)
+        self.layers = _Slots(self.folder / "layers.bin", blocks[1:], self.dtype, create=create)
         width = gradient_dtype.itemsize
         starts, frozen_at = [0], [0]
         for block in blocks:
             starts.append(starts[-1] + pages(4 * block.trained if not block.index else width * block.trained))
-            frozen_at.append(frozen_at[-1] + pages(4 * (block.numel - block.trained)))
+            frozen_at.append(frozen_at[-1] + pages(self.dtype.itemsize * (block.numel - block.trained)))
         self.gradients = BlobFile(self.folder / "gradients.bin", max(PAGE, starts[-1]), create=create)
         self.frozen = BlobFile(self.folder / "frozen.bin", max(PAGE, frozen_at[-1]), create=create)
         self.homes = [
@@ -240,6 +254,7 @@ class DiskStore:
                 run=self.run,
                 lr=moment.lr,
                 clip=moment.clip,
+                draw=moment.draw,
                 **_words(moment.rule),
                 counts=dict(counts),
                 seen=sorted(seen),
@@ -309,16 +324,18 @@ class OnDisk:
         """First weights; moments are zero."""
         pieces, store = arena(PIECE, torch.float32, _HOST), self.store
         digests = [0, 0, 0]
-        for kind in range(3):
+        for kind, dtype in enumerate(self.slots.dtypes):
+            flat = pieces.view(dtype)
             for begin, size in _pieces(self.block.trained):
-                piece = pieces[:size]
+                piece = flat[:size]
                 piece.copy_(p[begin : begin + size]) if kind == 0 else piece.zero_()
-                digests[kind] = (digests[kind] + digest(piece, 4 * begin)) % (1 << 64)
-                self._whole(self.slots.file, pieces, size, self.slots.at(self.slot, kind, begin), write=True)
+                digests[kind] = (digests[kind] + digest(piece, dtype.itemsize * begin)) % (1 << 64)
+                self._whole(self.slots.file, flat, size, self.slots.at(self.slot, kind, begin), write=True)
+        flat = pieces.view(store.dtype)
         for begin, size in _pieces(self.block.numel - self.block.trained):
             at = self.block.trained + begin
-            pieces[:size].copy_(p[at : at + size])
-            self._whole(store.frozen, pieces, size, self.frozen_at + 4 * begin, write=True)
+            flat[:size].copy_(p[at : at + size])
+            self._whole(store.frozen, flat, size, self.frozen_at + store.dtype.itemsize * begin, write=True)
         self.slots.seal(self.slot, _Header(self.block.index, 0, (digests[0], digests[1], digests[2])))
 
     def update(self, moment: Moment) -> None:
@@ -333,8 +350,9 @@ class OnDisk:
             else:
                 self._read(weights)
             for begin, size in _pieces(self.block.numel - self.block.trained):
-                piece = self.store.buffers[0][0]
-                self._whole(self.store.frozen, piece, size, self.frozen_at + 4 * begin, write=False)
+                piece = self.store.buffers[0][0].view(self.store.dtype)
+                offset = self.frozen_at + self.store.dtype.itemsize * begin
+                self._whole(self.store.frozen, piece, size, offset, write=False)
                 at = self.block.trained + begin
                 weights[at : at + size].copy_(piece[:size])
 
@@ -371,9 +389,9 @@ class OnDisk:
         return self.kept
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Copies of the flat fp32 arenas."""
+        """Copies of the flat arenas."""
         self.settle()
-        p = arena(self.block.numel, torch.float32, _HOST)
+        p = arena(self.block.numel, self.store.dtype, _HOST)
         self.load(p)
         found = {"p": p}
         for kind, name in ((1, "m"), (2, "v")):
@@ -392,12 +410,11 @@ class OnDisk:
 
     def verify(self, digests: Sequence[int]) -> None:
         """Read everything once and compare."""
-        piece = self.store.buffers[0][0]
-        for kind, name in enumerate("pmv"):
-            found = 0
+        for kind, (name, dtype) in enumerate(zip("pmv", self.slots.dtypes, strict=True)):
+            piece, found = self.store.buffers[0][0].view(dtype), 0
             for begin, size in _pieces(self.block.trained):
                 self._whole(self.slots.file, piece, size, self.slots.at(self.slot, kind, begin), write=False)
-                found = (found + digest(piece[:size], 4 * begin)) % (1 << 64)
+                found = (found + digest(piece[:size], dtype.itemsize * begin)) % (1 << 64)
             if found != digests[kind]:
                 raise damaged(
                     self.slots.file.path, f"holds another {name} of block {self.block.index} than was written"
@@ -425,29 +442,29 @@ class OnDisk:
             file.read(raw, offset)
 
     def _read(self, weights: torch.Tensor) -> None:
-        """Trained parameters as they are; straight into place where that is host memory in fp32."""
-        straight = weights.device.type == "cpu" and weights.dtype == torch.float32
-        size = self.block.trained
+        """Trained parameters as they are; straight into place where that is host memory in their dtype."""
+        straight = weights.device.type == "cpu" and weights.dtype == self.store.dtype
+        size, width = self.block.trained, self.store.dtype.itemsize
         if straight and size and weights.data_ptr() % PAGE == 0:
             raw = memory_of(weights)
             jobs = [
                 self.store.pool.submit(
-                    self.slots.file.read, raw[4 * begin : 4 * begin + 4 * num], self.slots.at(self.slot, 0, begin)
+                    self.slots.file.read, raw[width * begin : width * (begin + num)], self.slots.at(self.slot, 0, begin)
                 )
                 for begin, num in _pieces(size)
-                if (4 * num) % PAGE == 0
+                if (width * num) % PAGE == 0
             ]
             for job in jobs:
                 job.result()
             begin = size - size % PIECE
-            if (4 * (size - begin)) % PAGE:
+            if (width * (size - begin)) % PAGE:
                 self._through(weights, begin, size - begin)
             return
         for begin, num in _pieces(size):
             self._through(weights, begin, num)
 
     def _through(self, weights: torch.Tensor, begin: int, size: int) -> None:
-        piece = self.store.buffers[0][0]
+        piece = self.store.buffers[0][0].view(self.store.dtype)
         self._whole(self.slots.file, piece, size, self.slots.at(self.slot, 0, begin), write=False)
         weights[begin : begin + size].copy_(piece[:size])
 
@@ -456,7 +473,10 @@ class OnDisk:
         moment, target = self.pending, self.slots.spare
         assert moment is not None
         store, pieces = self.store, list(_pieces(self.block.trained))
-        sets = store.buffers
+        sets = [
+            [flat.view(dtype) for flat, dtype in zip(each, (*self.slots.dtypes, self.gradient_dtype), strict=True)]
+            for each in store.buffers
+        ]
         digests = [0, 0, 0]
         reads: dict[int, list[Future[Any]]] = {}
         writes: dict[int, list[Future[Any]]] = {}
@@ -470,7 +490,7 @@ class OnDisk:
             calls: list[tuple[BlobFile, torch.Tensor, int]] = [
                 (self.slots.file, arrays[kind], self.slots.at(self.slot, kind, begin)) for kind in range(3)
             ]
-            calls.append((store.gradients, arrays[3].view(self.gradient_dtype), self.gradients_at + width * begin))
+            calls.append((store.gradients, arrays[3], self.gradients_at + width * begin))
             reads[place] = [
                 store.pool.submit(self._whole, file, flat, size, offset, write=False) for file, flat, offset in calls
             ]
@@ -482,15 +502,13 @@ class OnDisk:
                 read(place + AHEAD - 2)
             for future in reads.pop(place):
                 future.result()
-            p, m, v, g = (
-                flat[:size] for flat in (*sets[place % AHEAD][:3], sets[place % AHEAD][3].view(self.gradient_dtype))
-            )
+            p, m, v, g = (flat[:size] for flat in sets[place % AHEAD])
             update(self.block, p, m, v, g, moment, begin=begin)
             if weights is not None:
                 weights[begin : begin + size].copy_(p)
             writes[place] = []
             for kind, flat in enumerate((p, m, v)):
-                digests[kind] = (digests[kind] + digest(flat, 4 * begin)) % (1 << 64)
+                digests[kind] = (digests[kind] + digest(flat, flat.element_size() * begin)) % (1 << 64)
                 offset = self.slots.at(target, kind, begin)
                 writes[place].append(
                     store.pool.submit(self._whole, self.slots.file, sets[place % AHEAD][kind], size, offset, write=True)

@@ -17,7 +17,7 @@ import functools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +43,13 @@ STAGING = 1 << 26
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How an engine works. Only `dtype`, `accumulation`, `clip`, `rule` and `head_tokens` decide what it computes."""
+    """How an engine works. What it computes: `dtype`, `parameters`, `accumulation`, `clip`, `rule`, `head_tokens`."""
 
     device: torch.device
     dtype: torch.dtype = torch.float32
-    """Of computing; parameters and moments are fp32 always."""
+    """Of computing."""
+    parameters: torch.dtype = torch.float32
+    """Of parameters; with bf16 updates are rounded by chance. Moments are fp32 always."""
     accumulation: int = 1
     """Micro-batches of a step."""
     clip: float | None = None
@@ -145,6 +147,7 @@ class Engine:
         self._seen: dict[int, set[str]] = {}
         self._norms: dict[int, torch.Tensor] = {}
         self._moment: Moment | None = None
+        self._draw = 0
         self._update_s = 0.0
         self.lanes.settle()
 
@@ -156,7 +159,7 @@ class Engine:
     def _open_homes(self) -> None:
         blocks, settings = self.parts.blocks, self.settings
         widest = max((block.numel for block in blocks if block.index not in settings.on_device), default=0)
-        narrow = self.lanes.cuda and settings.dtype != torch.float32
+        narrow = self.lanes.cuda and settings.dtype != settings.parameters
         staging = torch.zeros(min(widest, STAGING), device=settings.device) if narrow else None
 
         self.store: DiskStore | None = None
@@ -164,7 +167,9 @@ class Engine:
         if settings.store is not None:
             assert not settings.on_device
             assert settings.team is None
-            self.store = DiskStore(settings.store, blocks, self.lanes, self._gradient_dtype, settings.run)
+            self.store = DiskStore(
+                settings.store, blocks, self.lanes, self._gradient_dtype, settings.run, settings.parameters
+            )
             self.homes = [*self.store.homes]
             if self.store.manifest is not None:
                 self.steps, self.counts = self.store.manifest.steps, dict(self.store.manifest.counts)
@@ -182,17 +187,17 @@ class Engine:
             if team is None:
                 return here(index)
             held = here(index) if team.owns(index) else None
-            return Spread(blocks[index], self.lanes, team, held, passing)
+            return Spread(blocks[index], self.lanes, team, held, passing, settings.parameters)
 
         def here(index: int) -> Home:
             self.lanes.enter_thread()
             dtype = self._gradient_dtype if index else torch.float32
             if index in settings.on_device:
-                return OnDevice(blocks[index], self.lanes, dtype)
-            return InHost(blocks[index], self.lanes, dtype, staging)
+                return OnDevice(blocks[index], self.lanes, dtype, settings.parameters)
+            return InHost(blocks[index], self.lanes, dtype, staging, settings.parameters)
 
         if settings.snapshots is not None:
-            self.snapshots = Snapshots(settings.snapshots, blocks, settings.run, team)
+            self.snapshots = Snapshots(settings.snapshots, blocks, settings.run, team, settings.parameters)
         with ThreadPoolExecutor(8) as pool:  # the kernel takes its time to find and pin pages
             self.homes = list(pool.map(home, range(len(blocks))))
         if self.snapshots is not None and self.snapshots.taken is not None:
@@ -201,7 +206,7 @@ class Engine:
 
     def _weights_on_device(self, index: int) -> torch.Tensor:
         home = self.homes[index]
-        if isinstance(home, OnDevice) and self.settings.dtype == torch.float32:
+        if isinstance(home, OnDevice) and self.settings.dtype == self.settings.parameters:
             return home.p
         return torch.zeros(home.block.numel, dtype=self.settings.dtype, device=self.settings.device)
 
@@ -256,7 +261,8 @@ class Engine:
         moments.now("begin")
         self._norms, self._seen = {}, {}
         early = settings.clip is None and self.store is None and settings.team is None
-        self._moment = Moment(lr, 1.0, settings.rule, {}) if early else None
+        self._draw = seed_of(seed, self.steps, 0)
+        self._moment = Moment(lr, 1.0, settings.rule, {}, self._draw) if early else None
         self._refresh(0)
         if self._streamed:
             homes = [self.homes[i] for i in self._streamed]
@@ -365,7 +371,7 @@ class Engine:
         factor = clip_factor(norm, self.settings.clip)
         total = float(functools.reduce(torch.add, [loss.detach() for loss in losses]))
         updating, self._update_s = self._update_s, 0.0
-        self._moment = Moment(lr, factor, self.settings.rule, {})
+        self._moment = Moment(lr, factor, self.settings.rule, {}, self._draw)
         if self.store is not None:
             seen = [name for names in self._seen.values() for name in names]
             counts = {**self.counts, **{name: self.counts.get(name, 0) + 1 for name in seen}}
@@ -390,7 +396,7 @@ class Engine:
         counts = {}
         for name in self._seen.pop(index):
             counts[name] = self.counts[name] = self.counts.get(name, 0) + 1
-        moment = Moment(moment.lr, moment.clip, moment.rule, counts)
+        moment = replace(moment, counts=counts)
         if isinstance(self.homes[index], OnDevice):
             self._pending[index] = moment
         else:
@@ -444,7 +450,7 @@ class Engine:
     def blocks(self) -> Iterator[tuple[int, dict[str, dict[str, torch.Tensor]]]]:
         """Block after block, its state: fp32 `p`, and `m`, `v` where trained, by parameter name.
 
-        Views that the next step changes, or, from a store, copies.
+        Views that the next step changes, or copies: from a store, and of parameters that are bf16.
         """
         self.flush()
         for home in self.homes:
@@ -452,7 +458,7 @@ class Engine:
             found: dict[str, dict[str, torch.Tensor]] = {}
             for param in home.block.params:
                 kinds = "pmv" if param.trainable else "p"
-                found[param.name] = {kind: arenas[kind][param.span].view(param.shape) for kind in kinds}
+                found[param.name] = {kind: arenas[kind][param.span].view(param.shape).float() for kind in kinds}
             yield home.block.index, found
 
     def state(self) -> dict[str, dict[str, torch.Tensor]]:

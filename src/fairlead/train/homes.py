@@ -1,4 +1,6 @@
-"""Where the state of a block lives between uses: fp32 parameters, both moments, and gradients until they are applied.
+"""Where the state of a block lives between uses: parameters, both moments, and gradients until they are applied.
+
+Moments are fp32; parameters, too, or bf16 where a run asks for that.
 
     OnDevice    device memory: nothing is copied; updated by the device
     InHost      host memory: parameters and gradients are registered for copies; updated by the CPU
@@ -39,7 +41,7 @@ class Home(Protocol):
         """Return when updates asked for are applied."""
 
     def load(self, weights: torch.Tensor) -> None:
-        """Put the parameters into `weights`, rounding to its dtype; in the current lane."""
+        """Put the parameters into `weights`, in its dtype; in the current lane."""
 
     def keep(self, gradients: torch.Tensor) -> Mark:
         """Take gradients for the next update, in the current lane and in the dtype homes were made with.
@@ -48,7 +50,7 @@ class Home(Protocol):
         """
 
     def state(self) -> dict[str, torch.Tensor]:
-        """The flat fp32 arenas `p`, `m`, `v`, or copies of them; not while an update is under way."""
+        """The flat arenas `p`, `m`, `v`, or copies of them; not while an update is under way."""
 
     def close(self) -> None:
         """Give memory back."""
@@ -57,11 +59,13 @@ class Home(Protocol):
 class OnDevice:
     """In device memory, which on the CPU is host memory without a second copy."""
 
-    def __init__(self, block: Block, lanes: Lanes, gradient_dtype: torch.dtype) -> None:
+    def __init__(
+        self, block: Block, lanes: Lanes, gradient_dtype: torch.dtype, dtype: torch.dtype = torch.float32
+    ) -> None:
         self.block = block
         self.lanes = lanes
         device = lanes.device
-        self.p = arena(block.numel, torch.float32, device)
+        self.p = arena(block.numel, dtype, device)
         self.m, self.v = (arena(block.trained, torch.float32, device) for _ in "mv")
         self.g = arena(block.trained, gradient_dtype, device)
 
@@ -97,11 +101,18 @@ class OnDevice:
 class InHost:
     """In host memory; the device sees parameters and gradients pass by."""
 
-    def __init__(self, block: Block, lanes: Lanes, gradient_dtype: torch.dtype, staging: torch.Tensor | None) -> None:
+    def __init__(
+        self,
+        block: Block,
+        lanes: Lanes,
+        gradient_dtype: torch.dtype,
+        staging: torch.Tensor | None,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
         self.block = block
         self.lanes = lanes
         host = torch.device("cpu")
-        self.p = arena(block.numel, torch.float32, host, pinned=lanes.cuda)
+        self.p = arena(block.numel, dtype, host, pinned=lanes.cuda)
         self.g = arena(block.trained, gradient_dtype, host, pinned=lanes.cuda)
         self.m, self.v = (arena(block.trained, torch.float32, host) for _ in "mv")
         self.staging = staging
@@ -122,8 +133,8 @@ class InHost:
         update(self.block, self.p, self.m, self.v, self.g, moment)
 
     def load(self, weights: torch.Tensor) -> None:
-        """fp32 crosses the bus; the device rounds it."""
-        if self.staging is None or weights.dtype == torch.float32:
+        """Parameters cross the bus as they are; the device rounds fp32."""
+        if self.staging is None or weights.dtype == self.p.dtype:
             weights.copy_(self.p, non_blocking=True)
         else:
             for begin in range(0, self.block.numel, self.staging.numel()):
@@ -156,12 +167,22 @@ class Spread:
     `load` and `state` are done by all ranks, in the same order. Gradients come to `held` by themselves: see relay.py.
     """
 
-    def __init__(self, block: Block, lanes: Lanes, team: Team, held: Home | None, passing: torch.Tensor | None) -> None:
+    def __init__(
+        self,
+        block: Block,
+        lanes: Lanes,
+        team: Team,
+        held: Home | None,
+        passing: torch.Tensor | None,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
         self.block = block
         self.lanes = lanes
         self.team = team
         self.held = held
         """Where the state is; None at all ranks but the owner."""
+        self.dtype = dtype
+        """Of parameters."""
         self.passing = passing
         """Host memory for parameters between the wire and a device, where the wire ends in the host."""
 
@@ -200,7 +221,7 @@ class Spread:
         found = self.held.state() if self.held is not None else {}
         for kind, size in sizes.items():
             if self.held is None:
-                found[kind] = arena(size, torch.float32, torch.device("cpu"))
+                found[kind] = arena(size, self.dtype if kind == "p" else torch.float32, torch.device("cpu"))
             self.team.spread(found[kind], self.team.owner(self.block.index))
         return found
 

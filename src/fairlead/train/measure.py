@@ -116,12 +116,12 @@ def _home(settings: Settings, lanes: Lanes, folder: Path) -> dict[str, float]:
     weights = arena(_SAMPLE, settings.dtype, device)
     gradients = arena(_SAMPLE, dtype, device)
     if settings.store is None:
-        home = InHost(blocks[1], lanes, dtype, None)
+        home = InHost(blocks[1], lanes, dtype, None, settings.parameters)
         try:
             return _in_memory(home, blocks[1], moment, weights, gradients)
         finally:
             home.close()
-    store = DiskStore(folder / "store", blocks, lanes, dtype, "measured")
+    store = DiskStore(folder / "store", blocks, lanes, dtype, "measured", settings.parameters)
     try:
         for each in store.homes:
             each.put(torch.zeros(each.block.numel))

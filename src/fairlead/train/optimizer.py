@@ -15,9 +15,12 @@ from dataclasses import dataclass
 import torch
 
 from fairlead.train.layout import Block, Param
+from fairlead.train.rounding import put_rounded, stream
 
 PIECE = {"cpu": 1 << 21, "cuda": 1 << 26}
 """Elements updated at once where gradients must be widened or scaled first: 8 MiB of fp32 stay in a CPU's cache."""
+NARROW_PIECE = {"cpu": 1 << 18, "cuda": 1 << 24}
+"""Elements updated at once where parameters are bf16: they are widened, and a random number is made for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,8 @@ class Moment:
     rule: Rule
     counts: Mapping[str, int]
     """For each parameter that has a gradient, how many updates it has seen with this one."""
+    draw: int = 0
+    """What chance depends on where parameters are bf16: a number of the run's seed and this step."""
 
 
 def rate(schedule: str, base: float, step: int, steps: int, warmup: int, floor: float = 0.0) -> float:
@@ -92,11 +97,14 @@ def update(
 ) -> None:
     """One step on the flat arenas of a block, all on one device; `g` may be fp32 or bf16.
 
+    `p` is fp32, or bf16: then each update is computed in fp32 and rounded by chance.
+
     The tensors may be a stretch of the arenas; `begin` is where it lies in them, a multiple of `layout.ALIGN`.
     Parameters without a gradient in this step are left alone, as plain training leaves them.
     """
-    whole = g.dtype == torch.float32 and moment.clip == 1.0
-    size = min(block.trained, PIECE[p.device.type])
+    narrow = p.dtype != torch.float32
+    whole = g.dtype == torch.float32 and moment.clip == 1.0 and not narrow
+    size = min(block.trained, (NARROW_PIECE if narrow else PIECE)[p.device.type])
     scratch = None if whole else torch.empty(size, dtype=torch.float32, device=p.device)
     for param in block.trainable:
         count = moment.counts.get(param.name)
@@ -111,7 +119,10 @@ def update(
                 gradient = scratch[: piece.stop - piece.start].copy_(gradient)
                 if moment.clip != 1.0:
                     gradient.mul_(moment.clip)
-            _one(moment, param, count, p[piece], gradient, m[piece], v[piece])
+            wide = p[piece].float()  # itself where it is fp32
+            _one(moment, param, count, wide, gradient, m[piece], v[piece])
+            if narrow:
+                put_rounded(wide, p[piece], stream(moment.draw, param.name), at + begin - param.offset)
 
 
 def _one(

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-
 from fairlead.errors import TrainError
 from fairlead.train.activations import Activations
 from fairlead.train.disk import AHEAD, PIECE
@@ -59,7 +57,8 @@ class Need:
 
 def need(blocks: Sequence[Block], settings: Settings, found: Activations, *, tokens: int, active: int) -> Need:
     """What a run needs; `tokens` of a whole step, `active` parameters a token meets."""
-    width = settings.dtype.itemsize
+    width, kept_as = settings.dtype.itemsize, settings.parameters.itemsize
+    state = kept_as + 8
     team, micro = settings.team, len(settings.mine)
     held = blocks if team is None else [block for block in blocks if team.owns(block.index)]
     layers = blocks[1:]
@@ -92,7 +91,7 @@ def need(blocks: Sequence[Block], settings: Settings, found: Activations, *, tok
         terms.append(
             Term("host", "first weights, or gradients on their way to the disk", max(filling, 2 * 4 * trained))
         )
-        if settings.dtype != torch.float32:
+        if settings.dtype != settings.parameters:
             terms.append(Term(here, "fp32 on its way to a narrower type", 4 * min(widest, STAGING)))
     total = sum(block.trained for block in held)
     frozen = sum(block.numel - block.trained for block in held)
@@ -102,20 +101,23 @@ def need(blocks: Sequence[Block], settings: Settings, found: Activations, *, tok
         most = max((block.trained for block in held), default=0)
         terms.append(Term(wire, "gradients that wait for sums", DEPTH * micro * trained * width))
         terms.append(Term(wire, "sums under way, and a total", 4 * (2 * SUMS + most)))
-    spare = 12 * (trained + blocks[0].trained)
+    spare = state * (trained + blocks[0].trained)
     if settings.store is None:
-        home = (Term("host", "parameters and moments", 12 * total + 4 * frozen), Term("host", "gradients", kept))
-        written = sum(8 * block.trained + 4 * block.numel for block in blocks)
+        home = (
+            Term("host", "parameters and moments", state * total + kept_as * frozen),
+            Term("host", "gradients", kept),
+        )
+        written = sum(8 * block.trained + kept_as * block.numel for block in blocks)
         snapshots = Term("disk", "two snapshots of parameters and moments", 2 * written)
         return Need((*terms, *home, snapshots), 0, 0, 8.0 * active * tokens, found.guessed)
     terms += [
-        Term("disk", "parameters and moments", 12 * total + 4 * frozen),
-        Term("disk", "spare slots", spare + 12 * sum(trained - block.trained for block in layers)),
+        Term("disk", "parameters and moments", state * total + kept_as * frozen),
+        Term("disk", "spare slots", spare + state * sum(trained - block.trained for block in layers)),
         Term("disk", "gradients", kept),
     ]
     again = plan(len(layers), slots).copies - len(layers)
-    read = 12 * total + kept + 4 * again * (sum(block.trained for block in layers) // len(layers)) + 4 * frozen
-    return Need(tuple(terms), read, 12 * total + kept, 8.0 * active * tokens, found.guessed)
+    read = state * total + kept + kept_as * (again * (sum(block.trained for block in layers) // len(layers)) + frozen)
+    return Need(tuple(terms), read, state * total + kept, 8.0 * active * tokens, found.guessed)
 
 
 def check(found: Need, limits: dict[str, int]) -> None:

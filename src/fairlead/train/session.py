@@ -313,6 +313,7 @@ def settings_of(config: Config, base: Path, *, run: str = "") -> Settings:
     return Settings(
         device=device_of(config),
         dtype=DTYPES[config.model.compute],
+        parameters=DTYPES[config.model.parameters],
         accumulation=config.run.accumulation,
         clip=chosen.clip or None,
         rule=rule_of(config),
@@ -382,6 +383,7 @@ def _run(config: Config, parts: Parts, tokens: Tokens) -> str:
         repr((tokens.arrays["input_ids"].shape, tokens.made_of)),
         repr(config.run.steps if config.optimizer.schedule != "constant" else None),
         *([repr(config.lora)] if config.lora.rank else []),
+        *([config.model.parameters] if config.model.parameters != "fp32" else []),
     ]
     return hashlib.sha256("\n".join(said).encode()).hexdigest()[:32]
 

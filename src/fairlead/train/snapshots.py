@@ -55,7 +55,14 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
 class Snapshots:
     """The folder of one training run."""
 
-    def __init__(self, folder: Path, blocks: Sequence[Block], run: str, team: Team | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        blocks: Sequence[Block],
+        run: str,
+        team: Team | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
         self.folder = folder
         self.blocks = blocks
         self.run = run
@@ -66,7 +73,8 @@ class Snapshots:
         self._turn.__enter__()
         self.starts = [0]
         for block in blocks:
-            self.starts.append(self.starts[-1] + sum(pages(4 * numel) for numel in _numels(block)))
+            sizes = dtype.itemsize * block.numel, 4 * block.trained, 4 * block.trained
+            self.starts.append(self.starts[-1] + sum(map(pages, sizes)))
         try:
             if team is not None:
                 self._see_the_same(team)
@@ -176,16 +184,16 @@ class Snapshots:
 
         def one(job: tuple[torch.Tensor, int, int, int]) -> int:
             flat, begin, size, offset = job
-            buffer = buffers.pop()
+            buffer, width = buffers.pop(), flat.element_size()
             try:
-                piece, raw = buffer[:size], memory_of(buffer)[: pages(4 * size)]
+                piece, raw = buffer.view(flat.dtype)[:size], memory_of(buffer)[: pages(width * size)]
                 if write:
                     piece.copy_(flat[begin : begin + size])
                     file.write(raw, offset)
                 else:
                     file.read(raw, offset)
                     flat[begin : begin + size].copy_(piece)
-                return digest(piece, 4 * begin)
+                return digest(piece, width * begin)
             finally:
                 buffers.append(buffer)
 
@@ -197,11 +205,10 @@ class Snapshots:
                     continue
                 arrays, offset, sums = home.state(), start, []
                 for kind in "pmv":
-                    jobs = [
-                        (arrays[kind], begin, size, offset + 4 * begin) for begin, size in _pieces(len(arrays[kind]))
-                    ]
+                    flat, width = arrays[kind], arrays[kind].element_size()
+                    jobs = [(flat, begin, size, offset + width * begin) for begin, size in _pieces(len(flat))]
                     sums.append(sum(pool.map(one, jobs)) % (1 << 64))
-                    offset += pages(4 * len(arrays[kind]))
+                    offset += pages(width * len(flat))
                 found.append(sums)
         return found
 
@@ -212,10 +219,6 @@ def _gathered(digests: list[list[int]], team: Team) -> list[list[int]]:
     summed = team.summed(torch.tensor(halves, dtype=torch.float64)).to(torch.int64).tolist()
     whole = [(high << 32) + low for high, low in summed]
     return [whole[at : at + 3] for at in range(0, len(whole), 3)]
-
-
-def _numels(block: Block) -> tuple[int, int, int]:
-    return block.numel, block.trained, block.trained
 
 
 def _pieces(numel: int) -> Iterator[tuple[int, int]]:
