@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from fairlead.base.shown import shown
 from fairlead.bringup.table import Bringup
 from fairlead.errors import UsageError
 from fairlead.records.verdict import Verdict
@@ -84,9 +85,11 @@ def _trained(documents: Sequence[Document]) -> str:
 
 
 def _answered(documents: Sequence[Document]) -> str:
-    reply = str(documents[-1].get("reply"))
-    shown = f"{reply[:_SHOWN]!a}" + (" ..." if len(reply) > _SHOWN else "")
-    return f"{documents[-1].get('engine')} answered {shown}"
+    reply = " ".join(str(documents[-1].get("reply")).split()).replace(
+        "\ufffd", "·"
+    )  # random weights end in half characters
+    said = shown(reply[:_SHOWN]) + (" ..." if len(reply) > _SHOWN else "")
+    return f"{documents[-1].get('engine')} answered `{said}`"
 
 
 def _read(documents: Sequence[Document]) -> str:

@@ -98,3 +98,11 @@ def test_the_verbs_behind_one_that_failed_are_not_called(monkeypatch, tmp_path):
     stage = Stage(name="s", calls=lambda _: [["thing", "do"], ["thing", "again"]])
     report, lines = calls.run_stage(stage, WANTED, tmp_path / "s")
     assert (report.verdict, lines) == (Verdict.FAIL, ("fairlead thing do",))
+
+
+def test_an_answer_of_random_weights_is_one_line_that_can_be_read():
+    (serve,) = [stage for stage in STAGES if stage.name == "serve"]
+    said = serve.headline([{"engine": "transformers", "reply": "\ufffdariC\ufffd\n NNN\x1b[2J" + "x" * 200}])
+    assert said.startswith("transformers answered `·ariC· NNN\\x1b[2Jxxx")
+    assert said.endswith("xxx ...`")
+    assert "\n" not in said
