@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -10,12 +9,11 @@ from cyclopts import Group, Parameter
 
 from fairlead.base.confidential import hide
 from fairlead.base.files import check_place, write_atomic
-from fairlead.base.nodeset import NodeSet
 from fairlead.base.table import table
 from fairlead.base.units import counted, size
-from fairlead.cli.common import Common, Exclude, Nodes, SpecFile, chosen, spec_of_size
+from fairlead.cli.common import Common, Exclude, Nodes, SpecFile, chosen
 from fairlead.cli.output import Answer, session
-from fairlead.cli.weightsrun import How, answer, planned, reached, spread_over
+from fairlead.cli.weightsrun import answer, how_of, reached
 from fairlead.errors import UsageError
 from fairlead.records.verdict import aggregate
 
@@ -95,21 +93,21 @@ def spread(
     prom
         Write metrics for Prometheus's node exporter to this file.
     """
-    how = How(
-        max_bandwidth=max_bandwidth, download_ranks=download_ranks, shard_size=shard_size, file_shards=file_shards,
-        verify=verify, dry_run=dry_run,
-    )  # fmt: skip
+    from fairlead import weights as api
+
+    how = how_of(max_bandwidth, download_ranks, shard_size, file_shards, verify)
     for file in filter(None, (prom, save_filelist)):
         check_place(file)
-    began = time.monotonic()
-    plan_, from_ = planned(source, include, leave_out, ready_when, compare, filelist)
-    list_s = time.monotonic() - began
+    wished = api.choose(
+        source, include=include, leave_out=leave_out, ready_when=ready_when, compare=compare, filelist=filelist
+    )
     if save_filelist is not None:
         from fairlead.weights.objects import tsv
 
-        write_atomic(save_filelist, tsv(sorted(plan_.objects, key=lambda o: o.path)))
+        write_atomic(save_filelist, tsv(sorted(wished.plan.objects, key=lambda o: o.path)))
     with reached(nodes, exclude, spec, common) as (cluster, wanted, spec_):
-        report = spread_over(cluster, spec_, wanted, plan_, from_, dest, list_s, how)
+        run = api.plan if dry_run else api.spread
+        report = run(cluster, spec_, wished, dest, nodes=wanted, how=how, progress=session().progress)
     if prom is not None:
         from fairlead.weights.report import metrics
 
@@ -203,24 +201,14 @@ def pull(
     verify
         Compare with what the store itself says of each file before anything is published, as for `spread`.
     """
-    import sys
+    from fairlead import weights as api
 
-    import msgspec
-
-    from fairlead.cluster import connect
-
-    began = time.monotonic()
-    plan_, from_ = planned(source, include, leave_out, ready_when, compare, filelist)
-    list_s = time.monotonic() - began
-    here = spec_of_size("", NodeSet("localhost"))
-    here = msgspec.structs.replace(
-        here, pools=tuple(msgspec.structs.replace(p, python=sys.executable) for p in here.pools)
+    wished = api.choose(
+        source, include=include, leave_out=leave_out, ready_when=ready_when, compare=compare, filelist=filelist
     )
     session().open_folder(common.runs)
-    with connect(here, note=session().note) as cluster:
-        target = str(dest.absolute())
-        how = How(max_bandwidth=max_bandwidth, verify=verify)
-        report = spread_over(cluster, here, NodeSet("localhost"), plan_, from_, target, list_s, how)
+    how = how_of(max_bandwidth, verify=verify)
+    report = api.pull(wished, dest, how=how, progress=session().progress)
     return answer(report, "weights-pull")
 
 
@@ -244,12 +232,10 @@ def verify(
     limit
         The longest a node may take, in seconds.
     """
-    from fairlead.records.finding import worst_first
-    from fairlead.weights.verify import verify as check
+    from fairlead import weights as api
 
     with reached(nodes, exclude, spec, common) as (cluster, wanted, spec_):
-        pythons = {n: pool.python for pool in spec_.pools for n in pool.nodes}
-        findings = worst_first(check(cluster, wanted, dest, pythons, limit_s=limit))
+        findings = api.verify(cluster, spec_, dest, nodes=wanted, limit_s=limit)
     roots = sorted({str(f.data["root"]) for f in findings if "root" in f.data})
     return Answer(
         schema="fairlead.weights-verify/1",
@@ -271,10 +257,9 @@ def ls(source: str, *, include: _Include = (), leave_out: _Leave = (), common: C
     leave_out
         Not those that match this one.
     """
-    from fairlead.weights.objects import wanted
-    from fairlead.weights.sources import source_of
+    from fairlead import weights as api
 
-    found = wanted(source_of(source).listed(), include, leave_out)
+    found = api.ls(source, include=include, leave_out=leave_out)
     total = sum(o.size for o in found)
     rows = [[o.path, size(o.size), o.modified or "-", o.tag or "-"] for o in found]
     return Answer(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairlead.base.units import duration, rate
-from fairlead.weights.plan import Plan, Rates, bound_s, predicted_s
+from fairlead.weights.planned import Plan, Rates, bound_s, predicted_s
 from fairlead.weights.table import Weights
 
 

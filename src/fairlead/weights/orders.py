@@ -7,7 +7,7 @@ from typing import Any
 
 from fairlead.weights.onnode.layout import REQUEST_BYTES
 from fairlead.weights.outcome import NodeState
-from fairlead.weights.plan import Plan
+from fairlead.weights.planned import Plan
 from fairlead.weights.scheduler import Lease, Order, Return, Survey, Take
 from fairlead.weights.sources import Source
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from fairlead.weights.forecast import Forecast
 from fairlead.weights.onnode.layout import bytes_of
-from fairlead.weights.plan import Plan
+from fairlead.weights.planned import Plan
 
 
 @dataclass(frozen=True, kw_only=True)

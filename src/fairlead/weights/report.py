@@ -14,7 +14,7 @@ from fairlead.records.report import Report
 from fairlead.records.verdict import Verdict
 from fairlead.weights.manifest import outdated
 from fairlead.weights.outcome import NodeState, SpreadOutcome
-from fairlead.weights.plan import presence
+from fairlead.weights.planned import presence
 
 
 @dataclass(frozen=True, kw_only=True)

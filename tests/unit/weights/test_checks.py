@@ -13,7 +13,7 @@ from fairlead.weights.forecast import forecast
 from fairlead.weights.objects import Object
 from fairlead.weights.onnode.buffers import Buffers
 from fairlead.weights.onnode.stored import digest_of_file, said_digest
-from fairlead.weights.plan import plan_of
+from fairlead.weights.planned import plan_of
 from fairlead.weights.scheduler import MAX_BAD, Scheduler, Take
 from fairlead.weights.shape import apart
 from fairlead.weights.table import Weights

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fairlead.errors import FairleadError, UsageError
 from fairlead.weights.objects import Object, bad_names, in_order, read_tsv, tsv, wanted, without_folders
-from fairlead.weights.plan import Rates, bound_s, plan_of, predicted_s, presence
+from fairlead.weights.planned import Rates, bound_s, plan_of, predicted_s, presence
 
 
 def named(*paths: str, size: int = 1) -> list[Object]:

@@ -7,7 +7,7 @@ import pytest
 from fairlead.weights.objects import Object
 from fairlead.weights.onnode import origin
 from fairlead.weights.outcome import NodeState, SpreadOutcome
-from fairlead.weights.plan import plan_of
+from fairlead.weights.planned import plan_of
 from fairlead.weights.report import six_lines
 
 

@@ -23,7 +23,7 @@ from fairlead.weights.comparing import Comparison
 from fairlead.weights.onnode.layout import REQUEST_BYTES, to_flags
 from fairlead.weights.orders import words_of
 from fairlead.weights.outcome import NodeState, Options, SpreadOutcome, stalled
-from fairlead.weights.plan import Plan
+from fairlead.weights.planned import Plan
 from fairlead.weights.scheduler import Lease, Look, Order, Scheduler
 from fairlead.weights.sources import Source
 from fairlead.weights.told import TOLD, Told

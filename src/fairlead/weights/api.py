@@ -1,0 +1,220 @@
+"""What `fairlead.weights` offers to programs, and what the verbs call: choose, plan, spread, pull, verify, ls.
+
+It knows sources, clusters and the numbers of a spread; nothing of a command line, a terminal or a run folder. Bytes are
+bytes, rates bits a second, times seconds. What is wrong from the start is raised as a FairleadError, with a code and
+what to do; what becomes of a node is a finding in what is returned.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from fairlead.base.nodeset import NodeSet
+from fairlead.cluster import Cluster, connect
+from fairlead.errors import UsageError
+from fairlead.records.finding import Finding, worst_first
+from fairlead.spec.model import Access, Fabric, Pool, Spec
+from fairlead.weights import checked
+from fairlead.weights.forecast import forecast
+from fairlead.weights.manifest import MAX_BYTES, NAME, read_manifest
+from fairlead.weights.objects import Object, read_tsv, wanted
+from fairlead.weights.outcome import Options
+from fairlead.weights.places import Reach, reach
+from fairlead.weights.planned import Plan, plan_of
+from fairlead.weights.report import SpreadReport, report_of
+from fairlead.weights.sources import Source, read_whole, source_of
+from fairlead.weights.spreading import Spread
+from fairlead.weights.table import Weights
+
+Progress = Callable[[str, int, int, str], None]
+Compare = Literal["record", "size", "filelist", "none"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """The objects that are wanted from a source, in their order."""
+
+    plan: Plan
+    source: Source
+    list_s: float
+    """Seconds that listing took."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class How:
+    """How to spread; all else stands in `[weights]` of the cluster file."""
+
+    max_bandwidth_bps: float = 0.0
+    """Bits a second from the source, of all nodes together; 0: as many as there are."""
+    fetching: int | None = None
+    """Nodes that ask the source; None: what the cluster file says, 0: all."""
+    shard_bytes: int = 0
+    """Bytes that one node is given to fetch at a time; 0: twice what its requests ask for."""
+    file_shards: int = 0
+    """The same as a number of parts of the largest file; 0: not said so."""
+    verify: bool = False
+    """Before anything is published, compare every file with what the store itself says of it."""
+
+
+def choose(
+    source: str,
+    *,
+    include: Sequence[str] = (),
+    leave_out: Sequence[str] = (),
+    ready_when: Sequence[str] = (),
+    compare: Compare = "record",
+    filelist: Path | None = None,
+) -> Chosen:
+    """List a source and say what of it is wanted; patterns are the shell's. No node is asked.
+
+    FairleadError within seconds for wrong credentials, a source that is not there, nothing that matches, and names that
+    cannot become files.
+    """
+    if (compare == "filelist") != (filelist is not None):
+        raise UsageError(
+            "cli/usage", "--compare filelist and --filelist go together", hint="fairlead weights spread --help"
+        )
+    began = time.monotonic()
+    from_ = source_of(source)
+    listed = from_.listed()
+    objects = wanted(listed, include, leave_out)
+    has_manifest = any(o.path == NAME for o in wanted(listed, (), leave_out))
+    manifest = read_manifest(read_whole(from_, NAME, MAX_BYTES), from_.name) if has_manifest else None
+    trusted = _trusted(objects, compare, filelist)
+    made = plan_of(
+        objects, source=from_.name, first=ready_when, trusted=trusted, manifest=manifest, again=compare == "none"
+    )
+    return Chosen(plan=made, source=from_, list_s=time.monotonic() - began)
+
+
+def ls(source: str, *, include: Sequence[str] = (), leave_out: Sequence[str] = ()) -> list[Object]:
+    """What lies at a source, by name, with sizes in bytes. FairleadError as for `choose`."""
+    return wanted(source_of(source).listed(), include, leave_out)
+
+
+def plan(
+    cluster: Cluster,
+    spec: Spec,
+    source: str | Chosen,
+    dest: str,
+    *,
+    nodes: NodeSet | None = None,
+    how: How = How(),
+    progress: Progress = lambda *_: None,
+) -> SpreadReport:
+    """What `spread` would do: `.outcome.nodes` with what each has, needs and has free, `.outcome.forecast` in seconds.
+
+    Every node is asked, nothing is fetched or written. FairleadError as for `spread`.
+    """
+    return _run(cluster, spec, source, dest, nodes, how, progress, is_dry=True)
+
+
+def spread(
+    cluster: Cluster,
+    spec: Spec,
+    source: str | Chosen,
+    dest: str,
+    *,
+    nodes: NodeSet | None = None,
+    how: How = How(),
+    progress: Progress = lambda *_: None,
+) -> SpreadReport:
+    """Put every object below `source` into `dest`, an absolute path, on every node (or on `nodes`).
+
+    Each byte leaves the source once and is verified everywhere. Returns when every node that lives has published all of
+    it, or cannot: `.verdict`, `.findings` (each node that is left out, each file that could not be had), `.totals`.
+    `progress` is told what is counted, how far it is, of how much, and who is behind. FairleadError as for `choose`,
+    and where a node has no address that the others reach.
+    """
+    return _run(cluster, spec, source, dest, nodes, how, progress, is_dry=False)
+
+
+def pull(source: str | Chosen, dest: Path, *, how: How = How(), progress: Progress = lambda *_: None) -> SpreadReport:
+    """The same for a folder of this machine alone, in this program's Python. FairleadError as for `choose`."""
+    pool = Pool(name="all", size="other", nodes=NodeSet("localhost"), python=sys.executable)
+    here = Spec(schema=1, pools=(pool,), fabric=Fabric(link="ethernet", rdma="none"), access=Access(via="local"))
+    chosen = source if isinstance(source, Chosen) else choose(source)
+    with connect(here) as cluster:
+        return _run(cluster, here, chosen, str(dest.absolute()), None, how, progress, is_dry=False)
+
+
+def verify(
+    cluster: Cluster, spec: Spec, dest: str, *, nodes: NodeSet | None = None, limit_s: float = 3600.0
+) -> list[Finding]:
+    """Read every file that was published in `dest` again, on every node: a finding for each, worst first.
+
+    A node that does not answer within `limit_s` is a finding of verdict unknown.
+    """
+    pythons = {n: pool.python for pool in spec.pools for n in pool.nodes}
+    return worst_first(checked.verify(cluster, nodes or spec.nodes, dest, pythons, limit_s=limit_s))
+
+
+def _run(  # noqa: PLR0917
+    cluster: Cluster,
+    spec: Spec,
+    source: str | Chosen,
+    dest: str,
+    nodes: NodeSet | None,
+    how: How,
+    progress: Progress,
+    *,
+    is_dry: bool,
+) -> SpreadReport:
+    if not dest.startswith("/"):
+        text = f"`{dest}` is no absolute path: nodes have no current folder"
+        raise UsageError("cli/usage", text, hint="/mnt/nvme/model")
+    chosen = source if isinstance(source, Chosen) else choose(source)
+    own, wanted_ = spec.table(Weights), nodes or spec.nodes
+    options = _options(own, dest, how, chosen.plan, is_dry=is_dry)
+    found = _places(cluster, spec, wanted_)
+    out = Spread(cluster, chosen.plan, chosen.source, options, found.addresses, progress=progress).run()
+    out.took_s = {"list": chosen.list_s, **out.took_s}
+    if is_dry:
+        left, from_origin = out.left_bytes
+        out.forecast = forecast(
+            chosen.plan, num_nodes=len(wanted_), left_bytes=left, from_origin_bytes=from_origin, said=own,
+            max_bandwidth=options.max_bandwidth, links=found.links,
+        )  # fmt: skip
+    return report_of(out)
+
+
+def _options(own: Weights, dest: str, how: How, plan_: Plan, *, is_dry: bool) -> Options:
+    """What the table of the cluster file says, and what was asked for."""
+    if how.shard_bytes and how.file_shards:
+        raise UsageError("cli/usage", "--shard-size and --file-shards exclude each other", hint="--shard-size 2G")
+    largest = max(o.size for o in plan_.objects)
+    return Options(
+        dest=dest,
+        connections=own.connections,
+        streams=own.streams,
+        fetching=own.fetching if how.fetching is None else how.fetching,
+        max_bandwidth=how.max_bandwidth_bps / 8,
+        give_up_s=own.give_up_s,
+        silent_s=own.silent_s,
+        slow_share=own.slow_share,
+        dry_run=is_dry,
+        verify=how.verify,
+        shard_bytes=-(-largest // how.file_shards) if how.file_shards else how.shard_bytes,
+    )
+
+
+def _trusted(objects: list[Object], compare: str, filelist: Path | None) -> frozenset[str]:
+    """Files that the right size is enough for."""
+    if compare == "size":
+        return frozenset(o.path for o in objects)
+    if filelist is None:
+        return frozenset()
+    before = {(o.path, o.size, o.modified) for o in read_tsv(filelist)}
+    return frozenset(o.path for o in objects if o.modified and (o.path, o.size, o.modified) in before)
+
+
+def _places(cluster: Cluster, spec: Spec, nodes: NodeSet) -> Reach:
+    """Where the others reach each node. Raises FairleadError where one cannot be reached."""
+    if len(nodes) == 1:
+        return Reach({nodes[0]: "127.0.0.1"}, {})  # nobody takes from it
+    return reach(cluster, spec, nodes)
