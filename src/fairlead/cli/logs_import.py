@@ -41,7 +41,8 @@ def import_(
     Parameters
     ----------
     paths
-        Files, and folders with all files below them; gzip, bzip2 and xz are unpacked.
+        Files, and folders with all files below them; gzip, bzip2 and xz are unpacked. Parquet is what
+        `fairlead logs export` wrote: its records keep their files and places, and are added once.
     store
         The folder of the store; else `logs` in the user's state directory.
     node

@@ -17,7 +17,7 @@ from typing import IO, NamedTuple
 
 import msgspec
 
-from fairlead.logs import bulk, reading
+from fairlead.logs import bulk, parquet, reading
 from fairlead.logs.dcr import Rule, table_of
 from fairlead.logs.eventtime import Clock, event_ns
 from fairlead.logs.format import Format, format_of, formats
@@ -102,15 +102,34 @@ def _is(known: Known, found: Found) -> bool:
 def take_in(store: Store, paths: list[Path], wish: Wish) -> Iterator[Done]:
     """Read files into the store; one that cannot be read says so and keeps no other from it."""
     looked: list[Found] = []
+    exported: list[Path] = []
     for path in paths:
         try:
-            looked.append(reading.look(path.absolute()))
+            found = reading.look(path.absolute())
         except (OSError, *reading.BROKEN) as error:
             yield Done(reading.text_of(path), "", 0, 0, f"cannot be read: {error}")
+            continue
+        if parquet.is_parquet(found.path, found.head):
+            exported.append(found.path)
+        else:
+            looked.append(found)
+    for path in parquet.parts(exported):
+        yield _parquet(store, path)
     jobs = _jobs(store, looked, wish)
     store.remember(job.known for job in jobs)  # before their first record, so that a kill leaves none nameless
     for job in jobs:
         yield _one(store, job, wish)
+
+
+def _parquet(store: Store, path: Path) -> Done:
+    """Records that a store exported."""
+    done = Done(reading.text_of(path), "Logs", 0, 0)
+    try:
+        done.records, _ = parquet.take(store, path)
+        done.bytes = path.stat().st_size if done.records else 0
+    except (OSError, parquet.NotOurs) as error:
+        done.table, done.note = "", f"cannot be read: {error}"
+    return done
 
 
 def _jobs(store: Store, looked: list[Found], wish: Wish) -> list[_Job]:

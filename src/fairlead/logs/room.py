@@ -8,6 +8,7 @@ ROOM = Room(
         Verb("logs collect", "fairlead.cli.logs_collect:collect"),
         Verb("logs serve", "fairlead.cli.logs_serve:serve"),
         Verb("logs import", "fairlead.cli.logs_import:import_"),
+        Verb("logs export", "fairlead.cli.logs_export:export_"),
         Verb("logs diagnose", "fairlead.cli.logs_diagnose:diagnose_"),
         Verb("logs query", "fairlead.cli.logs:query"),
     ),

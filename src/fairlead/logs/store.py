@@ -16,9 +16,9 @@ import fcntl
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import msgspec
 
@@ -56,6 +56,7 @@ _ONE_BLOCK = (
     "SETTINGS max_threads = 1, max_insert_threads = 1, max_insert_block_size = 1048576, max_block_size = 1048576"
 )
 _BUSY_S = 10.0
+_MANY = 1000
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -89,6 +90,11 @@ class Progress(NamedTuple):
 
     end: int
     last_ns: int
+
+
+def is_table(name: str) -> bool:
+    """Whether a table of a source may be called so."""
+    return bool(_TABLE.fullmatch(name)) and name != "Logs"
 
 
 def default_place() -> Path:
@@ -157,7 +163,7 @@ class Store:
 
     def view(self, table: str) -> None:
         """A table of a source, made where it is not there. Raises FairleadError where that is no name."""
-        if not _TABLE.fullmatch(table) or table == "Logs":
+        if not is_table(table):
             raise FairleadError("logs/rules", f"{table[:120]!r} is no name of a table", hint="letters, digits and _")
         if table not in self._made:
             source = f"SELECT * FROM Logs WHERE SourceTable = {quoted(table)}"  # noqa: S608 - quoted
@@ -191,6 +197,14 @@ class Store:
         """Whether a record is there."""
         sql = f"SELECT count() FROM Logs WHERE FileId = {int(file_id)} AND Offset = {int(offset)}"  # noqa: S608
         return bool(next(self.engine.rows(sql))[0])
+
+    def places(self, first_ns: int, last_ns: int, files: Sequence[int]) -> set[tuple[int, int]]:
+        """Of the records of some files with times in between: file and offset."""
+        first, last = (f"fromUnixTimestamp64Nano(toInt64({int(ns)}), 'UTC')" for ns in (first_ns, last_ns))
+        sql = f"SELECT FileId, Offset FROM Logs WHERE TimeGenerated BETWEEN {first} AND {last}"  # noqa: S608 - numbers
+        if len(files) <= _MANY:
+            sql += f" AND FileId IN ({', '.join(str(int(each)) for each in files) or 'NULL'})"
+        return {(row[0], row[1]) for row in self.engine.rows(sql)}
 
     def drop_day(self, day: Day, say: Callable[[], None]) -> None:
         """Drop all that was taken in on a day; `say` it before. Each step may be done again after a kill."""
@@ -239,6 +253,25 @@ class Store:
                     return False
                 raise _failed(error) from None
         return True
+
+    def add_arrow(self, block: bytes, names: Sequence[str]) -> None:
+        """A block of records as a stream of Arrow with these columns: all of them, or none."""
+        columns = ", ".join(map(named, names))
+        with os.fdopen(os.memfd_create("block"), "wb") as file:
+            file.write(block)
+            file.flush()
+            source = f"file('/proc/self/fd/{file.fileno()}', 'ArrowStream')"
+            self._do(f"INSERT INTO Logs ({columns}) SELECT {columns} FROM {source} {_ONE_BLOCK}")  # noqa: S608
+
+    def write(self, sql: str, file: IO[bytes]) -> None:
+        """The rows of a SELECT into an open file, as Parquet."""
+        self._do(f"INSERT INTO FUNCTION file('/proc/self/fd/{file.fileno()}', 'Parquet') {sql}")
+
+    def _do(self, sql: str) -> None:
+        try:
+            self.session.query(sql)
+        except RuntimeError as error:
+            raise _failed(error) from None
 
     def add_all(self, rows: Iterable[tuple[Record, str, str, int]]) -> None:
         """A block of records of many files: (record, path, table, file) each. All of them, or none."""

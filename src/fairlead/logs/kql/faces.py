@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fairlead.base.files import write_atomic
 from fairlead.base.table import table
 from fairlead.logs.kql.charts import axes
 from fairlead.logs.kql.evaluate import Answer
@@ -72,7 +73,9 @@ def write_parquet(answer: Answer, path: Path) -> None:
     for place, column in enumerate(answer.columns):
         values = [_parquet(row[place], column.kind) for row in answer.rows]
         arrays.append(pa.array(values, type=kinds.get(column.kind, pa.string())))
-    parquet.write_table(pa.table(arrays, names=[column.name for column in answer.columns]), path)
+    made = pa.BufferOutputStream()
+    parquet.write_table(pa.table(arrays, names=[column.name for column in answer.columns]), made)
+    write_atomic(path, made.getvalue().to_pybytes())
 
 
 def _parquet(value: Any, kind: Kind) -> Any:
