@@ -22,6 +22,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 
 from fairlead.weights.onnode.place import has_blake3, hasher
+from fairlead.weights.onnode.streams import TcpStream
 from fairlead.weights.onnode.wire import CHUNK, Link, greet, greeted
 
 KEY = bytes(range(32))
@@ -92,7 +93,7 @@ def give(to: tuple[str, int], way: str, num: int) -> None:
     """The node that has everything: one chunk again and again, whose digest is known."""
     data = memoryview(os.urandom(CHUNK_BYTES))
     digest = hasher(way if way != "nothing" else "sha256")(data)
-    link = greet(*to, KEY, {"me": 0})
+    link = greet(TcpStream(socket.create_connection(to)), KEY, {"me": 0})
     for chunk in range(num):
         link.send(CHUNK, data, chunk=chunk, digest=digest)
     link.receive()
@@ -101,8 +102,10 @@ def give(to: tuple[str, int], way: str, num: int) -> None:
 def take(server: socket.socket, onward: tuple[str, int] | None, way: str, num: int) -> None:
     """Take each chunk, verify it, pass it on."""
     digest_of = hasher(way) if way != "nothing" else None
-    link, _ = greeted(server.accept()[0], KEY)
-    nxt: Link | None = greet(*onward, KEY, {"me": 1}) if onward is not None else None
+    link, _ = greeted(TcpStream(server.accept()[0]), KEY)
+    nxt: Link | None = (
+        greet(TcpStream(socket.create_connection(onward)), KEY, {"me": 1}) if onward is not None else None
+    )
     buffer = memoryview(bytearray(CHUNK_BYTES))
     for chunk in range(num):
         _, _, _, _, length, digest = link.receive()

@@ -89,3 +89,8 @@ def signalled(lab: World, host: str, number: signal.Signals) -> None:
 
 def killed(lab: World, host: str) -> None:
     signalled(lab, host, signal.SIGKILL)
+
+
+def faulted(lab: World, *words: str) -> None:
+    """`fairlead lab fault` in that lab."""
+    subprocess.run([*FAIRLEAD, "lab", "fault", "-n", lab.name, *words], capture_output=True, check=True, timeout=60)

@@ -24,6 +24,7 @@ _Include = Annotated[tuple[str, ...], Parameter(name="--include", negative=(), g
 _Leave = Annotated[tuple[str, ...], Parameter(name="--leave-out", negative=(), group=_WHAT)]
 _First = Annotated[tuple[str, ...], Parameter(name="--ready-when", negative=(), group=_WHAT)]
 _Compare = Annotated[Literal["record", "size", "filelist", "none"], Parameter(group=_WHAT)]
+_Transport = Annotated[Literal["tcp", "mrc"] | None, Parameter(group=_HOW)]
 _Verify = Annotated[bool, Parameter(group=_HOW, negative=())]
 _FileList = Annotated[Path | None, Parameter(group=_FILES)]
 
@@ -42,6 +43,7 @@ def spread(
     download_ranks: Annotated[int | None, Parameter(group=_HOW)] = None,
     shard_size: Annotated[str, Parameter(group=_HOW)] = "",
     file_shards: Annotated[int, Parameter(group=_HOW)] = 0,
+    transport: _Transport = None,
     verify: _Verify = False,
     dry_run: Annotated[bool, Parameter(group=_HOW, negative=())] = False,
     prom: Annotated[Path | None, Parameter(group=_FILES)] = None,
@@ -85,6 +87,9 @@ def spread(
         How much one node is given to fetch at a time, such as 2G; without it, twice what its requests ask for.
     file_shards
         The same as a number of parts of the largest file.
+    transport
+        By what chunks go from node to node: tcp, or mrc, over all planes; the nodes' Python must have fairlead[fabric]
+        installed. Else what [weights] of the cluster file says.
     verify
         Before anything is published, compare every file with what the store itself says of it: Content-MD5 of a blob,
         MD5 of S3 and Google Cloud, SHA-256 of Hugging Face. Each file is read by one node.
@@ -95,7 +100,7 @@ def spread(
     """
     from fairlead import weights as api
 
-    how = how_of(max_bandwidth, download_ranks, shard_size, file_shards, verify)
+    how = how_of(max_bandwidth, download_ranks, shard_size, file_shards, transport, verify=verify)
     for file in filter(None, (prom, save_filelist)):
         check_place(file)
     wished = api.choose(

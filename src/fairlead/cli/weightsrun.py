@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from fairlead.base.nodeset import NodeSet
 from fairlead.base.table import table
@@ -50,7 +50,9 @@ def how_of(
     download_ranks: int | None = None,
     shard_size: str = "",
     file_shards: int = 0,
-    verify: bool = False,  # noqa: FBT001, FBT002
+    transport: Literal["tcp", "mrc"] | None = None,
+    *,
+    verify: bool = False,
 ) -> How:
     """What the command line says of the way. Raises UsageError."""
     from fairlead.weights import How
@@ -60,6 +62,7 @@ def how_of(
         fetching=download_ranks,
         shard_bytes=int(_amount(shard_size, 1024, "--shard-size 2G: bytes, K, M, G, T of 1024")),
         file_shards=file_shards,
+        transport=transport,
         verify=verify,
     )
 

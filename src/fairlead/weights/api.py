@@ -10,9 +10,11 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
+
+import msgspec
 
 from fairlead.base.nodeset import NodeSet
 from fairlead.cluster import Cluster, connect
@@ -24,7 +26,7 @@ from fairlead.weights.forecast import forecast
 from fairlead.weights.manifest import MAX_BYTES, NAME, read_manifest
 from fairlead.weights.objects import Object, read_tsv, wanted
 from fairlead.weights.outcome import Options
-from fairlead.weights.places import Reach, reach
+from fairlead.weights.places import Reach, meeting_places, reach
 from fairlead.weights.planned import Plan, plan_of
 from fairlead.weights.report import SpreadReport, report_of
 from fairlead.weights.sources import Source, read_whole, source_of
@@ -32,6 +34,7 @@ from fairlead.weights.spreading import Spread
 from fairlead.weights.table import Weights
 
 Progress = Callable[[str, int, int, str], None]
+Transport = Literal["tcp", "mrc"]
 Compare = Literal["record", "size", "filelist", "none"]
 
 
@@ -57,6 +60,8 @@ class How:
     """Bytes that one node is given to fetch at a time; 0: twice what its requests ask for."""
     file_shards: int = 0
     """The same as a number of parts of the largest file; 0: not said so."""
+    transport: Transport | None = None
+    """By what chunks go from node to node; None: what the cluster file says."""
     verify: bool = False
     """Before anything is published, compare every file with what the store itself says of it."""
 
@@ -172,7 +177,11 @@ def _run(  # noqa: PLR0917
     own, wanted_ = spec.table(Weights), nodes or spec.nodes
     options = _options(own, dest, how, chosen.plan, is_dry=is_dry)
     found = _places(cluster, spec, wanted_)
-    out = Spread(cluster, chosen.plan, chosen.source, options, found.addresses, progress=progress).run()
+    addresses = found.addresses
+    if options.transport == "mrc":
+        addresses = meeting_places(found)
+        options = replace(options, places={n: msgspec.to_builtins(p) for n, p in found.places.items()})
+    out = Spread(cluster, chosen.plan, chosen.source, options, addresses, progress=progress).run()
     out.took_s = {"list": chosen.list_s, **out.took_s}
     if is_dry:
         left, from_origin = out.left_bytes
@@ -192,6 +201,7 @@ def _options(own: Weights, dest: str, how: How, plan_: Plan, *, is_dry: bool) ->
         dest=dest,
         connections=own.connections,
         streams=own.streams,
+        transport=how.transport or own.transport,
         fetching=own.fetching if how.fetching is None else how.fetching,
         max_bandwidth=how.max_bandwidth_bps / 8,
         give_up_s=own.give_up_s,
@@ -216,5 +226,5 @@ def _trusted(objects: list[Object], compare: str, filelist: Path | None) -> froz
 def _places(cluster: Cluster, spec: Spec, nodes: NodeSet) -> Reach:
     """Where the others reach each node. Raises FairleadError where one cannot be reached."""
     if len(nodes) == 1:
-        return Reach({nodes[0]: "127.0.0.1"}, {})  # nobody takes from it
+        return Reach({nodes[0]: "127.0.0.1"}, {}, {})  # nobody takes from it
     return reach(cluster, spec, nodes)

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from fairlead.weights.forecast import Forecast
 from fairlead.weights.onnode.layout import bytes_of
@@ -19,6 +20,9 @@ class Options:
     dest: str
     connections: int = 8
     streams: int = 2
+    transport: str = "tcp"
+    places: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Where each node sits in the fabric, as JSON, for a transport that must know it."""
     fetching: int = 0
     max_bandwidth: float = 0.0
     """Bytes a second from the origin, of all nodes together; 0: as many as there are."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 from fairlead.base.nodeset import NodeSet, fold
 from fairlead.cluster import Cluster, Command
 from fairlead.errors import ClusterError
+from fairlead.fabric.transport.lanes import lanes
 from fairlead.probe import KEEP_BYTES, LIMIT_S, NodeAnswer, arguments, program, sort_answers
 from fairlead.probe.addresses import book_of
+from fairlead.records.addressbook import Place
 from fairlead.records.facts import Facts, NodeFacts, Unread
 from fairlead.spec import vmsize
 from fairlead.spec.model import Spec
@@ -23,6 +26,8 @@ class Reach:
     """The address by which the others take from it."""
     links: Mapping[str, tuple[float, str]]
     """(bytes a second of the link that has this address, who says so); only of nodes where somebody does."""
+    places: Mapping[str, Place]
+    """All that is known of where each node sits; only of nodes that answered."""
 
 
 def reach(cluster: Cluster, spec: Spec, nodes: NodeSet) -> Reach:
@@ -43,7 +48,17 @@ def reach(cluster: Cluster, spec: Spec, nodes: NodeSet) -> Reach:
     # one that does not answer takes part all the same: that it is lost is said where everything is said of it
     of = {record.node: record for record in facts}
     links = {n: link for n in of if (link := _link(of[n], places[n].interface, spec)) is not None}
-    return Reach({n: found.get(n, "0.0.0.0") for n in nodes}, links)  # noqa: S104 - never bound: it does not answer
+    return Reach({n: found.get(n, "0.0.0.0") for n in nodes}, links, places)  # noqa: S104 - never bound: it does not answer
+
+
+def meeting_places(found: Reach) -> Mapping[str, str]:
+    """Where nodes meet to agree on planes: by management, which stays while planes come and go. Raises PathsExhausted
+    where a node and the next one have no plane in common.
+    """
+    known = [place for place in found.places.values() if place.address]
+    for here, there in pairwise([*known, *known[:1]]):
+        lanes(here, there)
+    return {n: (found.places[n].management if n in found.places else "") or at for n, at in found.addresses.items()}
 
 
 def _link(record: NodeFacts, interface: str, spec: Spec) -> tuple[float, str] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
@@ -19,8 +19,12 @@ class Weights(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     connections: Annotated[int, Meta(ge=1, le=256, examples=[8])] = 8
     """Requests that one node has at the origin at a time, at most: fewer while the origin is busy."""
 
+    transport: Annotated[Literal["tcp", "mrc"], Meta(examples=["mrc"])] = "tcp"
+    """By what chunks go from node to node: TCP, or MRC over all planes, which the nodes' Python must have installed
+    (`fairlead[fabric]`)."""
+
     streams: Annotated[int, Meta(ge=1, le=32, examples=[4])] = 2
-    """TCP connections from a node to the next one."""
+    """Connections from a node to the next one."""
 
     fetching: Annotated[int, Meta(ge=0, le=1_000_000, examples=[8])] = 0
     """Nodes that ask the origin, spread evenly over all; 0: every node."""

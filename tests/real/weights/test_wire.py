@@ -14,18 +14,8 @@ from collections.abc import Callable
 
 import pytest
 
-from fairlead.weights.onnode.wire import (
-    CHUNK,
-    MAGIC,
-    MESSAGE,
-    NONCE_BYTES,
-    STILL,
-    Broken,
-    Link,
-    greet,
-    greeted,
-    read_exactly,
-)
+from fairlead.weights.onnode.streams import Broken, TcpStream
+from fairlead.weights.onnode.wire import CHUNK, MAGIC, MESSAGE, NONCE_BYTES, STILL, Link, greet, greeted
 
 pytestmark = pytest.mark.real
 KEY = bytes(range(32))
@@ -35,20 +25,20 @@ def pair(limit_s: float) -> tuple[Link, Link]:
     """(who gives, who takes), greeted by the run's key, with this limit for each wait."""
     server = socket.create_server(("127.0.0.1", 0))
     made = {}
-    thread = threading.Thread(target=lambda: made.update(giver=greeted(server.accept()[0], KEY)[0]))
+    thread = threading.Thread(target=lambda: made.update(giver=greeted(TcpStream(server.accept()[0]), KEY)[0]))
     thread.start()
-    taker = greet(*server.getsockname(), KEY, {"me": 1})
+    taker = greet(TcpStream(socket.create_connection(server.getsockname())), KEY, {"me": 1})
     thread.join()
     server.close()
     for link in (made["giver"], taker):
-        link.sock.settimeout(limit_s)
+        link.stream.limit_s = limit_s
     return made["giver"], taker
 
 
 def test_a_chunk_that_takes_longer_than_the_limit_arrives_while_some_of_it_comes():
     giver, taker = pair(4.0)
-    giver.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 << 10)
-    taker.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 10)
+    giver.stream.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 << 10)
+    taker.stream.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 10)
     data = random.Random(1).randbytes(4 << 20)
     thread = threading.Thread(target=giver.send, args=(CHUNK, data))
     began = time.monotonic()
@@ -57,7 +47,7 @@ def test_a_chunk_that_takes_longer_than_the_limit_arrives_while_some_of_it_comes
     got = bytearray(length)
     for at in range(0, length, length // 16):
         time.sleep(0.35)
-        read_exactly(taker.sock, memoryview(got)[at : at + length // 16])
+        taker.read(memoryview(got)[at : at + length // 16])
     thread.join()
     assert (kind, bytes(got)) == (CHUNK, data)
     assert time.monotonic() - began > 4.0, "longer than the limit"
@@ -84,7 +74,7 @@ def stranger(words: Callable[[socket.socket], None]) -> str:
 
     def serve() -> None:
         with server.accept()[0] as sock, pytest.raises((Broken, OSError, ValueError)) as why:
-            greeted(sock, KEY)
+            greeted(TcpStream(sock), KEY)
         said.append(str(why.value))
 
     thread = threading.Thread(target=serve)
@@ -120,7 +110,7 @@ def recorded() -> list[bytes]:
         other.close()
 
     def serve() -> None:
-        link, _ = greeted(inside.accept()[0], KEY)
+        link, _ = greeted(TcpStream(inside.accept()[0]), KEY)
         link.send(CHUNK, b"weights", chunk=3)
         link.send(CHUNK, b"more of", chunk=4)
         link.close()
@@ -128,7 +118,7 @@ def recorded() -> list[bytes]:
     threads = [threading.Thread(target=work) for work in (between, serve)]
     for thread in threads:
         thread.start()
-    taker = greet(*outside.getsockname(), KEY, {"me": 1})
+    taker = greet(TcpStream(socket.create_connection(outside.getsockname())), KEY, {"me": 1})
     for _ in range(2):
         *_, length, _ = taker.receive()
         taker.read(memoryview(bytearray(length)))
@@ -157,13 +147,13 @@ def test_another_runs_key_is_refused_at_both_ends():
 
     def serve() -> None:
         with server.accept()[0] as sock, pytest.raises(Broken) as why:
-            greeted(sock, KEY)
+            greeted(TcpStream(sock), KEY)
         said.append(str(why.value))
 
     thread = threading.Thread(target=serve)
     thread.start()
     with pytest.raises((Broken, OSError)):
-        greet(*server.getsockname(), bytes(32), {"me": 1})
+        greet(TcpStream(socket.create_connection(server.getsockname())), bytes(32), {"me": 1})
     thread.join()
     server.close()
     assert said == ["somebody who does not know this run's key"]
@@ -183,7 +173,7 @@ def test_an_end_that_does_not_know_the_key_is_not_taken_from():
     thread = threading.Thread(target=serve)
     thread.start()
     with pytest.raises(Broken, match="does not know this run's key"):
-        greet(*server.getsockname(), KEY, {"me": 1})
+        greet(TcpStream(socket.create_connection(server.getsockname())), KEY, {"me": 1})
     thread.join()
     server.close()
 
@@ -193,7 +183,7 @@ def test_no_message_is_changed_repeated_left_out_or_put_in(attack):
     """Frames as a giver made them, given to the taker by somebody on the wire."""
     giver, taker = pair(5.0)
     near, far = socket.socketpair()
-    wire, giver.sock = giver.sock, near
+    wire, giver.stream.sock = giver.stream.sock, near
     for chunk in range(3):
         giver.send(CHUNK, b"weights", chunk=chunk)
     size = MESSAGE.size + len(b"weights")
@@ -218,6 +208,7 @@ def test_no_message_is_changed_repeated_left_out_or_put_in(attack):
 
 def read(sock: socket.socket, size: int) -> bytes:
     """So many bytes."""
-    data = bytearray(size)
-    read_exactly(sock, memoryview(data))
-    return bytes(data)
+    data = b""
+    while len(data) < size:
+        data += sock.recv(size - len(data))
+    return data

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 
 from fairlead.weights.onnode.edges import KINDS, Edge
 from fairlead.weights.onnode.layout import bytes_of, to_flags
 from fairlead.weights.onnode.place import Unusable
-from fairlead.weights.onnode.wire import CHUNK, HAVE, LACK, QUIET_S, STILL, Broken, Link, greeted
+from fairlead.weights.onnode.streams import QUIET_S, Broken
+from fairlead.weights.onnode.wire import CHUNK, HAVE, LACK, STILL, Link, greeted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,16 +28,20 @@ class Giving:
         """Whoever connects and knows the key is sent what it lacks."""
         node = self.node
         while not node.over:
-            sock, _ = node.server.accept()
-            threading.Thread(target=self.give, args=(sock,), daemon=True).start()
+            knock = node.transport.accept()
+            threading.Thread(target=self.give, args=(knock,), daemon=True).start()
 
-    def give(self, sock: socket.socket) -> None:
+    def give(self, knock: Any) -> None:
         """One connection, to its end."""
         node = self.node
         try:
-            link, hello = greeted(sock, node.key)
+            stream = node.transport.answer(knock)
+        except (Broken, OSError):
+            return
+        try:
+            link, hello = greeted(stream, node.key)
         except (Broken, OSError, ValueError):
-            sock.close()
+            stream.close()
             return
         peer, sub = -1, ""
         try:

@@ -17,7 +17,6 @@ import itertools
 import json
 import os
 import resource
-import socket
 import threading
 import time
 import zlib
@@ -30,9 +29,11 @@ from fairlead.weights.onnode.disk import MAX_UNSYNCED, Disk
 from fairlead.weights.onnode.edges import Edge, may_fetch
 from fairlead.weights.onnode.giving import Giving
 from fairlead.weights.onnode.layout import bytes_of, cut, runs, to_bits
+from fairlead.weights.onnode.mrc import mrc_of
 from fairlead.weights.onnode.origin import Gate, Origin, Refused
 from fairlead.weights.onnode.place import Unusable, has_blake3
 from fairlead.weights.onnode.present import present
+from fairlead.weights.onnode.streams import Tcp, Transport
 from fairlead.weights.onnode.taking import Taking
 
 TYPE_CHECKING = False
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 MEMORY_BYTES = 256 << 20
 LEAST_BUFFERS = 24
-LOOK_S, SYNC_S, TELL_S = 1.0, 0.25, 0.05
+LOOK_S, SYNC_S, TELL_S, STARTING_S = 1.0, 0.25, 0.05, 5.0
 MAX_ODD = 100
 """Files told of that no loader would take."""
 COMPARING = 8
@@ -93,9 +94,23 @@ class Node:
             "doubles": 0,
             "adopted_bytes": adopted,
         }
-        self.server = socket.socket(socket.AF_INET6 if ":" in setup["address"] else socket.AF_INET)
-        self.server.bind((setup["address"], 0))
-        self.server.listen(128)
+        self.transport = self.transport_of(setup)
+
+    def transport_of(self, setup: dict[str, Any]) -> Transport:
+        """By what this node reaches others. Raises Unusable."""
+        if setup["transport"] == "tcp":
+            return Tcp(setup["address"])
+        over = threading.Event()
+
+        def alive() -> None:
+            while not over.wait(STARTING_S):
+                self.tell("here")
+
+        threading.Thread(target=alive, daemon=True).start()  # the first one on a machine compiles for half a minute
+        try:
+            return mrc_of(setup["address"], setup["place"], self.key)
+        finally:
+            over.set()
 
     # ---- what all threads share --------------------------------------------------------------------------------------
 
@@ -383,7 +398,7 @@ def main() -> None:
     except Unusable as why:
         channel.say(json.dumps({"do": "failed", "code": why.code, "text": why.text, "hint": why.hint}))
         return
-    hello = {"has": to_bits(node.shared), "skips": to_bits(node.disk.skips), "port": node.server.getsockname()[1]}
+    hello = {"has": to_bits(node.shared), "skips": to_bits(node.disk.skips), "port": node.transport.port}
     node.tell("hello", need_bytes=need, free_bytes=free, **hello)
     with contextlib.suppress(EOFError):
         node.run()

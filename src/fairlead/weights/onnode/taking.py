@@ -8,7 +8,8 @@ import threading
 import time
 
 from fairlead.weights.onnode.layout import bytes_of, to_bits, to_flags
-from fairlead.weights.onnode.wire import CHUNK, HAVE, LACK, STILL, Broken, Link, greet
+from fairlead.weights.onnode.streams import Broken
+from fairlead.weights.onnode.wire import CHUNK, HAVE, LACK, STILL, Link, greet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Taking:
                 "joins": 0,
             }
             try:
-                link = greet(self.source["address"], self.source["port"], self.node.key, hello)
+                link = self.greeting(hello)
             except (Broken, OSError) as why:
                 self.node.tell("lost", peer=self.peer, why=str(why))
                 time.sleep(AGAIN_S)
@@ -80,10 +81,15 @@ class Taking:
                 self.node.tell("lost", peer=self.peer, why=ended)
                 time.sleep(AGAIN_S)
 
+    def greeting(self, hello: dict[str, Any]) -> Link:
+        """One connection. Raises Broken or OSError."""
+        stream = self.node.transport.connect(self.source["address"], self.source["port"])
+        return greet(stream, self.node.key, hello)
+
     def more(self, number: int, hello: dict[str, Any]) -> None:
         """One more connection beside the first."""
         with contextlib.suppress(Broken, OSError):
-            link = greet(self.source["address"], self.source["port"], self.node.key, {**hello, "has": "", "joins": 1})
+            link = self.greeting({**hello, "has": "", "joins": 1})
             self.links[number] = link
             if 0 in self.links:
                 self.read(link)
@@ -133,5 +139,5 @@ class Taking:
             with self.lock:
                 for at in range(0, len(numbers), 4096):
                     link.send(HAVE, b"".join(n.to_bytes(4, "big") for n in numbers[at : at + 4096]))
-        except OSError:
+        except (Broken, OSError):
             link.close()

@@ -1,5 +1,5 @@
-"""What nodes say to each other: one that takes connects to one that has, both prove that they know the run's key, and
-chunks come. Python 3.9.
+"""What nodes say to each other, over whatever stream a transport gives: one that takes connects to one that has, both
+prove that they know the run's key, and chunks come. Python 3.9.
 
 Every message counts its number and carries a keyed digest (BLAKE2s, key of this connection and direction); a chunk's
 bytes carry their own digest, which stands in the message. So nobody without the key can put in, leave out, repeat or
@@ -8,14 +8,13 @@ change a byte. Nothing is kept secret: weights go over the wire as they are.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import hmac
 import json
 import os
-import select
-import socket
 import struct
+
+from fairlead.weights.onnode.streams import QUIET_S, Broken, Stream
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,45 +28,35 @@ CHUNK, HAVE, LACK, STILL = b"C", b"H", b"L", b"S"
 """Here is a chunk; I have got these otherwise; what came was not whole; nothing to say."""
 MAX_HELLO_BYTES = 1 << 20
 MAX_NOTICE_BYTES = 1 << 16
-SENT_BYTES = 256 << 10
-GREET_S = 10.0
-QUIET_S = 20.0
-"""A connection on which nothing at all comes for so long is given up; STILL goes every QUIET_S / 4."""
-
-
-class Broken(Exception):
-    """A connection that cannot go on, and why."""
 
 
 class Link:
     """One connection, greeted: messages with numbers and keyed digests."""
 
-    def __init__(self, sock: socket.socket, key_out: bytes, key_in: bytes) -> None:
-        self.sock, self.key_out, self.key_in = sock, key_out, key_in
+    def __init__(self, stream: Stream, key_out: bytes, key_in: bytes) -> None:
+        self.stream, self.key_out, self.key_in = stream, key_out, key_in
         self.sent = self.heard = 0
         self.head = bytearray(MESSAGE.size)
 
     def send(
         self, kind: bytes, data: Any = b"", *, chunk: int = 0, hops: int = 0, first: int = -1, digest: bytes = b""
     ) -> None:
-        """One message. Raises OSError."""
+        """One message. Raises Broken or OSError."""
         digest = digest or hashlib.blake2s(data).digest()
         plain = MESSAGE.pack(kind, chunk, hops, first, len(data), self.sent, digest, b"")
         mac = hashlib.blake2s(plain, key=self.key_out, digest_size=16).digest()
         self.sent += 1
-        send_all(self.sock, plain[:-16] + mac)
+        self.stream.send(plain[:-16] + mac)
         if len(data):
-            send_all(self.sock, data)
+            self.stream.send(data)
 
     def has_news(self, wait_s: float) -> bool:
         """Whether the other end has said something; waits so long."""
-        poll = select.poll()
-        poll.register(self.sock, select.POLLIN)
-        return bool(poll.poll(wait_s * 1000))
+        return self.stream.has_news(wait_s)
 
     def receive(self) -> tuple[bytes, int, int, int, int, bytes]:
         """(kind, chunk, hops, who fetched it, bytes behind it, their digest). Raises Broken or OSError."""
-        read_exactly(self.sock, memoryview(self.head))
+        self.stream.read(memoryview(self.head))
         kind, chunk, hops, first, length, number, digest, mac = MESSAGE.unpack(self.head)
         plain = bytes(self.head[:-16]) + bytes(16)
         if not hmac.compare_digest(mac, hashlib.blake2s(plain, key=self.key_in, digest_size=16).digest()):
@@ -79,96 +68,67 @@ class Link:
 
     def read(self, into: memoryview) -> None:
         """The bytes behind a message. Raises Broken or OSError."""
-        read_exactly(self.sock, into)
+        self.stream.read(into)
 
     def notice(self, length: int, digest: bytes) -> bytes:
         """The same for a short message. Raises Broken or OSError."""
         if length > MAX_NOTICE_BYTES:
             raise Broken(f"a message of {length} bytes")
         data = bytearray(length)
-        read_exactly(self.sock, memoryview(data))
+        self.stream.read(memoryview(data))
         if hashlib.blake2s(data).digest() != digest:
             raise Broken("a message that was changed on the way")
         return bytes(data)
 
     def close(self) -> None:
         """End it; whoever waits on it is woken."""
-        with contextlib.suppress(OSError):
-            self.sock.shutdown(socket.SHUT_RDWR)
-        self.sock.close()
+        self.stream.close()
 
 
-def send_all(sock: socket.socket, data: Any) -> None:
-    """All of it. The time limit is for each piece, not for all: a slow link is not a broken one. Raises OSError."""
-    view = memoryview(data)
-    while view:
-        view = view[sock.send(view[:SENT_BYTES]) :]
-
-
-def read_exactly(sock: socket.socket, into: memoryview) -> None:
-    """Fill it. Raises Broken at the end of the connection, OSError where it fails or is quiet."""
-    while into:
-        num = sock.recv_into(into)
-        if not num:
-            raise Broken("the other end is gone")
-        into = into[num:]
-
-
-def greet(address: str, port: int, key: bytes, hello: dict[str, Any]) -> Link:
-    """Connect to a node that has, and say who takes what. Raises Broken or OSError."""
-    sock = socket.create_connection((address, port), timeout=GREET_S)
+def greet(stream: Stream, key: bytes, hello: dict[str, Any]) -> Link:
+    """To a node that has: say who takes what. Raises Broken or OSError."""
     try:
-        tune(sock)
         mine, theirs = os.urandom(NONCE_BYTES), bytearray(NONCE_BYTES)
-        sock.sendall(MAGIC + mine)
-        read_exactly(sock, memoryview(theirs))
+        stream.send(MAGIC + mine)
+        stream.read(memoryview(theirs))
         both = mine + bytes(theirs)
         said = json.dumps(hello).encode()
-        sock.sendall(len(said).to_bytes(4, "big") + said + prove(key, b"takes", both + said))
+        stream.send(len(said).to_bytes(4, "big") + said + prove(key, b"takes", both + said))
         answer = bytearray(MAC_BYTES)
-        read_exactly(sock, memoryview(answer))
+        stream.read(memoryview(answer))
         if not hmac.compare_digest(bytes(answer), prove(key, b"gives", both + said)):
             raise Broken("the other end does not know this run's key")  # noqa: TRY301
-        sock.settimeout(QUIET_S)
-        return Link(sock, prove(key, b"up", both), prove(key, b"down", both))
     except BaseException:
-        sock.close()
+        stream.close()
         raise
+    stream.limit_s = QUIET_S
+    return Link(stream, prove(key, b"up", both), prove(key, b"down", both))
 
 
-def greeted(sock: socket.socket, key: bytes) -> tuple[Link, dict[str, Any]]:
+def greeted(stream: Stream, key: bytes) -> tuple[Link, dict[str, Any]]:
     """The other side: who has connected, and what it asks for. Raises Broken or OSError."""
-    sock.settimeout(GREET_S)
-    tune(sock)
     start = bytearray(len(MAGIC) + NONCE_BYTES)
-    read_exactly(sock, memoryview(start))
+    stream.read(memoryview(start))
     if bytes(start[: len(MAGIC)]) != MAGIC:
         raise Broken("somebody who speaks otherwise")
     mine = os.urandom(NONCE_BYTES)
-    sock.sendall(mine)
+    stream.send(mine)
     both = bytes(start[len(MAGIC) :]) + mine
     size = bytearray(4)
-    read_exactly(sock, memoryview(size))
+    stream.read(memoryview(size))
     length = int.from_bytes(size, "big")
     if length > MAX_HELLO_BYTES:
         raise Broken("a greeting that is too long")
     said = bytearray(length + MAC_BYTES)
-    read_exactly(sock, memoryview(said))
+    stream.read(memoryview(said))
     if not hmac.compare_digest(bytes(said[length:]), prove(key, b"takes", both + bytes(said[:length]))):
         raise Broken("somebody who does not know this run's key")
     hello = json.loads(bytes(said[:length]))
-    sock.sendall(prove(key, b"gives", both + bytes(said[:length])))
-    sock.settimeout(QUIET_S)
-    return Link(sock, prove(key, b"down", both), prove(key, b"up", both)), hello
+    stream.send(prove(key, b"gives", both + bytes(said[:length])))
+    stream.limit_s = QUIET_S
+    return Link(stream, prove(key, b"down", both), prove(key, b"up", both)), hello
 
 
 def prove(key: bytes, what: bytes, data: bytes) -> bytes:
     """A keyed digest, of a purpose of its own."""
     return hmac.new(key, what + b"\0" + data, hashlib.sha256).digest()
-
-
-def tune(sock: socket.socket) -> None:
-    """A connection whose other end has vanished is found out."""
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(QUIET_S * 1000))
