@@ -35,6 +35,10 @@ _OURS: dict[str, tuple[Callable[[], tuple[bool, str]], str]] = {
         lambda: (kusto_root() is not None, "no Kusto language service, or no node"),
         "npm install --prefix FOLDER @kusto/language-service-next; FAIRLEAD_KUSTO=FOLDER",
     ),
+    "clickhouse": (
+        lambda: (Path("/usr/sbin/clickhouse-server").exists(), "no ClickHouse server"),
+        "apt-get install clickhouse-server",
+    ),
     "kube": (kube.look, "make kube"),
     "kubelet": (kube.look_for_node, "make kube, as root, where cgroups are of version 1"),
 }

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from fairlead.base.files import write_atomic
-from fairlead.cli.common import Common
+from fairlead.cli.common import Common, SpecFile
 from fairlead.cli.output import Answer, session
 from fairlead.errors import Exit, FairleadError, QueryError, UsageError
 from fairlead.logs.kql.evaluate import Answer as Found
@@ -20,6 +20,8 @@ from fairlead.logs.kql.script import queries_of
 
 if TYPE_CHECKING:
     from fairlead.logs.remote import Answered, Remote
+    from fairlead.logs.server import Server
+    from fairlead.logs.table import Logs
 
 
 def query(
@@ -35,6 +37,7 @@ def query(
     store: Path | None = None,
     server: str = "",
     token_file: Path | None = None,
+    spec: SpecFile = None,
     common: Common = Common(),
 ) -> Answer:
     """Ask in KQL, the language of Azure Monitor. `print`, `range` and `datatable` need no store.
@@ -56,20 +59,24 @@ def query(
     rows
         How many rows an answer may have.
     store
-        The folder of the store; else `logs` in the user's state directory, where one was made. While
-        `fairlead logs serve` has it, that is asked.
+        The folder of the store; else the one in [logs] of the cluster file, or `logs` in the user's state directory,
+        where one was made. While `fairlead logs serve` has it, that is asked.
     server
         The URL of a `fairlead logs serve`, instead.
     token_file
         With --server: the file with its token.
+    spec
+        The cluster file, whose [logs] says where the store is; else FAIRLEAD_SPEC, or ./cluster.toml.
     """
     parameters = _parameters(param or [])
     limits = Limits(memory_bytes=memory << 20, answer_rows=rows)
     from fairlead.logs.remote import remote_of
+    from fairlead.logs.store import default_place, place_of
 
-    if remote := remote_of(store, server, token_file):
+    place = store or (default_place() if server else place_of(None, _said(spec)))
+    if remote := remote_of(store if server else place, server, token_file):
         return _asked(remote, (kql, file), (format, out), limits, parameters)
-    with _tables(store) as tables:
+    with _tables(place, named=store is not None) as tables:
         if not kql and not file and sys.stdin is not None and sys.stdin.isatty():
             return _prompted(lambda kql: text(answer(kql, tables, limits=limits, parameters=parameters)))
         if bool(kql) == bool(file):
@@ -121,16 +128,28 @@ def _asked(
     return Answer(schema="fairlead.query/1", text=written, body=found.document)
 
 
-def _tables(store: Path | None) -> contextlib.AbstractContextManager[Tables]:
-    """Where the tables are: none is opened before a query names one."""
-    from fairlead.logs.store import LazyTables, default_place, is_store
+def _said(spec: Path | None) -> Logs:
+    """What the cluster file says, where there is one: a bare machine has none, and needs none for `print 1`."""
+    import os
 
-    if store is not None and not is_store(store):
-        raise UsageError("cli/usage", f"{store} holds no store of logs", hint="fairlead logs import /var/log")
-    place = store or default_place()
+    from fairlead.cli.logs_import import keep_of
+    from fairlead.logs.table import Logs
+    from fairlead.spec.loader import DEFAULT_FILE
+
+    if spec is None and not os.environ.get("FAIRLEAD_SPEC") and not Path(DEFAULT_FILE).exists():
+        return Logs()
+    return keep_of(spec)
+
+
+def _tables(place: Path | Server, *, named: bool) -> contextlib.AbstractContextManager[Tables]:
+    """Where the tables are: none is opened before a query names one."""
+    from fairlead.logs.store import LazyTables, is_store
+
+    if named and not is_store(place):
+        raise UsageError("cli/usage", f"{place} holds no store of logs", hint="fairlead logs import /var/log")
     if not is_store(place):
         return contextlib.nullcontext(NoTables())
-    return contextlib.closing(LazyTables(place.absolute()))
+    return contextlib.closing(LazyTables(place.absolute() if isinstance(place, Path) else place))
 
 
 def _prompted(ask_one: Callable[[str], str]) -> Answer:

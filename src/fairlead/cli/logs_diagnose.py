@@ -9,7 +9,8 @@ from pathlib import Path
 import msgspec
 
 from fairlead.base.files import write_atomic
-from fairlead.cli.common import Common
+from fairlead.cli.common import Common, SpecFile
+from fairlead.cli.logs_import import keep_of
 from fairlead.cli.output import Answer, session
 from fairlead.errors import UsageError
 from fairlead.logs.diagnose.choose import NOTHING
@@ -19,7 +20,7 @@ from fairlead.logs.diagnose.findings import told_by
 from fairlead.logs.diagnose.flight import read_dumps
 from fairlead.logs.diagnose.model import Diagnosis, Rank
 from fairlead.logs.remote import remote_of
-from fairlead.logs.store import Store, default_place, is_store
+from fairlead.logs.store import LazyTables, default_place, is_store, place_of
 from fairlead.records.verdict import Verdict
 from fairlead.report.html import Code, Page, Section, page_html
 
@@ -34,6 +35,7 @@ def diagnose_(
     store: Path | None = None,
     server: str = "",
     token_file: Path | None = None,
+    spec: SpecFile = None,
     common: Common = Common(),
 ) -> Answer:
     """Why a job died: the cause with its line and node, what only followed, who only suffered, and what to do.
@@ -51,17 +53,19 @@ def diagnose_(
     out
         Write the timeline there: .svg, or .html with everything else.
     store
-        The folder of the store; else `logs` in the user's state directory. While `fairlead logs serve` has it, that
-        is asked.
+        The folder of the store; else the one in [logs] of the cluster file, or `logs` in the user's state directory.
+        While `fairlead logs serve` has it, that is asked.
     server
         The URL of a `fairlead logs serve`, instead.
     token_file
         With --server: the file with its token.
+    spec
+        The cluster file, whose [logs] says where the store is; else FAIRLEAD_SPEC, or ./cluster.toml.
     """
     if out is not None and out.suffix not in {".svg", ".html"}:
         raise UsageError("cli/usage", f"{out.name} is neither .svg nor .html", hint="--out why.html")
-    place = (store or default_place()).absolute()
-    remote = remote_of(store, server, token_file)
+    place = default_place() if server else place_of(store, keep_of(spec))
+    remote = remote_of(store if server else place, server, token_file)
     if remote is None and not is_store(place):
         raise UsageError("cli/usage", f"{place} holds no store of logs", hint="fairlead logs import /var/log")
     at_ns = int((at if at.tzinfo else at.replace(tzinfo=dt.UTC)).timestamp() * 1e6) * 1000 if at else None
@@ -73,7 +77,7 @@ def diagnose_(
     if remote is not None:
         found = remote.why(why)
     else:
-        with contextlib.closing(Store(place)) as opened:
+        with contextlib.closing(LazyTables(place)) as opened:
             found = explained(opened.engine, why)
     if out is not None:
         _write(found, out)

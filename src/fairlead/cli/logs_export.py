@@ -9,11 +9,12 @@ from pathlib import Path
 import msgspec
 
 from fairlead.base.table import table
-from fairlead.cli.common import Common
+from fairlead.cli.common import Common, SpecFile
+from fairlead.cli.logs_import import keep_of
 from fairlead.cli.output import Answer
 from fairlead.errors import UsageError
 from fairlead.logs import parquet
-from fairlead.logs.store import Store, default_place, is_store
+from fairlead.logs.store import Store, is_store, place_of
 
 
 def export_(
@@ -23,6 +24,7 @@ def export_(
     since: str = "",
     until: str = "",
     store: Path | None = None,
+    spec: SpecFile = None,
     common: Common = Common(),
 ) -> Answer:
     """Write the store as Parquet, a file a day: for an archive, other tools, or another store.
@@ -39,12 +41,14 @@ def export_(
     until
         The last one.
     store
-        The folder of the store; else `logs` in the user's state directory.
+        The folder of the store; else the one in [logs] of the cluster file, or `logs` in the user's state directory.
+    spec
+        The cluster file, whose [logs] says where the store is; else FAIRLEAD_SPEC, or ./cluster.toml.
     """
     first, last = (_day(text) if text else None for text in (since, until))
     if first and last and first > last:
         raise UsageError("cli/usage", f"{since} is behind {until}", hint="--since 2026-03-01 --until 2026-03-07")
-    place = (store or default_place()).absolute()
+    place = place_of(store, keep_of(spec))
     if not is_store(place):
         raise UsageError("cli/usage", f"{place} holds no store of logs", hint="fairlead logs import /var/log")
     with contextlib.closing(Store(place)) as opened:

@@ -19,7 +19,7 @@ from fairlead.logs.eventtime import Clock
 from fairlead.logs.format import formats
 from fairlead.logs.intake import Done, Wish, take_in
 from fairlead.logs.retention import trim
-from fairlead.logs.store import Store, default_place
+from fairlead.logs.store import Store, place_of
 from fairlead.logs.table import Logs
 from fairlead.records.verdict import Verdict
 
@@ -44,7 +44,7 @@ def import_(
         Files, and folders with all files below them; gzip, bzip2 and xz are unpacked. Parquet is what
         `fairlead logs export` wrote: its records keep their files and places, and are added once.
     store
-        The folder of the store; else `logs` in the user's state directory.
+        The folder of the store; else the one in [logs] of the cluster file, or `logs` in the user's state directory.
     node
         Whose files they are, where lines do not say it; else this machine.
     by_folder
@@ -58,7 +58,8 @@ def import_(
     boot
         When the machine started: dates the lines of dmesg that count from there.
     spec
-        The cluster file, whose [logs] says how much is kept; else FAIRLEAD_SPEC, ./cluster.toml, or all of it.
+        The cluster file, whose [logs] says where the store is and how much is kept; else FAIRLEAD_SPEC, ./cluster.toml,
+        or all of it.
     """
     if not paths:
         raise UsageError("cli/usage", "name files or folders", hint="fairlead logs import /var/log")
@@ -72,7 +73,7 @@ def import_(
         clock = Clock(zone=clock.zone, boot_ns=int(start.timestamp() * 1e6) * 1000)
     said = read_rules(rules) if rules else ()
     keep = keep_of(spec)
-    place = (store or default_place()).absolute()
+    place = place_of(store, keep)
     opened = Store(place)
     done: list[Done] = []
     try:
@@ -116,12 +117,12 @@ def zone_of(name: str) -> dt.tzinfo:
         raise UsageError("cli/usage", f"no such zone: {name}", hint="--zone Europe/Berlin") from None
 
 
-def _by_node(paths: tuple[Path, ...], store: Path, node: str, *, by_folder: bool) -> dict[str, list[Path]]:
+def _by_node(paths: tuple[Path, ...], store: object, node: str, *, by_folder: bool) -> dict[str, list[Path]]:
     made: dict[str, list[Path]] = {}
     for named in paths:
         place = named.resolve() if named.is_dir() else named  # below it no link of a stranger's is followed
         for path in reading.files_below([place]):
-            if path.absolute().is_relative_to(store):
+            if isinstance(store, Path) and path.absolute().is_relative_to(store):
                 continue
             below = path.relative_to(place).parts if place.is_dir() else ()
             made.setdefault(reading.text_of(Path(below[0])) if by_folder and len(below) > 1 else node, []).append(path)

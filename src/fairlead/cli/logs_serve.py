@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fairlead.base.files import own_place
 from fairlead.cli.common import Common, SpecFile
 from fairlead.cli.logs_import import keep_of, zone_of
 from fairlead.cli.output import Answer, session
 from fairlead.logs.dcr import read_rules
 from fairlead.logs.eventtime import Clock
-from fairlead.logs.store import Store, default_place
+from fairlead.logs.store import Store, default_place, place_of
 
 
 def serve(
@@ -31,7 +32,7 @@ def serve(
     Parameters
     ----------
     store
-        The folder of the store; else `logs` in the user's state directory.
+        The folder of the store; else the one in [logs] of the cluster file, or `logs` in the user's state directory.
     listen
         Address and port; port 0 takes a free one.
     name
@@ -43,7 +44,8 @@ def serve(
     zone
         The zone of times without one, such as Europe/Berlin.
     spec
-        The cluster file, whose [logs] says how much is kept; else FAIRLEAD_SPEC, ./cluster.toml, or all of it.
+        The cluster file, whose [logs] says where the store is and how much is kept; else FAIRLEAD_SPEC, ./cluster.toml,
+        or all of it.
     """
     from fairlead.logs.receive import Receiver
     from fairlead.logs.serve import listening, secret_of
@@ -52,10 +54,12 @@ def serve(
     address = listening(listen)
     said = read_rules(rules) if rules else ()
     keep = keep_of(spec)
-    place = (store or default_place()).absolute()
+    place = place_of(store, keep)
     opened = Store(place)
+    # a server's owner keeps its token where a store of this machine would be
+    home = place if isinstance(place, Path) else own_place(default_place().absolute())
     try:
-        secret, file = secret_of(place, token_file)
+        secret, file = secret_of(home, token_file)
         receiver = Receiver(opened, clock=Clock(zone=zone_of(zone)), rules=said, keep=keep)
         if receiver.kept.says:
             session().note(receiver.kept.says)
@@ -64,7 +68,7 @@ def serve(
             session().say(f"{url} owns {place}; its token is in {file}")
 
         try:
-            run(opened, receiver, secret, address, names=name, begun=begun, token_file=file.absolute())
+            run(opened, receiver, secret, address, names=name, begun=begun, token_file=file.absolute(), place=home)
         finally:
             receiver.close()
     finally:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import queue
-import shutil
 import threading
 import time
 from collections import OrderedDict
@@ -242,9 +241,10 @@ class Receiver:
             tell(_log, "block is in the store", level=logging.DEBUG, records=len(block.rows), nodes=len(block.answers))
 
     def _write(self, block: _Block) -> None:
-        if shutil.disk_usage(self.store.place).free < FREE_BYTES:
+        free = self.store.home.free_bytes()
+        if free is not None and free < FREE_BYTES:
             raise FairleadError(
-                "logs/engine", f"less than {FREE_BYTES >> 20} MiB are free for {self.store.place}",
+                "logs/engine", f"less than {FREE_BYTES >> 20} MiB are free for the store",
                 hint="make room on the disk; nodes keep what they have until then",
             )  # fmt: skip
         for table in {table for _, _, table, _ in block.rows}:

@@ -17,6 +17,7 @@ from fairlead.errors import FairleadError, Problem, QueryError, UsageError
 from fairlead.logs.diagnose.explain import Why
 from fairlead.logs.diagnose.model import Diagnosis
 from fairlead.logs.owner import owner_of
+from fairlead.logs.server import Server
 from fairlead.logs.store import default_place
 from fairlead.records.border import shown
 
@@ -35,7 +36,7 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True):
     error: dict[str, str] = {}
 
 
-def remote_of(store: Path | None, server: str, token_file: Path | None) -> Remote | None:
+def remote_of(store: Path | Server | None, server: str, token_file: Path | None) -> Remote | None:
     """Whom to ask: a server that is named, or the owner of the store; None where the store is there to be opened.
 
     Raises UsageError.
@@ -45,6 +46,8 @@ def remote_of(store: Path | None, server: str, token_file: Path | None) -> Remot
         raise UsageError("cli/usage", text, hint="--server http://10.0.0.4:8470 --token-file FILE")
     if server and token_file:
         return Remote(server, token_file)
+    if store is not None and not isinstance(store, Path):
+        return None
     found = owner_of((store or default_place()).absolute())
     return Remote(found.url, Path(found.token_file)) if found else None
 

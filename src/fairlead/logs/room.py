@@ -12,7 +12,7 @@ ROOM = Room(
         Verb("logs diagnose", "fairlead.cli.logs_diagnose:diagnose_"),
         Verb("logs query", "fairlead.cli.logs:query"),
     ),
-    tables=(Table("logs", "fairlead.logs.table:Logs"),),
+    tables=(Table("logs", "fairlead.logs.table:Logs", rules="fairlead.logs.table:rules"),),
     pages=("fairlead.logs.kql.reference:pages",),
     doctor=(
         Doctor(

@@ -275,9 +275,9 @@ async def _until_ended(serving: Serving, host: str, port: int, begun: Callable[[
 
 def serve(
     store: Store, receiver: Receiver, secret: bytes, listen: tuple[str, int],
-    *, names: Iterable[str] = (), begun: Callable[[str], None] = lambda _: None, token_file: Path,
+    *, names: Iterable[str] = (), begun: Callable[[str], None] = lambda _: None, token_file: Path, place: Path,
 ) -> None:  # fmt: skip
-    """Serve until SIGTERM or Ctrl-C. Raises UsageError where the address cannot be had."""
+    """Serve until SIGTERM or Ctrl-C; the folder `place` says so. Raises UsageError where the address cannot be had."""
     host, port = listen
     known = {host, socket.gethostname(), *names}
     if ipaddress.ip_address(host).is_loopback:
@@ -287,7 +287,7 @@ def serve(
     def told(number: int) -> None:
         url = f"http://{shown}:{number}"
         said = Owner(url=url, token_file=str(token_file))
-        write_atomic(store.place / OWNER, msgspec.json.encode(said), mode=PRIVATE_FILE)
+        write_atomic(place / OWNER, msgspec.json.encode(said), mode=PRIVATE_FILE)
         begun(url)
 
     try:
@@ -296,4 +296,4 @@ def serve(
         raise UsageError("cli/usage", f"{shown}:{port}: {error.strerror}", hint="--listen 127.0.0.1:0") from None
     finally:
         with contextlib.suppress(OSError):
-            (store.place / OWNER).unlink()
+            (place / OWNER).unlink()

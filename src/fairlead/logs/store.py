@@ -1,4 +1,4 @@
-"""The store of logs: an embedded ClickHouse (chdb) in one folder, with one owner at a time.
+"""The store of logs: ClickHouse in this process (`home.py`) or on a server (`server.py`), with one owner at a time.
 
 `Logs` holds every record; each table of a format (`slurmctld_raw_CL`, ...) is a view of it, with the four columns of
 the published rules first. `_files` holds which file was read how far, `_reached` the same of what was dropped. Names
@@ -11,9 +11,7 @@ and a kill between any two steps loses and repeats nothing. Days are dropped who
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
+import hashlib
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,40 +20,25 @@ from typing import IO, Any, NamedTuple
 
 import msgspec
 
-from fairlead.base.files import own_place
 from fairlead.errors import FairleadError
-from fairlead.logs import bulk
+from fairlead.logs import bulk, schema
 from fairlead.logs.eventtime import Clock
 from fairlead.logs.format import Format, formats
+from fairlead.logs.home import Folder, Home
 from fairlead.logs.kql.relation import Relation
-from fairlead.logs.kql.sql.relation import Embedded, StoreTables
+from fairlead.logs.kql.sql.relation import Engine, StoreTables
 from fairlead.logs.kql.sql.text import named, quoted
 from fairlead.logs.parse import Record
+from fairlead.logs.server import Owning, Server, reading
+from fairlead.logs.table import Logs, is_url
 from fairlead.records.journal import state_place
 
 _TABLE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
-_LOGS = """CREATE TABLE IF NOT EXISTS {} (
-TimeGenerated DateTime64(9, 'UTC') CODEC(Delta, ZSTD(1)), RawData String CODEC(ZSTD(1)),
-Computer LowCardinality(String), FilePath LowCardinality(String), Level LowCardinality(String),
-Component LowCardinality(String), Pid Nullable(Int64), JobId Nullable(Int64),
-Fields Map(LowCardinality(String), String) CODEC(ZSTD(1)), TimeFrom LowCardinality(String), Cut Int64 CODEC(ZSTD(1)),
-IngestTime DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)), SourceTable LowCardinality(String),
-FileId Int64 CODEC(ZSTD(1)), Offset Int64 CODEC(Delta, ZSTD(1)), End Int64 CODEC(Delta, ZSTD(1)))
-ENGINE = MergeTree PARTITION BY toDate(IngestTime) ORDER BY (SourceTable, TimeGenerated)
-SETTINGS fsync_after_insert = 1, fsync_part_directory = 1"""
-_FILES = """CREATE TABLE IF NOT EXISTS _files (
-Computer String, Stem String, FileId Int64, Path String, Inode String, HeadLen Int64, Head String, End Int64,
-Tail String, LastNs Int64, Version Int64)
-ENGINE = ReplacingMergeTree(Version) ORDER BY (Computer, Stem, FileId)
-SETTINGS fsync_after_insert = 1, fsync_part_directory = 1"""
-_REACHED = """CREATE TABLE IF NOT EXISTS _reached (FileId Int64, End Int64, LastNs Int64)
-ENGINE = ReplacingMergeTree(End) ORDER BY FileId SETTINGS fsync_after_insert = 1, fsync_part_directory = 1"""
 _REACH = "argMaxIf(toUnixTimestamp64Nano(TimeGenerated), End, TimeFrom != 'file')"
 _ONE_PART = "SETTINGS input_format_parallel_parsing = 0, max_insert_block_size = 1048576, max_insert_threads = 1"
 _ONE_BLOCK = (
     "SETTINGS max_threads = 1, max_insert_threads = 1, max_insert_block_size = 1048576, max_block_size = 1048576"
 )
-_BUSY_S = 10.0
 _MANY = 1000
 
 
@@ -102,72 +85,47 @@ def default_place() -> Path:
     return state_place() / "logs"
 
 
-def is_store(place: Path) -> bool:
-    """Whether a store was made there."""
-    return (place / "owner.lock").is_file()
+def is_store(place: Path | Server) -> bool:
+    """Whether a store was made there; of a server that is seen when it is asked."""
+    return not isinstance(place, Path) or (place / "owner.lock").is_file()
 
 
-@contextlib.contextmanager
-def owned(place: Path) -> Iterator[int]:
-    """The right to be the one process that has the store open. Raises FairleadError (`logs/busy`)."""
-    own_place(place, elsewhere="--store FOLDER")
-    fd = os.open(place / "owner.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        until = time.monotonic() + _BUSY_S
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > until:
-                    pid = os.pread(fd, 20, 0).decode("ascii", "replace").strip()
-                    text = f"another process has the store {place} open: {pid or 'unknown'}"
-                    raise FairleadError("logs/busy", text, hint="wait until it ends, or name another --store") from None
-                time.sleep(0.1)
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, str(os.getpid()).encode(), 0)
-        yield fd
-    finally:
-        os.close(fd)
+def place_of(store: Path | None, keep: Logs) -> Path | Server:
+    """Where the store is: the folder that is named, or what the cluster file says. Raises UsageError."""
+    if store is None and is_url(keep.store):
+        return Server.of(keep.store, keep.password_file, keep.cluster)
+    return (store or (Path(keep.store).expanduser() if keep.store else default_place())).absolute()
 
 
 class Store:
     """An open store. One process has it; `close` gives it back."""
 
-    def __init__(self, place: Path) -> None:
-        from chdb import session
-
-        self.place = place
-        self._held = contextlib.ExitStack()
-        self._held.enter_context(owned(place))
+    def __init__(self, place: Path | Server) -> None:
+        """Raises FairleadError: `logs/busy` where another process has it, `logs/server` where no server answers."""
         try:
-            self.session = session.Session(str(place / "engine"))
-            self._held.callback(self.session.close)
-            self._made: set[str] = set()
-            for statement in (_LOGS.format("Logs"), _FILES, _REACHED):
-                self.session.query(statement)
-            self._part_by_day()
+            self.home: Home = Folder(place) if isinstance(place, Path) else Owning(place)
+            self.session, self.engine = self.home.session, self.home.engine
+            self._made = set(self.engine.tables())
             for form in formats().values():
                 self.view(form.table)
         except RuntimeError as error:
-            self._held.close()
+            self.close()
             raise _failed(error) from None
         except BaseException:
-            self._held.close()
+            self.close()
             raise
-        self.engine = _Engine(self.session)
 
     def close(self) -> None:
         """Another process may have it."""
-        self._held.close()
+        if hasattr(self, "home"):
+            self.home.close()
 
     def view(self, table: str) -> None:
         """A table of a source, made where it is not there. Raises FairleadError where that is no name."""
         if not is_table(table):
             raise FairleadError("logs/rules", f"{table[:120]!r} is no name of a table", hint="letters, digits and _")
         if table not in self._made:
-            source = f"SELECT * FROM Logs WHERE SourceTable = {quoted(table)}"  # noqa: S608 - quoted
-            self.session.query(f"CREATE VIEW IF NOT EXISTS {named(table)} AS {source}")
+            self.home.view(table)
             self._made.add(table)
 
     def known(self, computer: str) -> list[Known]:
@@ -187,10 +145,8 @@ class Store:
 
     def days(self) -> list[Day]:
         """What is there by the day on which it was taken in, the oldest first."""
-        sql = (
-            "SELECT partition, partition_id, sum(rows), sum(bytes_on_disk) FROM system.parts "
-            "WHERE active AND database = currentDatabase() AND table = 'Logs' GROUP BY ALL ORDER BY ALL"
-        )
+        what = "partition, partition_id, sum(rows), sum(bytes_on_disk)"
+        sql = f"SELECT {what} FROM {self.home.parts()} WHERE active GROUP BY ALL ORDER BY ALL"  # noqa: S608 - our own
         return [Day(*row) for row in self.engine.rows(sql)]
 
     def has(self, file_id: int, offset: int) -> bool:
@@ -214,21 +170,9 @@ class Store:
                 f"WHERE toDate(IngestTime) = {quoted(day.date)} GROUP BY FileId"
             )
             say()
-            self.session.query(f"ALTER TABLE Logs DROP PARTITION ID {quoted(day.part)}")
+            self.session.query(self.home.drop(day.part))
         except RuntimeError as error:
             raise _failed(error) from None
-
-    def _part_by_day(self) -> None:
-        """A table that was made before days could be dropped is copied once; a kill leaves the old one."""
-        asked = "SELECT partition_key FROM system.tables WHERE database = currentDatabase() AND name = 'Logs'"
-        if next(_Engine(self.session).rows(asked))[0]:
-            return
-        for statement in (
-            "DROP TABLE IF EXISTS _parted", _LOGS.format("_parted"),
-            "INSERT INTO _parted SELECT * FROM Logs SETTINGS max_partitions_per_insert_block = 0",
-            "EXCHANGE TABLES Logs AND _parted", "DROP TABLE _parted",
-        ):  # fmt: skip
-            self.session.query(statement)
 
     def remember(self, files: Iterable[Known]) -> None:
         """Files, for `known`."""
@@ -236,38 +180,40 @@ class Store:
 
     def add(self, records: Iterable[Record], path: str, table: str, file_id: int) -> None:
         """A block of records: all of them, or none where this does not return."""
-        now = f"{time.time():.3f}"
-        self._insert("Logs", (_row(record, path, table, file_id, now) for record in records))
+        self.add_all((record, path, table, file_id) for record in records)
 
     def add_plain(self, block: bytes, form: Format, number: int, clock: Clock, place: bulk.Place) -> bool:
         """A block of lines of one form, parsed by the engine: all of it, or nothing where it is not plain after all."""
-        with os.fdopen(os.memfd_create("block"), "wb") as file:
-            file.write(block)
-            file.flush()
-            source = f"file('/proc/self/fd/{file.fileno()}', 'RawBLOB', 's String')"
-            try:
-                sql = bulk.statement(form, number, clock, place, source)
-                self.session.query(f"INSERT INTO Logs {sql} {_ONE_BLOCK}")
-            except RuntimeError as error:
-                if bulk.NOT_PLAIN in str(error):
-                    return False
-                raise _failed(error) from None
+        once = self.home.once(f"{place.file_id}:{place.offset}:{place.offset + len(block)}")
+        try:
+            with self.home.block(block, "RawBLOB", "s String") as (source, behind, data):
+                sql = (
+                    f"INSERT INTO Logs {bulk.statement(form, number, clock, place, source)} {_ONE_BLOCK}{once}{behind}"
+                )
+                self.session.query(sql.encode() + data if data else sql)
+        except RuntimeError as error:
+            if bulk.NOT_PLAIN in str(error):
+                return False
+            raise _failed(error) from None
         return True
 
     def add_arrow(self, block: bytes, names: Sequence[str]) -> None:
         """A block of records as a stream of Arrow with these columns: all of them, or none."""
-        columns = ", ".join(map(named, names))
-        with os.fdopen(os.memfd_create("block"), "wb") as file:
-            file.write(block)
-            file.flush()
-            source = f"file('/proc/self/fd/{file.fileno()}', 'ArrowStream')"
-            self._do(f"INSERT INTO Logs ({columns}) SELECT {columns} FROM {source} {_ONE_BLOCK}")  # noqa: S608
+        columns, types = ", ".join(map(named, names)), {name: kind for name, kind, _ in schema.LOGS}
+        told = ", ".join(f"{named(name)} {types[name]}" for name in names)
+        once = self.home.once(hashlib.sha256(block).hexdigest())
+        with self.home.block(block, "ArrowStream", told) as (source, behind, data):
+            sql = f"INSERT INTO Logs ({columns}) SELECT {columns} FROM {source} {_ONE_BLOCK}{once}{behind}"  # noqa: S608
+            self._do(sql.encode() + data if data else sql)
 
     def write(self, sql: str, file: IO[bytes]) -> None:
         """The rows of a SELECT into an open file, as Parquet."""
-        self._do(f"INSERT INTO FUNCTION file('/proc/self/fd/{file.fileno()}', 'Parquet') {sql}")
+        try:
+            self.home.write(sql, file)
+        except RuntimeError as error:
+            raise _failed(error) from None
 
-    def _do(self, sql: str) -> None:
+    def _do(self, sql: str | bytes) -> None:
         try:
             self.session.query(sql)
         except RuntimeError as error:
@@ -275,18 +221,22 @@ class Store:
 
     def add_all(self, rows: Iterable[tuple[Record, str, str, int]]) -> None:
         """A block of records of many files: (record, path, table, file) each. All of them, or none."""
-        now = f"{time.time():.3f}"
-        self._insert("Logs", (_row(*row, now) for row in rows))
+        now, said = f"{time.time():.3f}", hashlib.sha256()
 
-    def _insert(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        def made() -> Iterator[dict[str, Any]]:
+            for row in rows:
+                said.update(b"%d:%d:%d " % (row[3], row[0].offset, row[0].end))
+                yield _row(*row, now)
+
+        self._insert("Logs", made(), said)
+
+    def _insert(self, table: str, rows: Iterable[Mapping[str, Any]], once: Any = None) -> None:
         encode = msgspec.json.Encoder().encode
         data = b"\n".join(encode(row) for row in rows).decode()
         if not data:
             return
-        try:
-            self.session.query(f"INSERT INTO {named(table)} {_ONE_PART} FORMAT JSONEachRow\n{data}\n")
-        except RuntimeError as error:
-            raise _failed(error) from None
+        settings = _ONE_PART + (self.home.once(once.hexdigest()) if once else "")
+        self._do(f"INSERT INTO {named(table)} {settings} FORMAT JSONEachRow\n{data}\n")
 
 
 def _failed(error: RuntimeError) -> FairleadError:
@@ -316,25 +266,26 @@ def _row(record: Record, path: str, table: str, file_id: int, now: str) -> dict[
     }
 
 
-class _Engine(Embedded):
-    """The engine, as queries see it."""
-
-    def tables(self) -> Iterable[str]:
-        return [name for name in super().tables() if not name.startswith("_")]
-
-
 class LazyTables:
     """The tables of a store that is opened by the first query that names one."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path | Server) -> None:
         self.place = place
         self.store: Store | None = None
         self._tables: StoreTables | None = None
 
+    @property
+    def engine(self) -> Engine:
+        """What answers."""
+        return self._opened().engine
+
     def _opened(self) -> StoreTables:
         if self._tables is None:
-            self.store = Store(self.place)
-            self._tables = StoreTables(self.store.engine)
+            if isinstance(self.place, Path):
+                self.store = Store(self.place)
+                self._tables = StoreTables(self.store.engine)
+            else:
+                self._tables = StoreTables(reading(self.place))
         return self._tables
 
     def names(self) -> list[str]:
@@ -349,4 +300,4 @@ class LazyTables:
         """Another process may have the store."""
         if self.store is not None:
             self.store.close()
-            self.store = self._tables = None
+        self.store = self._tables = None

@@ -161,7 +161,7 @@ ENGINE = MergeTree ORDER BY (SourceTable, TimeGenerated)"""
 def test_a_store_from_before_is_parted_by_its_days(tmp_path: Path) -> None:
     from chdb import session
 
-    from fairlead.logs.store import owned
+    from fairlead.logs.home import owned
 
     with owned(tmp_path / "store"):
         old = session.Session(str(tmp_path / "store" / "engine"))

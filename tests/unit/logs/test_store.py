@@ -19,7 +19,8 @@ import pytest
 from fairlead.cli.app import run
 from fairlead.errors import FairleadError
 from fairlead.logs.format import formats
-from fairlead.logs.store import Store, owned
+from fairlead.logs.home import owned
+from fairlead.logs.store import Store
 
 pytestmark = pytest.mark.requires("chdb")
 
@@ -203,7 +204,7 @@ def test_rules_of_azure_say_the_table(shelf: Shelf, tmp_path: Path) -> None:
 
 
 def test_one_process_has_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairlead.logs.store._BUSY_S", 0.3)
+    monkeypatch.setattr("fairlead.logs.home._BUSY_S", 0.3)
     with owned(tmp_path / "store"), pytest.raises(FairleadError, match=str(os.getpid())) as busy:
         Store(tmp_path / "store")
     assert busy.value.code == "logs/busy"
