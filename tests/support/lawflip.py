@@ -38,7 +38,7 @@ class Flip:
 FLIPS = (
     Flip("responder", "RCVD_UNIT_SHIFT", "9"),
     Flip("layout", "NACK_TRIMMED", "0x02"),
-    Flip("law", "REORDER_STEPS", "0"),
+    Flip("losses", "REORDER_STEPS", "0"),
     Flip("congestion", "GAMMA_DEN", "9"),
     Flip("profile", "FI_MSS", "6"),
     Flip("bits", "PSN_HALF", "0x40"),

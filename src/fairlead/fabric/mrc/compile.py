@@ -32,7 +32,7 @@ from llvmlite import binding, ir
 from numba.core import cgutils
 
 from fairlead.base.trust import own_folder
-from fairlead.fabric.mrc import bits, congestion, evs, law, layout, paths, responder, sending, timers, window
+from fairlead.fabric.mrc import bits, congestion, evs, law, layout, losses, paths, responder, sending, timers, window
 
 LAW_MODULES: tuple[ModuleType, ...] = (
     layout,
@@ -41,6 +41,7 @@ LAW_MODULES: tuple[ModuleType, ...] = (
     paths,
     congestion,
     window,
+    losses,
     timers,
     sending,
     responder,

@@ -204,7 +204,7 @@ def trust(m: Words, tx: int, slot: int) -> None:
 def forgive(m: Words, tx: int, slot: int) -> None:
     """A packet thought lost on this EV has arrived: what was held against the EV was wrong."""
     if m[_word(m, tx, slot) + EV_BAD] >> (slot & 31) & 1:
-        _recover(m, tx, slot)
+        recover(m, tx, slot)
     set_nibble(m, tx, slot, 0)
 
 
@@ -223,7 +223,7 @@ def assume_bad(m: Words, tx: int, slot: int) -> None:
     _leave(m, tx, slot)
     if m[tx + TX_EV_ACTIVE] < m[p + P_EV_MIN_ACTIVE]:
         other = next_bad(m, tx, slot)
-        _recover(m, tx, other if other >= 0 else slot)
+        recover(m, tx, other if other >= 0 else slot)
 
 
 def probe_answered(m: Words, tx: int, slot: int, mark: int) -> None:
@@ -242,9 +242,16 @@ def probe_answered(m: Words, tx: int, slot: int, mark: int) -> None:
     set_nibble(m, tx, slot, answered)
     if answered < m[m[tx + E_PROFILE] + P_EV_PROBE_OK]:
         return
-    _recover(m, tx, slot)
+    recover(m, tx, slot)
     if mark != M_NONE:
         skip(m, tx, slot)
+
+
+def is_answering(m: Words, tx: int, slot: int) -> int:
+    """1 for an ASSUMED_BAD EV, on a plane that is open, that answered its last probe: asked again, it is soon back."""
+    p = m[tx + E_PROFILE]
+    bad = m[_word(m, tx, slot) + EV_BAD] >> (slot & 31) & 1
+    return bad if nibble(m, tx, slot) > 0 and open_planes(m, tx) >> (slot >> m[p + P_EV_SHIFT]) & 1 else 0
 
 
 def probe_unanswered(m: Words, tx: int, slot: int) -> None:
@@ -290,6 +297,29 @@ def next_bad(m: Words, tx: int, after: int) -> int:
     return -1
 
 
+# --- a plane as a whole -----------------------------------------------------------------------------------------
+
+
+def cut_plane(m: Words, tx: int, plane: int) -> None:
+    """All EVs of a plane are ASSUMED_BAD: what was lost on several of them was lost by the plane."""
+    shift = m[m[tx + E_PROFILE] + P_EV_SHIFT]
+    for slot in range(plane << shift, plane + 1 << shift):
+        assume_bad(m, tx, slot)
+    m[tx + TX_CUT] |= 1 << plane
+
+
+def restore_plane(m: Words, tx: int, slot: int) -> None:
+    """An EV of a plane that was cut is good again, and so is the plane: the others were bad for the same reason."""
+    shift = m[m[tx + E_PROFILE] + P_EV_SHIFT]
+    plane = slot >> shift
+    if not m[tx + TX_CUT] >> plane & 1 or m[_word(m, tx, slot) + EV_BAD] >> (slot & 31) & 1:
+        return
+    m[tx + TX_CUT] &= ~(1 << plane)
+    for other in range(plane << shift, plane + 1 << shift):
+        if m[_word(m, tx, other) + EV_BAD] >> (other & 31) & 1:
+            recover(m, tx, other)
+
+
 def _standby(m: Words, tx: int, plane: int) -> int:
     """A GOOD EV of the plane that stands by, from a random place on; -1 if there is none."""
     shift = m[m[tx + E_PROFILE] + P_EV_SHIFT]
@@ -318,7 +348,7 @@ def _leave(m: Words, tx: int, slot: int) -> None:
         _count(m, tx, standby, 1)
 
 
-def _recover(m: Words, tx: int, slot: int) -> None:
+def recover(m: Words, tx: int, slot: int) -> None:
     """ASSUMED_BAD -> GOOD."""
     m[_word(m, tx, slot) + EV_BAD] &= ~(1 << (slot & 31))
     m[tx + TX_EV_BAD] -= 1

@@ -18,8 +18,8 @@ in which the rules apply. The driver calls one handler per event and obeys the b
 
 Handlers return DO_*/DID_* bits or SEND_* codes and write details to a block the driver passes (`out` or `s`, from
 offset `o`; see layout.py). They allocate nothing, raise nothing, and touch one row, its profile and that block. Time
-is `now`, integer nanoseconds from any origin, never falling. Files: bits, evs, paths, congestion, window, timers,
-sending, responder and this one: together "the law sources" that compiled kernels are keyed by.
+is `now`, integer nanoseconds from any origin, never falling. Files: bits, evs, paths, congestion, window, losses,
+timers, sending, responder and this one: together "the law sources" that compiled kernels are keyed by.
 
 Citations: [MRC] OCP MRC 1.0, [P1] arXiv 2605.04333, [UEC] ultraethernet/uet-htsim htsim/sim/uec.cpp.
 """
@@ -27,10 +27,9 @@ Citations: [MRC] OCP MRC 1.0, [P1] arXiv 2605.04333, [UEC] ultraethernet/uet-hts
 
 from __future__ import annotations
 
-from fairlead.fabric.mrc import bits, congestion, evs, paths, responder, sending, timers, window
+from fairlead.fabric.mrc import bits, congestion, evs, losses, paths, responder, sending, timers, window
 from fairlead.fabric.mrc.layout import *
 
-REORDER_STEPS = 28  # quarters by which the reorder window may grow: to eight times
 TIMESTAMP_WRAP_MASK = (TIMESTAMP_UNIT_NS << TIMESTAMP_BITS) - 1
 EARLIER = 0
 LAST = 1
@@ -59,6 +58,7 @@ def init_tx(m: Words, tx: int, profile: int, seed: int, psn: int) -> None:
     m[tx + TX_PROBE_AT] = FOREVER
     m[tx + TX_EVP_AT] = FOREVER
     m[tx + TX_HOLD_AT] = FOREVER
+    m[tx + TX_LOSS_AT] = FOREVER
     m[tx + TX_RECOVERY] = -1
     m[tx + TX_REVERSE] = -1
     m[tx + TX_PROBE_SENT] = -1
@@ -167,8 +167,7 @@ def on_sack(m: Words, tx: int, now: int, s: Words, o: int) -> int:
     if m[tx + TX_RECOVERY] >= 0 and m[tx + TX_UNA] >= m[tx + TX_RECOVERY]:
         window.end_recovery(m, tx)
     if sent >= 0 and m[p + P_REORDER_NS] > 0:
-        m[tx + TX_DELIVERED_AT] = max(m[tx + TX_DELIVERED_AT], sent)
-        _infer_loss(m, tx, now, m[tx + TX_DELIVERED_AT] - _reorder_window(m, tx))
+        losses.on_arrival(m, tx, now, sent)
     _heard(m, tx, now)
     return DID_COMPLETE if m[tx + TX_DONE] > done else DID_NOTHING
 
@@ -234,39 +233,13 @@ def _judge_path(m: Words, tx: int, now: int, slot: int, mark: int, is_probe: int
         return
     if is_probe:
         evs.probe_answered(m, tx, slot, mark)  # of no effect on an EV that is not ASSUMED_BAD
+        evs.restore_plane(m, tx, slot)
     if mark == M_ALWAYS_SKIP:
         paths.feedback(m, tx, now, slot, PATH_IS_LOSSY)
         return
     paths.feedback(m, tx, now, slot, PATH_IS_GOOD if mark == M_NONE else PATH_IS_MARKED)
     if m[tx + TX_REVERSE] >= 0 and mark == M_NONE:
         responder.set_reverse(m, m[tx + TX_REVERSE], now, slot)
-
-
-def _reorder_window(m: Words, tx: int) -> int:
-    """How much later a packet must be sent to prove an earlier one lost; mistakes widen it a while (RFC 8985 6.2)."""
-    least = m[m[tx + E_PROFILE] + P_REORDER_NS]
-    return least + min(m[tx + TX_REORDER], REORDER_STEPS) * least // 4
-
-
-def _infer_loss(m: Words, tx: int, now: int, before: int) -> None:
-    """A packet still missing that was sent at or before `before` is lost, for later ones have arrived (RFC 8985).
-
-    First transmissions stand in the window in the order of their send times, so the search ends at the first young one.
-    """
-    psn = window.next_in_flight(m, tx, m[tx + TX_UNA])
-    while psn < m[tx + TX_NEXT]:
-        record = m[window.record_address(m, tx, psn)]
-        if window.sent_at(record, now) <= before:
-            m[tx + TX_NUM_LOST] += 1
-            if m[tx + TX_RECOVERY] < 0:
-                m[tx + TX_RECOVERY] = m[tx + TX_NEXT]
-            size = window.mark_lost(m, tx, psn)
-            if not m[m[tx + E_PROFILE] + P_TRIM]:
-                congestion.on_timeout(m, tx, size)  # without trimming a silent loss may be a full queue
-            paths.feedback(m, tx, now, window.record_ev(record), PATH_IS_SUSPECT)
-        elif window.record_tries(record) == 0:
-            break
-        psn = window.next_in_flight(m, tx, psn + 1)
 
 
 def on_nack(m: Words, tx: int, now: int, s: Words, o: int) -> int:
@@ -356,6 +329,8 @@ def on_timer(m: Words, tx: int, now: int) -> int:
     did = DID_NOTHING
     if now >= m[tx + TX_RTO_AT]:
         did = timers.expire(m, tx, now)
+    if now >= m[tx + TX_LOSS_AT]:
+        losses.on_timer(m, tx, now)
     if now >= m[tx + TX_PROBE_AT]:
         m[tx + TX_PROBE_DUE] = 1
         m[tx + TX_PROBE_AT] = now + timers.probe_again_in(m, tx)
@@ -377,6 +352,7 @@ def on_ev_reply(m: Words, tx: int, now: int, probe_id: int, mark: int) -> int:
         m[tx + TX_EVP_STATE] = EVP_IDLE
         m[tx + TX_EVP_MISSED] = 0
         evs.probe_answered(m, tx, m[tx + TX_EVP_SLOT], mark)
+        evs.restore_plane(m, tx, m[tx + TX_EVP_SLOT])
         timers.watch_evs(m, tx, now)
         timers.set_deadline(m, tx)
     return DID_NOTHING

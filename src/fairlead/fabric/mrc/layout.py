@@ -69,6 +69,7 @@ LINE_WORDS: Final = 8  # one 64-byte cache line
     P_EV_MIN_ACTIVE,  # EVs that stay in rotation, all planes together, whatever happens
     P_EV_PROBE_NS,  # an ASSUMED_BAD EV is probed every so often, ever more rarely while nothing answers; 0: never
     P_EV_PROBE_OK,  # successful probes in a row that bring it back
+    P_PLANE_LOSSES,  # so many losses, and nothing that arrives over the plane: all its EVs are bad; 0: each by itself
     P_RING_SIZE,  # entries of the ring of recycled EVs (REPS, mixed)
     P_FREEZE_NS,  # how long REPS stays frozen after a timeout
     P_REVERSE_RULE,  # REVERSE_*
@@ -79,6 +80,7 @@ LINE_WORDS: Final = 8  # one 64-byte cache line
     P_RETRY_LINEAR,
     P_RETRY_EXP,
     P_REORDER_NS,  # a hole is lost when a packet sent so much later has arrived; 0: only NACKs and timeouts tell
+    P_REORDER_TIMER,  # 1: a hole is also lost when such a packet would have arrived by now (RFC 8985 6.3)
     P_PROBE_NS,  # silence before the first reliability probe; 0: never
     P_PROBE_RETRY_NS,
     P_TRIM,  # 1: switches trim, so that a silent loss is a path fault and not congestion
@@ -110,7 +112,7 @@ LINE_WORDS: Final = 8  # one 64-byte cache line
     P_BASE_FLOOR_NS,  # the base RTT is never believed to be shorter
     P_BASE_AGE_NS,  # a sample counts towards the base RTT for one to two of these; 0: for ever
     NUM_PROFILE_FIELDS,
-) = range(65)
+) = range(67)
 
 # --- endpoint: the first words of requestor and responder rows ----------------------------------------------
 (
@@ -174,6 +176,8 @@ PEER_ID_SHIFT: Final = 32
     TX_RETRIES,  # timeouts and NACKs since una moved
     TX_ROUNDS,  # of these the timeouts
     TX_DELIVERED_AT,  # send time of the latest-sent packet known to have arrived
+    TX_DELIVERED_RTT,  # its round trip
+    TX_LOSS_AT,  # when the oldest packet in flight will be lost by that; FOREVER: none was sent before it
     TX_REORDER,  # quarters by which mistakes have widened the reorder window
     TX_REORDER_LEFT,  # recoveries without a mistake until it is narrow again
     TX_RECOVERY,  # the recovery from inferred losses ends when una reaches this PSN; -1: there is none
@@ -191,6 +195,10 @@ PEER_ID_SHIFT: Final = 32
     TX_PLANES_OK,  # bit = plane with an EV in rotation
     TX_EV_ACTIVE,  # EVs in rotation
     TX_EV_BAD,  # EVs ASSUMED_BAD
+    TX_CUT,  # bit = plane whose EVs were found bad together
+    TX_LOSING,  # plane over which nothing has arrived since a loss
+    TX_LOSING_NUM,  # losses since then
+    TX_LOSING_PSN,  # the first of them
     TX_RING_HEAD,  # where the next recycled EV goes
     TX_RING_FRESH,  # recycled EVs not used yet
     TX_RING_COUNT,  # valid length of the ring while frozen
@@ -206,7 +214,7 @@ PEER_ID_SHIFT: Final = 32
     TX_NUM_LOST,  # losses inferred from order
     TX_NUM_SPURIOUS,  # packets declared lost that had only been late
     NUM_TX_FIELDS,
-) = range(NUM_ENDPOINT_FIELDS, NUM_ENDPOINT_FIELDS + 72)
+) = range(NUM_ENDPOINT_FIELDS, NUM_ENDPOINT_FIELDS + 78)
 
 # a sent packet, one word: send time (38 bits) | transmissions - 1, at most 3 (2) | bytes (14) | EV slot (8)
 REC_BYTES_SHIFT: Final = 8

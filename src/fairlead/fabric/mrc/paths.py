@@ -74,6 +74,7 @@ def forgive(m: Words, tx: int, slot: int) -> None:
     """A packet on this EV that was thought lost has arrived. The other rules keep what they hold against an EV."""
     if m[m[tx + E_PROFILE] + P_PATH_RULE] == PATH_MRC:
         evs.forgive(m, tx, slot)
+        evs.restore_plane(m, tx, slot)
 
 
 # --- bitmap ----------------------------------------------------------------------------------------------------

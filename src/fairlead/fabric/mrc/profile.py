@@ -34,6 +34,7 @@ SCHEDULER_NS = 1_000_000  # two programs on busy machines wait for each other so
 SOFTWARE_MBPS = 40_000  # what one program can hope to send, all ports together
 SOFTWARE_SACK_BYTES = 16_384  # a SACK wakes a program: for four packets, as in the reference simulator, not for each
 SOFTWARE_RTO_GROWTH = 8  # a program that the other end has seen pause is waited for so many times longer
+SOFTWARE_PLANE_LOSSES = 3  # a program has few packets under way: for each EV to lose two would take many round trips
 SOFTWARE_RETRIES = 5  # doublings of the timeout before a silent peer is given up
 
 # timers in round trips of the network, no shorter than the protocol's own, which suit 12 us
@@ -71,6 +72,7 @@ class Profile:
     ev_min_active: int = 8  # all planes together
     ev_probe_ns: int = 100_000  # longer than a round trip, or no probe is answered in time; 0: bad EVs are not probed
     ev_probe_ok: int = 3
+    plane_losses: int = 0  # after which a plane is judged as a whole; 0: never, each EV by itself
     ring_size: int = 8  # REPS, mixed: power of two
     freeze_ns: int = 10_000_000
     reverse_rule: int = at.REVERSE_SET
@@ -83,6 +85,7 @@ class Profile:
     retry_linear: int = 7
     retry_exp: int = at.RETRY_EXP_INFINITE
     reorder_ns: int = 12_000  # 0: loss is told by NACKs and timeouts only
+    reorder_timer: bool = False  # whether it is also told by time, where the window is full and nothing later is sent
     probe_ns: int = 36_000  # 0: no reliability probes
     probe_retry_ns: int = 60_000
     trim: bool = True
@@ -116,6 +119,7 @@ class Profile:
             (self.planes * self.evs_per_plane <= 256, "a queue pair holds at most 256 EVs"),
             (1 <= self.evs_active <= self.evs_per_plane, "evs_active must be 1 to evs_per_plane"),
             (1 <= self.ev_probe_ok <= 15, "ev_probe_ok must be 1 to 15"),
+            (0 <= self.plane_losses <= 1 << 15, "plane_losses must be 0 to 32,768"),
             (
                 self.ev_probe_ns == 0 or self.ev_probe_ns > self.network_rtt_ns,
                 "ev_probe_ns must exceed the network RTT",
@@ -145,7 +149,7 @@ class Profile:
         """
         timers = timers_for(max(network_rtt_ns, SCHEDULER_NS)) | {"network_rtt_ns": network_rtt_ns}
         own: dict[str, object] = {"trim": False, "retry_exp": SOFTWARE_RETRIES, "rate_mbps": SOFTWARE_MBPS}
-        own["sack_bytes"] = SOFTWARE_SACK_BYTES
+        own |= {"sack_bytes": SOFTWARE_SACK_BYTES, "plane_losses": SOFTWARE_PLANE_LOSSES, "reorder_timer": True}
         made = timers | own | changes
         return cls.mrc(**({"rto_most_ns": SOFTWARE_RTO_GROWTH * int(str(made["rto_ns"]))} | made))
 
@@ -282,6 +286,7 @@ PLACES = {  # where the fields that go into the block as they are stand
     "ev_min_active": at.P_EV_MIN_ACTIVE,
     "ev_probe_ns": at.P_EV_PROBE_NS,
     "ev_probe_ok": at.P_EV_PROBE_OK,
+    "plane_losses": at.P_PLANE_LOSSES,
     "ring_size": at.P_RING_SIZE,
     "freeze_ns": at.P_FREEZE_NS,
     "reverse_rule": at.P_REVERSE_RULE,
@@ -291,6 +296,7 @@ PLACES = {  # where the fields that go into the block as they are stand
     "retry_linear": at.P_RETRY_LINEAR,
     "retry_exp": at.P_RETRY_EXP,
     "reorder_ns": at.P_REORDER_NS,
+    "reorder_timer": at.P_REORDER_TIMER,
     "probe_ns": at.P_PROBE_NS,
     "probe_retry_ns": at.P_PROBE_RETRY_NS,
     "trim": at.P_TRIM,

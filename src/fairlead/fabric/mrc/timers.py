@@ -8,7 +8,9 @@ from fairlead.fabric.mrc.layout import *
 
 ID_MASK = 0xFFFF  # probe ids are 16 bits on the wire
 BACKOFF_MAX = 20  # doublings of a period
-PROBE_BACKOFF_MAX = 9  # ... of EV probes: 100 us becomes 51 ms, so that a path that comes back is soon found
+PROBE_MOST_NS = (
+    51_200_000  # ... of EV probes end here, whatever the network, so that a path that comes back is soon found
+)
 RTTVAR_GAIN = 4  # RFC 6298
 BACKOFF_CAP_NS = 1 << 37  # 137 s: no deadline is further off, and the age of any packet fits its record
 
@@ -17,7 +19,8 @@ def set_deadline(m: Words, tx: int) -> None:
     """Note the earliest timer, the one time a driver has to know."""
     first = min(m[tx + TX_RTO_AT], m[tx + TX_PROBE_AT])
     second = min(m[tx + TX_EVP_AT], m[tx + E_STATUS_AT])
-    m[tx + TX_DEADLINE] = min(first, second, m[tx + TX_HOLD_AT]) if m[tx + E_ERROR] == 0 else FOREVER
+    third = min(m[tx + TX_HOLD_AT], m[tx + TX_LOSS_AT])
+    m[tx + TX_DEADLINE] = min(first, second, third) if m[tx + E_ERROR] == 0 else FOREVER
 
 
 def timeout(m: Words, tx: int) -> int:
@@ -137,9 +140,10 @@ def probe_again_in(m: Words, tx: int) -> int:
 
 
 def _ev_probe_period(m: Words, tx: int) -> int:
-    """Twice as long with each round of all bad EVs in which none has answered."""
+    """Twice as long with each round of all bad EVs in which none has answered, up to a limit."""
+    period = m[m[tx + E_PROFILE] + P_EV_PROBE_NS]
     rounds = m[tx + TX_EVP_MISSED] // max(m[tx + TX_EV_BAD], 1)
-    return m[m[tx + E_PROFILE] + P_EV_PROBE_NS] << min(rounds, PROBE_BACKOFF_MAX)
+    return max(period, min(period << min(rounds, BACKOFF_MAX), PROBE_MOST_NS))
 
 
 def watch_evs(m: Words, tx: int, now: int) -> None:
@@ -153,11 +157,13 @@ def watch_evs(m: Words, tx: int, now: int) -> None:
 
 
 def probe_next_ev(m: Words, tx: int, now: int) -> None:
-    """The last probe had a whole period to be answered; go on to the next bad EV."""
+    """The last probe had a whole period to be answered; go on to the next bad EV, or stay with one that answers."""
+    slot = m[tx + TX_EVP_SLOT]
     if m[tx + TX_EVP_STATE] == EVP_WAITING:
-        evs.probe_unanswered(m, tx, m[tx + TX_EVP_SLOT])
+        evs.probe_unanswered(m, tx, slot)
         m[tx + TX_EVP_MISSED] += 1
-    slot = evs.next_bad(m, tx, m[tx + TX_EVP_SLOT])
+    if not evs.is_answering(m, tx, slot):
+        slot = evs.next_bad(m, tx, slot)
     m[tx + TX_EVP_STATE] = EVP_IDLE
     if slot >= 0:
         m[tx + TX_EVP_STATE] = EVP_DUE

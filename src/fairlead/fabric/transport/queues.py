@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import select
 import time
@@ -32,32 +33,35 @@ class CompletionQueue(completion.CompletionQueue):
     def wait(self, timeout_s: float | None = None, num_entries: int = 16) -> list[Completion]:
         """Completions, as soon as there is one; none if the time is over first."""
         end = None if timeout_s is None else time.monotonic() + timeout_s
-        while not (found := self.poll(num_entries)):
+        while not (found := self._taken(num_entries)):
             left = None if end is None else end - time.monotonic()
             if left is not None and left <= 0:
                 return []
             select.select([self._fd], [], [], left)
-            self._drain()
         return found
 
     async def wait_async(self, num_entries: int = 16) -> list[Completion]:
         """The same for asyncio; one task may wait at a time."""
         loop = asyncio.get_running_loop()
-        while not (found := self.poll(num_entries)):
+        while not (found := self._taken(num_entries)):
             came = asyncio.Event()
             loop.add_reader(self._fd, came.set)
             try:
                 await came.wait()
             finally:
                 loop.remove_reader(self._fd)
-            self._drain()
         return found
 
-    def _drain(self) -> None:
-        try:
-            os.eventfd_read(self._fd)
-        except BlockingIOError:
-            return
+    def _taken(self, num_entries: int) -> list[Completion]:
+        """What there is; the descriptor is readable afterwards only if something was added since, or was left."""
+        if self._fd < 0:
+            return self.poll(num_entries)
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._fd)  # before looking: what is added meanwhile makes it readable again
+        found = self.poll(num_entries)
+        if len(self):
+            os.eventfd_write(self._fd, 1)
+        return found
 
     def close(self) -> None:
         """Close the descriptor; what is in the queue can still be polled."""

@@ -26,7 +26,7 @@ BEHIND_THEM = {"_asyncio", "_datetime", "_queue", "_random", "_socket", "_ssl", 
 MACHINE = {"os", "pathlib", "platform", "shutil", "sys", "io", "tempfile", "mmap", "ctypes"}
 BUILTINS = {"open", "print", "input", "exec", "eval", "compile", "breakpoint"}
 CHANCE = {"urandom", "getrandom", "default_rng", "RandomState", "SystemRandom"}
-LAW = {"layout", "bits", "evs", "paths", "congestion", "window", "timers", "sending", "responder", "law"}
+LAW = {"layout", "bits", "evs", "paths", "congestion", "window", "losses", "timers", "sending", "responder", "law"}
 
 
 def imports(path: Path) -> set[str]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 
 import pytest
 
-from fairlead.fabric.mrc import evs, law, responder
+from fairlead.fabric.mrc import evs, law, losses, responder
 from fairlead.fabric.mrc import layout as at
 from fairlead.fabric.mrc.completion import Status
 from fairlead.fabric.mrc.headers import ENDPOINT_QP, Bth, Dscp, EndpointOp, Erth, Neth, Opcode
@@ -120,12 +121,12 @@ def test_the_reorder_window_is_narrow_again_after_sixteen_recoveries_without_a_m
     times = itertools.count(0, MS)
     for _ in range(3):
         lose_and_recover(row, next(times), late=True)
-    assert law._reorder_window(row.m, row.at) == 7 * US
+    assert losses.reorder_window(row.m, row.at) == 7 * US
     for _ in range(15):
         lose_and_recover(row, next(times), late=False)
-    assert law._reorder_window(row.m, row.at) == 7 * US
+    assert losses.reorder_window(row.m, row.at) == 7 * US
     lose_and_recover(row, next(times), late=False)
-    assert law._reorder_window(row.m, row.at) == 4 * US
+    assert losses.reorder_window(row.m, row.at) == 4 * US
     assert row.TX_NUM_SPURIOUS == 3  # the count itself is for people
 
 
@@ -134,7 +135,7 @@ def test_a_mistake_in_between_begins_the_count_again() -> None:
     times = itertools.count(0, MS)
     for late in [True] + 15 * [False] + [True] + 15 * [False]:
         lose_and_recover(row, next(times), late=late)
-    assert law._reorder_window(row.m, row.at) == 6 * US
+    assert losses.reorder_window(row.m, row.at) == 6 * US
 
 
 # --- suspicion and proof ---------------------------------------------------------------------------------------------
@@ -432,6 +433,49 @@ def test_a_round_of_all_bad_evs_counts_once_for_the_pace() -> None:
     drop_ev(row, 0)
     times = silent_probes(row, 0, 4 * MS)
     assert [b - a for a, b in itertools.pairwise(times)][:12] == [100 * US] * 9 + [200 * US] * 3
+
+
+@pytest.mark.parametrize("rtt_ns", [12 * US, 200 * US, MS])
+def test_however_long_a_path_was_gone_one_probe_in_52_ms_looks_for_it(rtt_ns: int) -> None:
+    """Twice as long from a period of 8 ms, nine times over, would be four seconds."""
+    row = make(ev_probe_ns=Profile.software(rtt_ns).ev_probe_ns, ev_min_active=0)
+    for slot in range(7):
+        evs.assume_bad(row.m, row.at, slot)
+    drop_ev(row, 0)
+    times = silent_probes(row, 0, 5_000 * MS)
+    gaps = [b - a for a, b in itertools.pairwise(times)]
+    assert max(gaps) == gaps[-1] == 51_200 * US
+    assert len(times) < 120
+
+
+def asked_of(row: Requestor, answers: Iterable[bool]) -> list[int]:
+    """The EVs probed, one for each answer that comes or does not."""
+    asked = []
+    for is_answered in answers:
+        while row.next(row.TX_DEADLINE) != at.SEND_EV_PROBE:
+            row.timer(row.TX_DEADLINE)
+        asked.append(row.out[at.D_EV])
+        if is_answered:
+            law.on_ev_reply(row.m, row.at, 0, row.out[at.D_PSN], at.M_NONE)
+    return asked
+
+
+def test_an_ev_that_answers_is_asked_until_it_is_back_and_the_others_wait() -> None:
+    row = make(ev_probe_ns=100 * US, ev_min_active=0, ev_probe_ok=3)
+    bad = {drop_ev(row, 0) for _ in range(4)}
+    asked = asked_of(row, [True] * 3 * len(bad))
+    assert asked == [slot for slot in asked[::3] for _ in range(3)]
+    assert set(asked) == bad
+    assert row.TX_EV_BAD == 0
+
+
+def test_an_ev_that_stops_answering_gives_its_turn_to_the_next() -> None:
+    row = make(ev_probe_ns=100 * US, ev_min_active=0, ev_probe_ok=3)
+    first, second = (drop_ev(row, 0) for _ in range(2))
+    assert asked_of(row, [True, False, False, False]) in (
+        [first, first, second, first],
+        [second, second, first, second],
+    )
 
 
 def test_a_silent_peer_is_probed_ever_more_rarely() -> None:

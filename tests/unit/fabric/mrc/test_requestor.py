@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.fabric.mrc import evs, law, state, timers, window
+from fairlead.fabric.mrc import evs, law, losses, state, timers, window
 from fairlead.fabric.mrc import layout as at
 from fairlead.fabric.mrc.profile import Profile
 from support.mrc_rows import ALL, Requestor, Responder, sack_block
@@ -367,9 +367,9 @@ def test_each_mistake_widens_the_reorder_window_up_to_eight_times() -> None:
     row.send(3, now=20_000)
     row.sack(now=21_000, cack=-1, psn=0, base=0, bitmap=1, echo=0)  # the first transmission came after all
     assert row.TX_NUM_SPURIOUS == 1
-    assert law._reorder_window(row.m, row.at) == 5_000
+    assert losses.reorder_window(row.m, row.at) == 5_000
     row.TX_REORDER = 1_000
-    assert law._reorder_window(row.m, row.at) == 32_000
+    assert losses.reorder_window(row.m, row.at) == 32_000
 
 
 def test_no_sample_is_taken_where_two_transmissions_may_be_meant() -> None:

@@ -6,6 +6,7 @@ import array
 import asyncio
 import hmac
 import mmap
+import select
 import struct
 import threading
 import time
@@ -163,6 +164,27 @@ def test_waiting_ends_with_a_completion_of_another_thread_or_with_the_time() -> 
     assert [c.wr_id for c in queue.wait(timeout_s=30)] == [4]
     thread.join()
     assert queue.wait(timeout_s=0.01) == []
+    queue.close()
+
+
+def is_readable(queue: CompletionQueue) -> bool:
+    return bool(select.select([queue], [], [], 0)[0])
+
+
+def test_the_descriptor_is_readable_as_long_as_something_is_left_and_no_longer() -> None:
+    """A loop that reads whenever it is readable would otherwise never sleep again."""
+    queue = CompletionQueue(8)
+    assert not is_readable(queue)
+    for number in range(3):
+        queue.reserve()
+        queue.add(done(number))
+    assert is_readable(queue)
+    assert [c.wr_id for c in queue.wait(0, 2)] == [0, 1]
+    assert is_readable(queue)
+    assert [c.wr_id for c in queue.wait(0, 2)] == [2]
+    assert not is_readable(queue)
+    assert queue.wait(0) == []
+    assert not is_readable(queue)
     queue.close()
 
 
