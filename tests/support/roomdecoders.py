@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import os
 import pickle
+import tarfile
+import tempfile
 from pathlib import Path
 
 from fairlead.audit.logtext import facts_of_log
@@ -13,6 +17,7 @@ from fairlead.base.tensors import ends_of_tensors, odd_index, odd_tensors
 from fairlead.errors import FairleadError
 from fairlead.fabric.mrc.packets import Path as Way
 from fairlead.fabric.transport.seal import Seal
+from fairlead.logs import archive, parquet
 from fairlead.logs.dcr import read_rules, table_of
 from fairlead.logs.diagnose.flight import decode as decode_dump
 from fairlead.logs.eventtime import Clock
@@ -45,6 +50,45 @@ _CLOCK = Clock(written_ns=1_767_225_600 * 10**9, now_ns=1_767_225_601 * 10**9, b
 def _kql(data: bytes) -> None:
     """Lexer, parser, binder: no row is made."""
     Evaluator(NoTables(), _LIMITS, {}).run(parse_kql(data.decode("utf-8", "replace")))
+
+
+def _archive(data: bytes) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        path, inside = Path(place) / "a.tar", Path(place) / "inside"
+        path.write_bytes(data)
+        inside.mkdir()
+        for member in archive.members(path, inside, []):
+            assert member.at.parent == inside
+            assert ".." not in member.path.parts
+
+
+def _tar() -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as made:
+        for name in ("var/log/syslog", "a" * 120, "é"):
+            info = tarfile.TarInfo(name)
+            info.size = 600
+            made.addfile(info, io.BytesIO(bytes(600)))
+    return out.getvalue()
+
+
+def _parquet() -> bytes:
+    try:
+        import pyarrow as pa
+        from pyarrow.parquet import write_table
+    except ImportError:  # then nothing of it is read, either
+        return b"PAR1"
+    out = io.BytesIO()
+    schema = pa.schema([
+        *((name, pa.string()) for name in ("RawData", "Computer", "FilePath", "Level", "Component", "TimeFrom")),
+        *((name, pa.int64()) for name in ("Pid", "JobId", "Cut", "FileId", "Offset", "End")),
+        ("SourceTable", pa.string()), ("TimeGenerated", pa.timestamp("ns", "UTC")),
+        ("IngestTime", pa.timestamp("ms", "UTC")), ("Fields", pa.map_(pa.string(), pa.string())),
+    ])  # fmt: skip
+    values = {pa.string(): "a", pa.int64(): 1, schema.field("Fields").type: [("a", "b")]}
+    row = {field.name: values.get(field.type, 0) for field in schema} | {"End": 2}
+    write_table(pa.Table.from_pylist([row] * 3, schema=schema), out)
+    return out.getvalue()
 
 
 def _lines(data: bytes) -> None:
@@ -221,6 +265,10 @@ _DECODERS: dict[str, Decoder] = {
             "dataSources": {"logFiles": [{"filePatterns": ["/var/log/*.log"], "streams": ["Custom-A"]}]},
             "dataFlows": [{"streams": ["Custom-A"], "outputStream": "Custom-A_CL", "transformKql": "source"}]}}),),
         (FairleadError,),
+    ),
+    "archives of logs": Decoder(_archive, (_tar(), gzip.compress(_tar())), num_quick=200),
+    "the store as Parquet": Decoder(
+        of_file(lambda path: list(parquet.tables(path)), "a.parquet"), (_parquet(),), (parquet.NotOurs,), num_quick=100
     ),
     "kernel logs of an audit": Decoder(
         lambda data: facts_of_log(text_of(data), "n0", "f"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import platform
+import tempfile
 from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -13,11 +15,12 @@ from fairlead.base.table import table
 from fairlead.cli.common import Common, SpecFile
 from fairlead.cli.output import Answer, session
 from fairlead.errors import UsageError
-from fairlead.logs import reading
+from fairlead.logs import archive, reading
 from fairlead.logs.dcr import read_rules
 from fairlead.logs.eventtime import Clock
 from fairlead.logs.format import formats
 from fairlead.logs.intake import Done, Wish, take_in
+from fairlead.logs.reading import Member
 from fairlead.logs.retention import trim
 from fairlead.logs.store import Store, place_of
 from fairlead.logs.table import Logs
@@ -41,8 +44,9 @@ def import_(
     Parameters
     ----------
     paths
-        Files, and folders with all files below them; gzip, bzip2 and xz are unpacked. Parquet is what
-        `fairlead logs export` wrote: its records keep their files and places, and are added once.
+        Files, and folders with all files below them; gzip, bzip2, xz and zstd are unpacked, and so
+        are archives of tar. Parquet is what `fairlead logs export` wrote: its records keep their
+        files and places, and are added once.
     store
         The folder of the store; else the one in [logs] of the cluster file, or `logs` in the user's state directory.
     node
@@ -76,8 +80,13 @@ def import_(
     place = place_of(store, keep)
     opened = Store(place)
     done: list[Done] = []
-    try:
-        for computer, files in _by_node(paths, place, node or platform.node(), by_folder=by_folder).items():
+    with contextlib.ExitStack() as held:
+        held.callback(opened.close)
+        inside = held.enter_context(tempfile.TemporaryDirectory(prefix="fairlead-logs-"))
+        named = _by_node(paths, place, node or platform.node(), Path(inside), done, by_folder=by_folder)
+        for each in done:
+            session().note(f"{each.path}: {each.note}")
+        for computer, files in named.items():
             for each in take_in(opened, files, Wish(computer, format, said, clock)):
                 done.append(each)
                 if each.note:
@@ -85,8 +94,6 @@ def import_(
         kept = trim(opened, keep)
         if kept.says:
             session().note(kept.says)
-    finally:
-        opened.close()
     total = sum(each.records for each in done)
     return Answer(
         schema="fairlead.logs-import/1",
@@ -117,15 +124,32 @@ def zone_of(name: str) -> dt.tzinfo:
         raise UsageError("cli/usage", f"no such zone: {name}", hint="--zone Europe/Berlin") from None
 
 
-def _by_node(paths: tuple[Path, ...], store: object, node: str, *, by_folder: bool) -> dict[str, list[Path]]:
-    made: dict[str, list[Path]] = {}
+def _by_node(
+    paths: tuple[Path, ...], store: object, node: str, inside: Path, done: list[Done], *, by_folder: bool
+) -> dict[str, list[Path | Member]]:
+    """The files, and those in archives, which are unpacked into the folder `inside`, by the node whose they are."""
+    made: dict[str, list[Path | Member]] = {}
+
+    def add(file: Path | Member, below: tuple[str, ...]) -> None:
+        made.setdefault(reading.text_of(Path(below[0])) if by_folder and len(below) > 1 else node, []).append(file)
+
     for named in paths:
         place = named.resolve() if named.is_dir() else named  # below it no link of a stranger's is followed
         for path in reading.files_below([place]):
             if isinstance(store, Path) and path.absolute().is_relative_to(store):
                 continue
             below = path.relative_to(place).parts if place.is_dir() else ()
-            made.setdefault(reading.text_of(Path(below[0])) if by_folder and len(below) > 1 else node, []).append(path)
+            if not archive.is_archive(path):
+                add(path, below)
+                continue
+            problems: list[str] = []
+            to = Path(tempfile.mkdtemp(dir=inside))
+            for member in archive.members(path, to, problems):
+                # DIR/gpu05/logs.tar names the node as DIR/gpu05/var/log does, and so does gpu05/var/log in an archive
+                names = member.path.relative_to(path.absolute()).parts
+                add(member, below if len(below) > 1 else names)
+            if problems:
+                done.append(Done(reading.text_of(path), "", 0, 0, "; ".join(problems)))
     return made
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -22,7 +22,7 @@ from fairlead.logs.dcr import Rule, table_of
 from fairlead.logs.eventtime import Clock, event_ns
 from fairlead.logs.format import Format, format_of, formats
 from fairlead.logs.parse import Context, Record, records
-from fairlead.logs.reading import HEAD, Found
+from fairlead.logs.reading import HEAD, Found, Member
 from fairlead.logs.store import Known, Progress, Store
 from fairlead.records.log import tell
 
@@ -96,21 +96,22 @@ def _is(known: Known, found: Found) -> bool:
     """Whether a file holds at both ends what was read from it."""
     if len(found.head) < known.HeadLen or reading.digest(found.head[: known.HeadLen]) != known.Head:
         return False
-    return not known.End or reading.digest(reading.tail(found.path, known.End)) == known.Tail
+    return not known.End or reading.digest(reading.tail(found.at, known.End)) == known.Tail
 
 
-def take_in(store: Store, paths: list[Path], wish: Wish) -> Iterator[Done]:
+def take_in(store: Store, paths: Sequence[Path | Member], wish: Wish) -> Iterator[Done]:
     """Read files into the store; one that cannot be read says so and keeps no other from it."""
     looked: list[Found] = []
     exported: list[Path] = []
     for path in paths:
         try:
-            found = reading.look(path.absolute())
+            found = reading.look(path if isinstance(path, Member) else path.absolute())
         except (OSError, *reading.BROKEN) as error:
-            yield Done(reading.text_of(path), "", 0, 0, f"cannot be read: {error}")
+            name = path.path if isinstance(path, Member) else path
+            yield Done(reading.text_of(name), "", 0, 0, f"cannot be read: {error}")
             continue
         if parquet.is_parquet(found.path, found.head):
-            exported.append(found.path)
+            exported.append(found.at)
         else:
             looked.append(found)
     for path in parquet.parts(exported):
@@ -164,13 +165,15 @@ def _one(store: Store, job: _Job, wish: Wish) -> Done:
     table = table_of(found.path, wish.rules) or form.table
     store.view(table)
     done = Done(reading.text_of(found.path), table, 0, 0)
-    settled = reading.is_packed(found) or time.time_ns() - found.written_ns > SETTLED_S * 10**9
+    settled = (
+        reading.is_packed(found) or found.at != found.path or time.time_ns() - found.written_ns > SETTLED_S * 10**9
+    )
     clock = replace(wish.clock, written_ns=found.written_ns, now_ns=wish.clock.now_ns or time.time_ns())
     context = Context(clock, wish.computer, heads[0] if heads else "", job.last_ns)
     end, last_ns = job.start, job.last_ns
     problems: list[str] = []
     try:
-        with reading.opened(found.path) as file:
+        with reading.opened(found.at) as file:
             while True:
                 if plain := _plain(store, file, end, (form, context.clock), (job, table)):
                     read, last_ns, number = plain
@@ -189,7 +192,7 @@ def _one(store: Store, job: _Job, wish: Wish) -> Done:
         known = msgspec.structs.replace(
             job.known,
             End=end,
-            Tail=reading.digest(reading.tail(found.path, end)),
+            Tail=reading.digest(reading.tail(found.at, end)),
             LastNs=last_ns,
             Version=time.time_ns(),
         )

@@ -116,6 +116,20 @@ def _beside(path: Path, write: Callable[[IO[bytes]], None]) -> int:
 
 def take(store: Store, path: Path) -> Taken:
     """Add what a file holds and the store does not. Raises NotOurs, or OSError where it cannot be read."""
+    new = old = 0
+    for table in tables(path):
+        if "Stem" in table.schema.names:
+            old += len(table)
+            _files(store, table)
+            continue
+        fresh = _records(store, table)
+        new += fresh
+        old += len(table) - fresh
+    return Taken(new, old)
+
+
+def tables(path: Path) -> Iterator[Any]:
+    """What a file holds, a block of rows at a time. Raises NotOurs, or OSError where it cannot be read."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -125,23 +139,19 @@ def take(store: Store, path: Path) -> Taken:
             file = parquet.ParquetFile(plain, arrow_extensions_enabled=False)
             schema = _schema(pa, files={"Stem", "HeadLen"} <= set(file.schema_arrow.names))
             _fits(file, schema, size)
-            new = old = 0
             for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=schema.names):
                 table = pa.Table.from_batches([batch]).select(schema.names)
                 if table.nbytes > _BATCH_BYTES:
                     raise NotOurs(f"{_BATCH_ROWS:,} of its records unpack to more than {_BATCH_BYTES >> 20} MiB")
                 table = table.cast(schema)
                 table.validate(full=True)
-                fresh = _files(store, table) if "Stem" in schema.names else _records(store, table)
-                new += fresh
-                old += len(table) - fresh
+                if "Stem" not in schema.names:
+                    _ranges(table)
+                yield table
         except (pa.ArrowException, LookupError, ArithmeticError, ValueError, OSError) as error:
             if isinstance(error, OSError) and error.errno:  # of the disk, not of what was read
                 raise
             raise NotOurs(f"it is no whole file of Parquet: {shown(str(error).partition(chr(10))[0], 200)}") from None
-    if "Stem" in schema.names:
-        return Taken(0, new + old)
-    return Taken(new, old)
 
 
 def _schema(pa: Any, *, files: bool) -> Any:
@@ -186,7 +196,6 @@ def _records(store: Store, table: Any) -> int:
     import pyarrow as pa
     from pyarrow import compute
 
-    _ranges(table)
     times = table["TimeGenerated"].cast(pa.int64())
     span = compute.min_max(times).as_py() if len(table) else None
     if span is None:

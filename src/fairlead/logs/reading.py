@@ -21,14 +21,16 @@ from typing import IO, Any, NamedTuple
 
 from fairlead.base.trust import open_straight
 from fairlead.logs.parse import MAX_LINE, Raw
+from fairlead.logs.zstd import ZstdFile
 
 CHUNK = 1 << 20
 MAX_RATIO, FREE = 1000, 256 << 20
 """How many times its length a file may unpack to, and how many bytes in any case. gzip makes 1,032 of 1 at most."""
 HEAD = 4096
 """Bytes at the beginning, and before the place where reading stopped, by which a file is known again."""
-_OPENERS: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
-_ROTATED = re.compile(r"(?:[-.]\d{8}(?:-\d+)?|\.\d{1,4})?(?:\.(?:gz|bz2|xz))?$")
+_OPENERS: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open,
+                            b"\x28\xb5\x2f\xfd": ZstdFile}  # fmt: skip
+_ROTATED = re.compile(r"(?:[-.]\d{8}(?:-\d+)?|\.\d{1,4})?(?:\.(?:gz|bz2|xz|zst))?$")
 BROKEN = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
 """What a compressed file says that is cut off or damaged."""
 
@@ -41,6 +43,16 @@ class Found(NamedTuple):
     """Device and number."""
     written_ns: int
     head: bytes
+    at: Path
+    """Where its bytes are: elsewhere than its name says, for what was in an archive."""
+
+
+class Member(NamedTuple):
+    """A file of an archive."""
+
+    path: Path
+    """What it is called."""
+    at: Path
 
 
 def files_below(places: list[Path]) -> Iterator[Path]:
@@ -57,13 +69,13 @@ def files_below(places: list[Path]) -> Iterator[Path]:
                     yield path
 
 
-def look(path: Path) -> Found:
+def look(path: Path | Member) -> Found:
     """A file and its first bytes. Raises OSError, or one of BROKEN."""
-    with opened(path) as file:
+    name, at = path if isinstance(path, Member) else (path, path)
+    with opened(at) as file:
         status = os.fstat(file.fileno())
-        return Found(
-            path, f"{status.st_dev}:{status.st_ino}", min(max(status.st_mtime_ns, 0), 1 << 62), file.read(HEAD)
-        )
+        inode = f"{status.st_dev}:{status.st_ino}" if at == name else "0:0"
+        return Found(name, inode, min(max(status.st_mtime_ns, 0), 1 << 62), file.read(HEAD), at)
 
 
 def opened(path: Path) -> IO[bytes]:
@@ -85,8 +97,8 @@ def opened(path: Path) -> IO[bytes]:
 
 
 def is_packed(found: Found) -> bool:
-    """Whether its name says that it is compressed: nobody adds to it."""
-    return found.path.suffix in {".gz", ".bz2", ".xz"}
+    """Whether its name says that it is compressed."""
+    return found.path.suffix in {".gz", ".bz2", ".xz", ".zst"}
 
 
 def stem(path: Path) -> str:
