@@ -141,7 +141,9 @@ def written(root: Path, asked: argparse.Namespace) -> Iterator[tuple[str, int]]:
         name = f"{BUCKET}/model/{number % 16:02}/{number:06}.bin"
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(rng.randbytes(size))
+        with path.open("wb") as file:  # a generator gives at most 256 MiB at once
+            for at in range(0, size, 1 << 24):
+                file.write(rng.randbytes(min(1 << 24, size - at)))
         yield name, size
 
 

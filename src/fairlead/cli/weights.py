@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,7 +14,7 @@ from fairlead.base.table import table
 from fairlead.base.units import counted, size
 from fairlead.cli.common import Common, Exclude, Nodes, SpecFile, chosen
 from fairlead.cli.output import Answer, session
-from fairlead.cli.weightsrun import answer, how_of, reached
+from fairlead.cli.weightsrun import answer, by_ranks, how_of, is_control, reached
 from fairlead.errors import UsageError
 from fairlead.records.verdict import aggregate
 
@@ -24,7 +25,7 @@ _Include = Annotated[tuple[str, ...], Parameter(name="--include", negative=(), g
 _Leave = Annotated[tuple[str, ...], Parameter(name="--leave-out", negative=(), group=_WHAT)]
 _First = Annotated[tuple[str, ...], Parameter(name="--ready-when", negative=(), group=_WHAT)]
 _Compare = Annotated[Literal["record", "size", "filelist", "none"], Parameter(group=_WHAT)]
-_Transport = Annotated[Literal["tcp", "mrc"] | None, Parameter(group=_HOW)]
+_Transport = Annotated[Literal["tcp", "mrc", "mpi"] | None, Parameter(group=_HOW)]
 _Verify = Annotated[bool, Parameter(group=_HOW, negative=())]
 _FileList = Annotated[Path | None, Parameter(group=_FILES)]
 
@@ -88,8 +89,9 @@ def spread(
     file_shards
         The same as a number of parts of the largest file.
     transport
-        By what chunks go from node to node: tcp, or mrc, over all planes; the nodes' Python must have fairlead[fabric]
-        installed. Else what [weights] of the cluster file says.
+        By what chunks go from node to node: tcp; mrc, over all planes, with fairlead[fabric] in the nodes' Python; mpi,
+        where mpirun or srun starts this command once a node, with mpi4py installed. Else what [weights] of the cluster
+        file says.
     verify
         Before anything is published, compare every file with what the store itself says of it: Content-MD5 of a blob,
         MD5 of S3 and Google Cloud, SHA-256 of Hugging Face. Each file is read by one node.
@@ -100,6 +102,10 @@ def spread(
     """
     from fairlead import weights as api
 
+    if transport == "mpi" and not is_control():
+        from fairlead.weights.mpi.rank import be_a_rank
+
+        be_a_rank(sys.argv[1:])
     how = how_of(max_bandwidth, download_ranks, shard_size, file_shards, transport, verify=verify)
     for file in filter(None, (prom, save_filelist)):
         check_place(file)
@@ -110,7 +116,8 @@ def spread(
         from fairlead.weights.objects import tsv
 
         write_atomic(save_filelist, tsv(sorted(wished.plan.objects, key=lambda o: o.path)))
-    with reached(nodes, exclude, spec, common) as (cluster, wanted, spec_):
+    by = by_ranks if transport == "mpi" else reached
+    with by(nodes, exclude, spec, common) as (cluster, wanted, spec_):
         run = api.plan if dry_run else api.spread
         report = run(cluster, spec_, wished, dest, nodes=wanted, how=how, progress=session().progress)
     if prom is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from fairlead.base.nodeset import NodeSet
 from fairlead.base.table import table
 from fairlead.base.units import counted, duration, size
-from fairlead.cli.common import Common, chosen
+from fairlead.cli.common import Common, chosen, spec_of_size
 from fairlead.cli.output import Answer, session
 from fairlead.errors import FairleadError, UsageError
 from fairlead.records.verdict import Verdict
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from fairlead.cluster import Cluster
     from fairlead.spec.model import Spec
     from fairlead.weights import How
+    from fairlead.weights.mpi.control import Ranks
     from fairlead.weights.report import SpreadReport
 
 
@@ -45,12 +47,36 @@ def reached(
         yield cluster, nodes_, loaded.spec
 
 
+def is_control() -> bool:
+    """Whether a rank of an MPI job started this command, as the control side."""
+    from fairlead.weights.mpi.rank import FD
+
+    return FD in os.environ
+
+
+@contextmanager
+def by_ranks(
+    nodes: str | None, exclude: str, spec: Path | None, common: Common
+) -> Iterator[tuple[Ranks, NodeSet, Spec]]:
+    """The same as `reached`, where the nodes are ranks of an MPI job; of a cluster file only [weights] counts."""
+    from fairlead.spec.loader import read
+    from fairlead.weights.mpi.control import Ranks
+
+    if nodes is not None or exclude:
+        raise UsageError("cli/usage", "with --transport mpi the ranks are the nodes", hint="leave -w and -x out")
+    ranks = Ranks()
+    names = NodeSet(ranks.names)
+    loaded = read(spec) if spec is not None else None
+    session().open_folder(common.runs)
+    yield ranks, names, loaded.spec if loaded is not None else spec_of_size("", names)
+
+
 def how_of(
     max_bandwidth: str = "",
     download_ranks: int | None = None,
     shard_size: str = "",
     file_shards: int = 0,
-    transport: Literal["tcp", "mrc"] | None = None,
+    transport: Literal["tcp", "mrc", "mpi"] | None = None,
     *,
     verify: bool = False,
 ) -> How:

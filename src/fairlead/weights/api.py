@@ -24,6 +24,7 @@ from fairlead.spec.model import Access, Fabric, Pool, Spec
 from fairlead.weights import checked
 from fairlead.weights.forecast import forecast
 from fairlead.weights.manifest import MAX_BYTES, NAME, read_manifest
+from fairlead.weights.mpi.control import Ranks
 from fairlead.weights.objects import Object, read_tsv, wanted
 from fairlead.weights.outcome import Options
 from fairlead.weights.places import Reach, meeting_places, reach
@@ -34,7 +35,7 @@ from fairlead.weights.spreading import Spread
 from fairlead.weights.table import Weights
 
 Progress = Callable[[str, int, int, str], None]
-Transport = Literal["tcp", "mrc"]
+Transport = Literal["tcp", "mrc", "mpi"]
 Compare = Literal["record", "size", "filelist", "none"]
 
 
@@ -103,7 +104,7 @@ def ls(source: str, *, include: Sequence[str] = (), leave_out: Sequence[str] = (
 
 
 def plan(
-    cluster: Cluster,
+    cluster: Cluster | Ranks,
     spec: Spec,
     source: str | Chosen,
     dest: str,
@@ -120,7 +121,7 @@ def plan(
 
 
 def spread(
-    cluster: Cluster,
+    cluster: Cluster | Ranks,
     spec: Spec,
     source: str | Chosen,
     dest: str,
@@ -160,7 +161,7 @@ def verify(
 
 
 def _run(  # noqa: PLR0917
-    cluster: Cluster,
+    cluster: Cluster | Ranks,
     spec: Spec,
     source: str | Chosen,
     dest: str,
@@ -176,7 +177,10 @@ def _run(  # noqa: PLR0917
     chosen = source if isinstance(source, Chosen) else choose(source)
     own, wanted_ = spec.table(Weights), nodes or spec.nodes
     options = _options(own, dest, how, chosen.plan, is_dry=is_dry)
-    found = _places(cluster, spec, wanted_)
+    if isinstance(cluster, Ranks):
+        found = Reach({n: str(rank) for rank, n in enumerate(cluster.names)}, {}, {})
+    else:
+        found = _places(cluster, spec, wanted_)
     addresses = found.addresses
     if options.transport == "mrc":
         addresses = meeting_places(found)

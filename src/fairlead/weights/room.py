@@ -23,5 +23,6 @@ ROOM = Room(
             extra="weights",
             modules=("obstore", "blake3"),
         ),
+        Doctor("mpi4py", "weights over a site's own MPI", extra="mpi", modules=("mpi4py",)),
     ),
 )

@@ -12,10 +12,14 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Protocol, Self
 
 from fairlead.base.nodeset import NodeSet, fold
-from fairlead.cluster import Cluster, Program
+from fairlead.cluster import Line, Program, Result
 from fairlead.cluster.channel import MAX_FRAME_BYTES
+from fairlead.cluster.heard import Key
+from fairlead.cluster.protocol import Message
 from fairlead.errors import FairleadError
 from fairlead.records.border import Breach, shown
 from fairlead.records.log import tell
@@ -43,6 +47,7 @@ PROGRAM = (
     "fairlead.weights.onnode.present",
     "fairlead.weights.onnode.adopt",
     "fairlead.weights.onnode.streams",
+    "fairlead.weights.onnode.pieces",
     "fairlead.weights.onnode.mrc",
     "fairlead.weights.onnode.wire",
     "fairlead.weights.onnode.giving",
@@ -57,12 +62,38 @@ MAX_FRESH = 8
 """How often the addresses of a file are made anew: a right that is missing stays missing."""
 
 
+Kind = type[BaseException] | None
+
+
+class Group(Protocol):
+    """The programs on nodes, as a spread talks to them; see cluster/live.py."""
+
+    @property
+    def num_starting(self) -> int: ...  # noqa: D102
+    @property
+    def has_unread(self) -> bool: ...  # noqa: D102
+    def send(self, message: Message, to: str | None = None) -> None: ...  # noqa: D102
+    def read_all(self, timeout_s: float) -> Sequence[Line]: ...  # noqa: D102
+    def take_ended(self) -> list[tuple[Key, Result]]: ...  # noqa: D102
+    def close(self, grace_s: float = 0.0) -> object: ...  # noqa: D102
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None, /
+    ) -> None: ...
+
+
+class Starter(Protocol):
+    """Whoever starts them: a Cluster, or the ranks of an MPI job."""
+
+    def start(self, program: Program, nodes: NodeSet, *, limit_s: float) -> Group: ...  # noqa: D102
+
+
 class Spread:
     """One spread under way."""
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: Starter,
         plan: Plan,
         source: Source,
         options: Options,

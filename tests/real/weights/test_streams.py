@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from fairlead.weights.onnode.mrc import SLOT_BYTES, SLOTS, Mrc
+from fairlead.weights.onnode.mrc import Mrc
+from fairlead.weights.onnode.pieces import SLOT_BYTES, SLOTS
 from fairlead.weights.onnode.streams import Broken, Stream, Tcp, Transport
 from fairlead.weights.onnode.wire import CHUNK, greet, greeted
 

@@ -38,6 +38,7 @@ from fairlead.weights.onnode.taking import Taking
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 MEMORY_BYTES = 256 << 20
@@ -52,7 +53,15 @@ COMPARING = 8
 class Node:
     """What this node has, who takes from it, and what it was told."""
 
-    def __init__(self, channel: Channel, setup: dict[str, Any], files: list[dict[str, Any]]) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        setup: dict[str, Any],
+        files: list[dict[str, Any]],
+        leave: Callable[[int], None],
+        carrier: Transport | None,
+    ) -> None:
+        self.leave, self.carrier = leave, carrier
         self.channel, self.me, self.key = channel, setup["me"], bytes.fromhex(setup["key"])
         self.peers: list[tuple[str, int]] = []
         self.streams, self.is_dry = setup["streams"], setup["dry"]
@@ -98,6 +107,8 @@ class Node:
 
     def transport_of(self, setup: dict[str, Any]) -> Transport:
         """By what this node reaches others. Raises Unusable."""
+        if self.carrier is not None:
+            return self.carrier
         if setup["transport"] == "tcp":
             return Tcp(setup["address"])
         over = threading.Event()
@@ -149,7 +160,7 @@ class Node:
         else:
             self.tell("failed", code="weights/node-fault", text=f"{type(error).__name__}: {error}", hint="")
         self.stop()
-        os._exit(3)
+        self.leave(3)
 
     def stop(self) -> None:
         """Every thread comes to its end."""
@@ -383,23 +394,31 @@ class Node:
         self.stop()
         if self.is_dry:
             self.disk.leave()
-        os._exit(0)
+        self.leave(0)
 
 
 def main() -> None:
-    """The setup and the files come first; then orders."""
-    channel = Channel()
+    """A process of its own on a node."""
+    take_part(Channel(), os._exit, None)
+    os._exit(1)
+
+
+def take_part(channel: Channel, leave: Callable[[int], None], carrier: Transport | None) -> None:
+    """The setup and the files come first; then orders. `leave` is called when it is over, or this node cannot go on;
+    `carrier` is the transport, where whoever started this brings it. Returns where the control side is gone, or the
+    node never took part.
+    """
     channel.say(json.dumps({"do": "here", "blake3": has_blake3()}))
     setup = json.loads(channel.read())  # type: ignore[arg-type]
     try:
         packed = b"".join(channel.read() for _ in range(setup["num_frames"]))  # type: ignore[misc]
-        node = Node(channel, setup, json.loads(zlib.decompress(packed)))
+        node = Node(channel, setup, json.loads(zlib.decompress(packed)), leave, carrier)
         need, free = node.disk.needed_bytes(node.has), node.disk.free_bytes()
     except Unusable as why:
         channel.say(json.dumps({"do": "failed", "code": why.code, "text": why.text, "hint": why.hint}))
+        leave(0)
         return
     hello = {"has": to_bits(node.shared), "skips": to_bits(node.disk.skips), "port": node.transport.port}
     node.tell("hello", need_bytes=need, free_bytes=free, **hello)
     with contextlib.suppress(EOFError):
         node.run()
-    os._exit(1)
