@@ -77,9 +77,14 @@ class Net:
         if chance() < faults.stranger:
             copies.append((STRANGER, data))
         for host, body in copies:
-            due = self.now + 50_000 + int(chance() * faults.jitter_ns)
-            entry = (due, next(self.count), self.at[to], Arrival(memoryview(body), host, arrival.path))
-            heapq.heappush(self.queue, entry)
+            due = self.due(to, arrival.path, body)
+            if due is not None:
+                entry = (due, next(self.count), self.at[to], Arrival(memoryview(body), host, arrival.path))
+                heapq.heappush(self.queue, entry)
+
+    def due(self, to: str, path: Path, data: bytes) -> int | None:
+        """When a datagram arrives; None where a queue has no room for it. These links have no rate."""
+        return self.now + 50_000 + int(self.random.random() * self.faults.jitter_ns)
 
 
 class NetPorts:
@@ -163,6 +168,8 @@ class End:
 class Pair:
     """Two ends and their network."""
 
+    kind_of_net = Net
+
     def __init__(
         self,
         faults: Faults,
@@ -175,7 +182,7 @@ class Pair:
         burst: int = 0,
         **changes: object,
     ) -> None:
-        self.net = Net(faults, seed)
+        self.net = self.kind_of_net(faults, seed)
         self.a, self.b = (End(self.net, name, planes, mtu, sealed=sealed, kind=kind, burst=burst) for name in (1, 2))
         self.a.join(self.b, self.net.now, **changes)
         self.b.join(self.a, self.net.now, **changes)

@@ -1,0 +1,135 @@
+"""A plane is cut under load in virtual time: how long until bytes flow as before, with no scheduler in the way?
+
+python bench/fabric_virtual.py [--cuts 200] [--planes 4] [--rate 250] [--seed 1]
+
+Two engines of the transport, in plain Python, with the profile that sockets get, over planes of a rate and 50 us each
+way. One plane, drawn from the seed, loses everything from a drawn moment on, for 0.2 s. Timed, by the arrival of
+packets, is what `bench/fabric_faults.py` times on live hosts: `placed`, `again`, `stall`, `back`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import random
+import statistics
+import sys
+import time
+from pathlib import Path as FilePath
+
+from fabric_faults import GOAL, PAYLOAD, Came, share
+
+from fairlead.fabric.mrc.packets import WRITES, Path
+
+sys.path.insert(0, str(FilePath(__file__).parent.parent / "tests"))
+from support.transport_net import Faults, Net, Pair
+
+MESSAGE, DEPTH = 1 << 20, 8
+WARM_NS, HOLD_NS = 100_000_000, 200_000_000
+WIRE, DELAY_NS, QUEUE_NS = 96, 50_000, 20_000_000
+"""Headers of a packet on the wire; a way; what a port's queue holds, by its rate."""
+
+
+class Links(Net):
+    """Each plane a link of a rate into each end, with a queue that is full at some time."""
+
+    rate_bps = 250e6
+
+    def __init__(self, faults: Faults, seed: int) -> None:
+        super().__init__(faults, seed)
+        self.free: dict[str, int] = {}
+        self.came: list[tuple[int, int, int]] = []
+        """Time, plane and PSN of each Write's packet."""
+
+    def due(self, to: str, path: Path, data: bytes) -> int | None:
+        begin = max(self.now, self.free.get(to, 0))
+        if begin - self.now > QUEUE_NS:
+            return None
+        self.free[to] = begin + int(8e9 * (len(data) + WIRE) / self.rate_bps)
+        arrives = self.free[to] + DELAY_NS
+        if data[0] in WRITES:
+            self.came.append((arrives, path.plane, int.from_bytes(data[9:12], "big")))
+        return arrives
+
+
+class LinkedPair(Pair):
+    """Two ends of such links."""
+
+    kind_of_net = Links
+
+
+def one_cut(planes: int, seed: int) -> dict[str, float | None]:
+    """Milliseconds of one cut."""
+    chance = random.Random(seed)
+    faults, plane = Faults(), chance.randrange(planes)
+    pair = LinkedPair(faults, seed=seed, planes=planes, mtu=PAYLOAD)
+    net = pair.net
+    assert isinstance(net, Links)
+    region = pair.b.engine.device.domain.register(bytearray(MESSAGE))
+    cut = net.now + WARM_NS + chance.randrange(10_000_000)
+    healed = cut + HOLD_NS
+    faults.dead.append((plane, 0xFF, cut, healed))
+    posted, data = 0, bytes(MESSAGE)
+    while net.now < healed + HOLD_NS:
+        while posted - len(pair.a.done) < DEPTH:
+            pair.a.line.qp.post_write(data, wr_id=posted, remote_addr=region.addr, rkey=region.rkey)
+            pair.a.engine.wake(pair.a.line)
+            posted += 1
+        assert pair.turn()
+    assert all(done.status.name == "SUCCESS" for done in pair.a.done)
+    return judged(net.came, planes, plane, cut, healed)
+
+
+def judged(
+    arrivals: list[tuple[int, int, int]], planes: int, plane: int, cut: int, healed: int
+) -> dict[str, float | None]:
+    """What `fabric_faults.judged` says of live ones."""
+    came, frontier, placed, first = Came(), 0, 0, -1
+    ahead: set[int] = set()
+    own = []
+    for now, over, psn in sorted(arrivals):
+        if over == plane:
+            own.append(now)
+        first = psn if first < 0 else first
+        turn = psn - first & 0xFFFFFF
+        if turn < frontier or turn in ahead:
+            continue
+        ahead.add(turn)
+        while frontier in ahead:
+            ahead.remove(frontier)
+            frontier += 1
+        placed += PAYLOAD
+        came.add(now, frontier * PAYLOAD, placed)
+    last = max(t for t in own if t < cut + DELAY_NS + QUEUE_NS and t < healed)
+    before = came.rate(came.placed, cut - WARM_NS // 2, cut)
+    wanted = GOAL * before * (planes - 1) / planes
+    row: dict[str, float | None] = {"before": 8e3 * before, "stall": came.stall_ns(last, healed) / 1e6}
+    for key, series in (("placed", came.placed), ("again", came.in_order)):
+        took = came.again_ns(series, last, healed, wanted)
+        row[key] = None if took is None else took / 1e6
+    row["back"] = next(((t - healed) / 1e6 for t in own if t > healed), None)
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in (("cuts", 200), ("planes", 4), ("rate", 250), ("seed", 1)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    asked = parser.parse_args()
+    Links.rate_bps = 1e6 * asked.rate
+    rows = []
+    for seed in range(asked.seed, asked.seed + asked.cuts):
+        rows.append(one_cut(asked.planes, seed))
+        if len(rows) % 20 == 0:
+            print(f"{len(rows)} cuts", file=sys.stderr, flush=True)
+    shape = f"{asked.planes} planes of {asked.rate} Mb/s, {asked.cuts} cuts from seed {asked.seed}"
+    print(f"{time.strftime('%Y-%m-%d')}, Python {platform.python_version()}, {shape}\n")
+    print("| ms | median | p99 | worst |\n|---|---:|---:|---:|")
+    for key in ("stall", "placed", "again", "back"):
+        values = [row[key] for row in rows]
+        print(f"| {key} | {share(values, 0.5)} | {share(values, 0.99)} | {share(values, 1.0)} |")
+    print(f"\nbefore: {statistics.median(row['before'] for row in rows):.0f} Mb/s")
+
+
+if __name__ == "__main__":
+    main()
