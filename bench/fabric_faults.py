@@ -27,7 +27,6 @@ import statistics
 import struct
 import subprocess
 import sys
-import tempfile
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
@@ -36,7 +35,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fabric_transport import FAIRLEAD, HERE, THERE, on, open_mptcp
+from fabric_transport import FAIRLEAD, HERE, THERE, a_lab, on, open_mptcp
 
 from fairlead.cluster.enter import running
 from fairlead.lab.faults.apply import heal, inject
@@ -103,6 +102,24 @@ class Came:
     in_order: list[int] = field(default_factory=list)
     placed: list[int] = field(default_factory=list)
     by_device: dict[int, list[int]] = field(default_factory=dict)
+    _first: int = -1
+    _next: int = 0
+    _ahead: set[int] = field(default_factory=set)
+
+    def packet(self, time_ns: int, psn: int, device: int) -> None:
+        """A packet of MRC, of which those that came before do not count again."""
+        self.by_device.setdefault(device, []).append(time_ns)
+        if self._first < 0:
+            self._first = psn
+        turn = psn - self._first & 0xFFFFFF
+        turn += (self._next - turn + (1 << 23)) >> 24 << 24  # numbers wrap
+        if turn < self._next or turn in self._ahead:
+            return
+        self._ahead.add(turn)
+        while self._next in self._ahead:
+            self._ahead.remove(self._next)
+            self._next += 1
+        self.add(time_ns, self._next * PAYLOAD, (self._next + len(self._ahead)) * PAYLOAD)
 
     def add(self, time_ns: int, in_order: int, placed: int) -> None:
         self.times_ns.append(time_ns)
@@ -138,8 +155,7 @@ def of_capture(data: bytes) -> Came:
     magic, linktype = struct.unpack_from("<I", data)[0], struct.unpack_from("<I", data, 20)[0]
     assert magic == 0xA1B23C4D, "a capture with nanoseconds"
     assert linktype == 276, "a capture of all devices (LINUX_SLL2)"
-    came, at, first, frontier, placed = Came(), 24, -1, 0, 0
-    ahead: set[int] = set()
+    came, at = Came(), 24
     while at + 16 <= len(data):
         seconds, nanos, kept, _length = struct.unpack_from("<IIII", data, at)
         body, at = at + 16, at + 16 + kept
@@ -147,23 +163,9 @@ def of_capture(data: bytes) -> Came:
         if data[body : body + 2] != b"\x86\xdd" or data[ip + 6] != UDP or kept < SLL2 + 40 + 8 + 12:
             continue
         bth = ip + 48
-        if data[bth] not in WRITES:
-            continue
-        now, device = seconds * 10**9 + nanos, int.from_bytes(data[body + 4 : body + 8], "big")
-        came.by_device.setdefault(device, []).append(now)
-        psn = int.from_bytes(data[bth + 9 : bth + 12], "big")
-        if first < 0:
-            first = psn
-        turn = psn - first & 0xFFFFFF
-        turn += (frontier - turn + (1 << 23)) >> 24 << 24  # numbers wrap
-        if turn < frontier or turn in ahead:
-            continue
-        ahead.add(turn)
-        while frontier in ahead:
-            ahead.remove(frontier)
-            frontier += 1
-        placed += PAYLOAD
-        came.add(now, frontier * PAYLOAD, placed)
+        if data[bth] in WRITES:
+            device = int.from_bytes(data[body + 4 : body + 8], "big")
+            came.packet(seconds * 10**9 + nanos, int.from_bytes(data[bth + 9 : bth + 12], "big"), device)
     return came
 
 
@@ -328,43 +330,32 @@ def main() -> None:
     name = f"ff{os.getpid()}"
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     lates: list[list[float]] = []
-    with tempfile.TemporaryDirectory() as text:
-        place = Path(text)
-        file = place / "cluster.toml"
-        file.write_text(
-            f'schema = 1\n[cluster]\nname = "{name}"\n[access]\nvia = "lab"\n'
-            f'[[pool]]\nname = "lab"\nsize = "lab"\nnodes = "n[0-3]"\npython = "{sys.executable}"\n'
-            f'[fabric]\nlink = "ethernet"\nrdma = "mrc"\nplanes = {asked.planes}\nt0 = 2\nt1 = 2\n'
-            f"[lab]\nrate_mbps = {asked.rate}\n"
-        )
-        subprocess.run([*FAIRLEAD, "lab", "up", "-f", str(file)], check=True, capture_output=True)
-        try:
-            open_mptcp(name, asked.planes)
-            devices, tcp = devices_of(name), plane_of_tcp(name, HERE, THERE)
-            for begin in range(0, asked.cuts, asked.batch):
-                for fault in asked.faults.split(","):
-                    for kind in asked.kinds.split(","):
-                        num = min(asked.batch, asked.cuts - begin)
-                        hit = [tcp] * num if kind == "tcp" else [(begin + i) % asked.planes for i in range(num)]
-                        seconds = 2 * WARM_S + 2 * num * (asked.hold + 0.15)
-                        traffic = mrc(name, file, seconds, place) if kind == "mrc" else stream(kind, name, seconds)
-                        with traffic as result:
-                            time.sleep(WARM_S)
-                            words = [sys.executable, "-c", JITTER, str(2 * num * asked.hold)]
-                            with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as jitter:
-                                cuts = cut_often(name, fault, hit, asked.hold)
-                                lates.append([float(v) for v in jitter.stdout.read().split()])
-                            came = result()
-                        rows = judged(came, cuts, asked.planes, devices if kind == "mrc" else {}, asked.hold)
-                        found.setdefault((fault, kind), []).extend(rows)
-                        if asked.rows:
-                            with asked.rows.open("a") as out:
-                                out.writelines(json.dumps({"fault": fault, "kind": kind, **row}) + "\n" for row in rows)
-                        mid = [share([row[key] for row in rows], 0.5) for key in KEYS]
-                        told = ", ".join(map("{} {} ms".format, KEYS, mid))
-                        print(f"{fault:12} {kind:6} {told}   load {os.getloadavg()[0]:.1f}", flush=True)
-        finally:
-            subprocess.run([*FAIRLEAD, "lab", "down", "-n", name], check=True, capture_output=True)
+    with a_lab(name, asked.planes, asked.rate) as file:
+        place = file.parent
+        open_mptcp(name, asked.planes)
+        devices, tcp = devices_of(name), plane_of_tcp(name, HERE, THERE)
+        for begin in range(0, asked.cuts, asked.batch):
+            for fault in asked.faults.split(","):
+                for kind in asked.kinds.split(","):
+                    num = min(asked.batch, asked.cuts - begin)
+                    hit = [tcp] * num if kind == "tcp" else [(begin + i) % asked.planes for i in range(num)]
+                    seconds = 2 * WARM_S + 2 * num * (asked.hold + 0.15)
+                    traffic = mrc(name, file, seconds, place) if kind == "mrc" else stream(kind, name, seconds)
+                    with traffic as result:
+                        time.sleep(WARM_S)
+                        words = [sys.executable, "-c", JITTER, str(2 * num * asked.hold)]
+                        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as jitter:
+                            cuts = cut_often(name, fault, hit, asked.hold)
+                            lates.append([float(v) for v in jitter.stdout.read().split()])
+                        came = result()
+                    rows = judged(came, cuts, asked.planes, devices if kind == "mrc" else {}, asked.hold)
+                    found.setdefault((fault, kind), []).extend(rows)
+                    if asked.rows:
+                        with asked.rows.open("a") as out:
+                            out.writelines(json.dumps({"fault": fault, "kind": kind, **row}) + "\n" for row in rows)
+                    mid = [share([row[key] for row in rows], 0.5) for key in KEYS]
+                    told = ", ".join(map("{} {} ms".format, KEYS, mid))
+                    print(f"{fault:12} {kind:6} {told}   load {os.getloadavg()[0]:.1f}", flush=True)
     shaped = f"{asked.planes} planes of {asked.rate} Mb/s"
     print(f"\n{time.strftime('%Y-%m-%d')}, {os.cpu_count()} cores, Linux {platform.release()}, {shaped}")
     late = [f"{1e3 * statistics.median(one[i] for one in lates):.2f}" for i in range(3)]

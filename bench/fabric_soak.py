@@ -22,7 +22,6 @@ import signal
 import struct
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter, deque
 from contextlib import suppress
@@ -30,10 +29,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from fabric_transport import a_lab
+
 from fairlead.cluster.enter import into_host, running
 from fairlead.lab.faults.apply import heal, inject
 
-FAIRLEAD = (sys.executable, "-m", "fairlead")
 HERE, THERE = "n0", "n3"
 PLANES = 4
 DEPTH, SIZE = 8, 1 << 16
@@ -311,19 +311,8 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=100, help="Mb/s of each link")
     asked = parser.parse_args()
     name = f"fs{os.getpid()}"
-    with tempfile.TemporaryDirectory() as place:
-        file = Path(place) / "cluster.toml"
-        file.write_text(
-            f'schema = 1\n[cluster]\nname = "{name}"\n[access]\nvia = "lab"\n'
-            f'[[pool]]\nname = "lab"\nsize = "lab"\nnodes = "n[0-3]"\npython = "{sys.executable}"\n'
-            f'[fabric]\nlink = "ethernet"\nrdma = "mrc"\nplanes = {PLANES}\nt0 = 2\nt1 = 2\n'
-            f"[lab]\nrate_mbps = {asked.rate}\n"
-        )
-        subprocess.run([*FAIRLEAD, "lab", "up", "-f", str(file)], check=True, capture_output=True)
-        try:
-            good = soak(name, 60 * asked.minutes, asked.seed)
-        finally:
-            subprocess.run([*FAIRLEAD, "lab", "down", "-n", name], check=True, capture_output=True)
+    with a_lab(name, PLANES, asked.rate):
+        good = soak(name, 60 * asked.minutes, asked.seed)
     sys.exit(not good)
 
 

@@ -16,12 +16,10 @@ import platform
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
 
 from fabric_faults import plane_of_tcp
-from fabric_transport import FAIRLEAD, on
+from fabric_transport import a_lab, on
 
 from fairlead.cluster.enter import running
 from fairlead.lab.faults.apply import heal, inject
@@ -118,29 +116,16 @@ def main() -> None:
     name = f"fd{os.getpid()}"
     one_s = 2 * (asked.hosts - 1) / asked.hosts * asked.mib * (8 << 20) / (asked.rate * 1e6)
     found: dict[str, list[float | None]] = {"mrc": [], "gloo": []}
-    with tempfile.TemporaryDirectory() as text:
-        file = Path(text) / "cluster.toml"
-        file.write_text(
-            f'schema = 1\n[cluster]\nname = "{name}"\n[access]\nvia = "lab"\n'
-            f'[[pool]]\nname = "lab"\nsize = "lab"\nnodes = "n[0-{asked.hosts - 1}]"\npython = "{sys.executable}"\n'
-            f'[fabric]\nlink = "ethernet"\nrdma = "mrc"\nplanes = {asked.planes}\nt0 = 2\nt1 = 2\n'
-            f"[lab]\nrate_mbps = {asked.rate}\n"
-        )
-        subprocess.run([*FAIRLEAD, "lab", "up", "-f", str(file)], check=True, capture_output=True)
-        try:
-            for _ in range(asked.rounds):
-                for backend, times in found.items():
-                    bound_s = one_s / (asked.planes if backend == "mrc" else 1)
-                    cut = f"p{plane_of_tcp(name, 'n0', 'n1')}/n0" if asked.cut else ""
-                    times.append(one_round(name, backend, asked.hosts, asked.mib, (cut, bound_s / 3)))
-                    told = (
-                        "did not end"
-                        if times[-1] is None
-                        else f"{times[-1]:.2f} s, of the bound {times[-1] / bound_s:.2f}"
-                    )
-                    print(f"{backend:5} {told}   load {os.getloadavg()[0]:.1f}", flush=True)
-        finally:
-            subprocess.run([*FAIRLEAD, "lab", "down", "-n", name], check=True, capture_output=True)
+    with a_lab(name, asked.planes, asked.rate, asked.hosts):
+        for _ in range(asked.rounds):
+            for backend, times in found.items():
+                bound_s = one_s / (asked.planes if backend == "mrc" else 1)
+                cut = f"p{plane_of_tcp(name, 'n0', 'n1')}/n0" if asked.cut else ""
+                times.append(one_round(name, backend, asked.hosts, asked.mib, (cut, bound_s / 3)))
+                told = (
+                    "did not end" if times[-1] is None else f"{times[-1]:.2f} s, of the bound {times[-1] / bound_s:.2f}"
+                )
+                print(f"{backend:5} {told}   load {os.getloadavg()[0]:.1f}", flush=True)
     shape = f"{asked.hosts} hosts, {asked.planes} planes of {asked.rate} Mb/s, {asked.mib} MiB of float32"
     print(f"\n{time.strftime('%Y-%m-%d')}, {os.cpu_count()} cores, Linux {platform.release()}, {shape}\n")
     print("| | rounds that ended right | median s | bound s of all planes | of one plane |\n|---|---:|---:|---:|---:|")

@@ -24,6 +24,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import chdir, contextmanager
 from pathlib import Path
 
 from fairlead.cluster.enter import into_host, running
@@ -79,6 +81,24 @@ else:
         sock.sendall(body)
     sock.close()
 """
+
+
+@contextmanager
+def a_lab(name: str, planes: int, rate: int, num_hosts: int = 4) -> Iterator[Path]:
+    """A lab of so many hosts and planes of so many Mb/s; its cluster file."""
+    with tempfile.TemporaryDirectory() as place, chdir(place):  # runs leave their folders there
+        file = Path(place) / "cluster.toml"
+        file.write_text(
+            f'schema = 1\n[cluster]\nname = "{name}"\n[access]\nvia = "lab"\n'
+            f'[[pool]]\nname = "lab"\nsize = "lab"\nnodes = "n[0-{num_hosts - 1}]"\npython = "{sys.executable}"\n'
+            f'[fabric]\nlink = "ethernet"\nrdma = "mrc"\nplanes = {planes}\nt0 = 2\nt1 = 2\n'
+            f"[lab]\nrate_mbps = {rate}\n"
+        )
+        subprocess.run([*FAIRLEAD, "lab", "up", "-f", str(file)], check=True, capture_output=True)
+        try:
+            yield file
+        finally:
+            subprocess.run([*FAIRLEAD, "lab", "down", "-n", name], check=True, capture_output=True)
 
 
 def on(lab: str, host: str, *words: str) -> list[str]:
@@ -146,36 +166,24 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     asked = parser.parse_args()
     name = f"ft{os.getpid()}"
-    with tempfile.TemporaryDirectory() as place:
-        os.chdir(place)
-        file = Path(place) / "cluster.toml"
-        file.write_text(
-            f'schema = 1\n[cluster]\nname = "{name}"\n[access]\nvia = "lab"\n'
-            f'[[pool]]\nname = "lab"\nsize = "lab"\nnodes = "n[0-3]"\npython = "{sys.executable}"\n'
-            f'[fabric]\nlink = "ethernet"\nrdma = "mrc"\nplanes = {asked.planes}\nt0 = 2\nt1 = 2\n'
-            f"[lab]\nrate_mbps = {asked.rate}\n"
-        )
-        subprocess.run([*FAIRLEAD, "lab", "up", "-f", str(file)], check=True, capture_output=True)
-        try:
-            fabric = running(name).host(THERE).fabric
-            ways = [str(usid.path_address(p, 0, t1, 1, 1)) for t1 in range(2) for p in range(asked.planes)]
-            open_mptcp(name, asked.planes)
-            runs = {
-                "mrc": lambda: mrc(file, asked.seconds),
-                "sealed": lambda: mrc(file, asked.seconds, "--sealed"),
-                "udp": lambda: plain(name, "udp", asked.seconds, ways),
-                "tcp": lambda: plain(name, "tcp", asked.seconds, [fabric]),
-                "mptcp": lambda: mptcp(name, asked.seconds, fabric, asked.planes),
-            }
-            if shutil.which("iperf3"):
-                runs["iperf3"] = lambda: iperf3(name, asked.seconds, fabric)
-            found: dict[str, list[float]] = {kind: [] for kind in runs}
-            for _ in range(asked.rounds):
-                for kind, run in runs.items():
-                    found[kind].append(run())
-                    print(f"{kind:8} {found[kind][-1] / 1e6:8.0f} Mb/s   load {os.getloadavg()[0]:.1f}", flush=True)
-        finally:
-            subprocess.run([*FAIRLEAD, "lab", "down", "-n", name], check=True, capture_output=True)
+    with a_lab(name, asked.planes, asked.rate) as file:
+        fabric = running(name).host(THERE).fabric
+        ways = [str(usid.path_address(p, 0, t1, 1, 1)) for t1 in range(2) for p in range(asked.planes)]
+        open_mptcp(name, asked.planes)
+        runs = {
+            "mrc": lambda: mrc(file, asked.seconds),
+            "sealed": lambda: mrc(file, asked.seconds, "--sealed"),
+            "udp": lambda: plain(name, "udp", asked.seconds, ways),
+            "tcp": lambda: plain(name, "tcp", asked.seconds, [fabric]),
+            "mptcp": lambda: mptcp(name, asked.seconds, fabric, asked.planes),
+        }
+        if shutil.which("iperf3"):
+            runs["iperf3"] = lambda: iperf3(name, asked.seconds, fabric)
+        found: dict[str, list[float]] = {kind: [] for kind in runs}
+        for _ in range(asked.rounds):
+            for kind, run in runs.items():
+                found[kind].append(run())
+                print(f"{kind:8} {found[kind][-1] / 1e6:8.0f} Mb/s   load {os.getloadavg()[0]:.1f}", flush=True)
     shaped = asked.planes * asked.rate
     print(f"\n{time.strftime('%Y-%m-%d')}, {os.cpu_count()} cores, Linux {platform.release()}, {shaped} Mb/s in all\n")
     print("| | median Mb/s | lowest | highest | of shaped | of bare udp |\n|---|---:|---:|---:|---:|---:|")

@@ -84,22 +84,10 @@ def judged(
     arrivals: list[tuple[int, int, int]], planes: int, plane: int, cut: int, healed: int
 ) -> dict[str, float | None]:
     """What `fabric_faults.judged` says of live ones."""
-    came, frontier, placed, first = Came(), 0, 0, -1
-    ahead: set[int] = set()
-    own = []
+    came = Came()
     for now, over, psn in sorted(arrivals):
-        if over == plane:
-            own.append(now)
-        first = psn if first < 0 else first
-        turn = psn - first & 0xFFFFFF
-        if turn < frontier or turn in ahead:
-            continue
-        ahead.add(turn)
-        while frontier in ahead:
-            ahead.remove(frontier)
-            frontier += 1
-        placed += PAYLOAD
-        came.add(now, frontier * PAYLOAD, placed)
+        came.packet(now, psn, over)
+    own = came.by_device[plane]
     last = max(t for t in own if t < cut + DELAY_NS + QUEUE_NS and t < healed)
     before = came.rate(came.placed, cut - WARM_NS // 2, cut)
     wanted = GOAL * before * (planes - 1) / planes
