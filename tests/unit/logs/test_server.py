@@ -83,7 +83,7 @@ def lines(node: str, numbers: range) -> str:
 
 
 ASKED = (
-    "Logs | where RawData has 'line' | summarize n = count(), d = dcount(RawData), j = max(JobId) by Computer",
+    "Logs | where RawData has 'line' | summarize count(), dcount(RawData) by Computer | sort by Computer asc",
     "Logs | project TimeGenerated, RawData, Computer, Level, Fields, Offset, End, TimeFrom | sort by RawData asc",
     "syslog_raw_CL | where TimeGenerated > datetime(2025-09-08 10:00:55) | count",
 )
@@ -94,6 +94,10 @@ def test_the_same_records_by_the_same_verbs_whoever_keeps_them(desk: Desk) -> No
     log.parent.mkdir()
     log.write_text(lines("n1", range(200)) + "Traceback (most recent call last):\n  an é odd line\n")
     (desk.folder / "logs" / "x.out").write_text("epoch 1 loss nan\n" * 3)
+    (desk.folder / "logs" / "slurmctld.log").write_text(
+        "[2025-09-08T10:00:00.123] sched: Allocate JobId=4711 NodeList=n1 #CPUs=8 Partition=main\n"
+        "[2025-09-08T10:01:00.123] _job_complete: JobId=4711 WEXITSTATUS 1\n"
+    )
     here = ("--store", desk.folder / "store")
     for words in (here, ("-f", desk.spec)):
         before = desk.call("import", *words, log.parent)["records"]
@@ -104,6 +108,10 @@ def test_the_same_records_by_the_same_verbs_whoever_keeps_them(desk: Desk) -> No
     assert desk.call("import", *here, log)["records"] == desk.served("import", log)["records"] >= 60
     for kql in ASKED:
         assert desk.served("query", kql)["rows"] == desk.call("query", *here, kql)["rows"]
+    assert (
+        desk.served("diagnose", 4711, status=4)["diagnosis"]
+        == desk.call("diagnose", 4711, *here, status=4)["diagnosis"]
+    )
     out = desk.folder / "out"
     assert desk.served("export", out)["records"] == desk.call("export", *here, desk.folder / "o2")["records"]
     other = ("--store", desk.folder / "other")
