@@ -189,10 +189,15 @@ def spread(model: Model, origin: Origin) -> float:
     return one(model, origin)["took_s"]["spread"]
 
 
-def one(model: Model, origin: Origin) -> dict:
+def by_mrc(model: Model, origin: Origin) -> float:
+    """The same over all planes at once, by MRC: a TCP connection has one of them."""
+    return one(model, origin, "--transport", "mrc")["took_s"]["spread"]
+
+
+def one(model: Model, origin: Origin, *more: str) -> dict:
     """A run of fairlead that every host ends well."""
     file = model.lab.file
-    words = [f"s3://{BUCKET}/model", "/tmp/b-one", "-f", str(file), "--json", "--runs", str(file.parent / "r")]
+    words = [*more, f"s3://{BUCKET}/model", "/tmp/b-one", "-f", str(file), "--json", "--runs", str(file.parent / "r")]
     done = subprocess.run(
         [*FAIRLEAD, "weights", "spread", *words],
         env={**os.environ, **s3_env(origin.url)},
@@ -314,6 +319,7 @@ def missing(*needs: str) -> Callable[[], str]:
 
 WAYS: dict[str, tuple[Callable[[Model, Origin], float], Callable[[], str]]] = {
     "fairlead": (spread, missing()),
+    "fairlead by MRC": (by_mrc, missing("numba:")),
     "each by itself": (each, missing("curl")),
     "MPI": (by_mpi, missing("mpirun", "mpi4py:")),
     "MPI, tuned": (by_tuned_mpi, missing("mpirun", "mpi4py:")),
