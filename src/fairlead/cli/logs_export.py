@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+from importlib import import_module
 from pathlib import Path
 
 import msgspec
@@ -48,6 +49,7 @@ def export_(
     first, last = (_day(text) if text else None for text in (since, until))
     if first and last and first > last:
         raise UsageError("cli/usage", f"{since} is behind {until}", hint="--since 2026-03-01 --until 2026-03-07")
+    import_module("pyarrow")  # what has to be installed is said before what else is wrong
     place = place_of(store, keep_of(spec))
     if not is_store(place):
         raise UsageError("cli/usage", f"{place} holds no store of logs", hint="fairlead logs import /var/log")
