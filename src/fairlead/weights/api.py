@@ -185,6 +185,8 @@ def _run(  # noqa: PLR0917
     if options.transport == "mrc":
         addresses = meeting_places(found)
         options = replace(options, places={n: msgspec.to_builtins(p) for n, p in found.places.items()})
+    else:
+        options = replace(options, ports=found.places)
     out = Spread(cluster, chosen.plan, chosen.source, options, addresses, progress=progress).run()
     out.took_s = {"list": chosen.list_s, **out.took_s}
     if is_dry:

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from fairlead.weights.onnode.layout import REQUEST_BYTES
-from fairlead.weights.outcome import NodeState
+from fairlead.weights.outcome import NodeState, Options
+from fairlead.weights.places import lanes_of
 from fairlead.weights.planned import Plan
 from fairlead.weights.scheduler import Lease, Order, Return, Survey, Take
 from fairlead.weights.sources import Source
 
 
 def words_of(
-    order: Order, members: Sequence[NodeState], plan: Plan, source: Source, connections: int
+    order: Order, members: Sequence[NodeState], plan: Plan, source: Source, options: Options
 ) -> dict[str, Any]:
     """The message. `members` are the scheduler's nodes. Raises FairleadError where no address can be had."""
     match order:
@@ -21,7 +22,7 @@ def words_of(
             files = {file for c in order.chunks for file, _, _ in plan.chunks[c]}
             urls = source.urls(plan.objects[f].path for f in files)
             # a node's first requests are to be many and small, so that something can be passed on soon
-            each = max(1, len(order.chunks) // connections)
+            each = max(1, len(order.chunks) // options.connections)
             return {
                 "do": "lease",
                 "chunks": order.chunks,
@@ -30,7 +31,17 @@ def words_of(
             }
         case Take():
             others = [(members[n], kind) for n, kind in order.sources]
-            sources = [{"node": n.number, "address": n.address, "port": n.port, "kind": kind} for n, kind in others]
+            here = options.ports.get(members[order.node].name)
+            sources = [
+                {
+                    "node": n.number,
+                    "address": n.address,
+                    "port": n.port,
+                    "kind": kind,
+                    "lanes": lanes_of(here, options.ports.get(n.name)),
+                }
+                for n, kind in others
+            ]
             return {"do": "take", "width": order.width, "sources": sources}
         case Return():
             return {"do": "return"}

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from fairlead.records.addressbook import Place
 from fairlead.weights.forecast import Forecast
 from fairlead.weights.onnode.layout import bytes_of
 from fairlead.weights.planned import Plan
@@ -23,6 +24,8 @@ class Options:
     transport: str = "tcp"
     places: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Where each node sits in the fabric, as JSON, for a transport that must know it."""
+    ports: Mapping[str, Place] = field(default_factory=dict)
+    """The same, for TCP: a connection more for each port that two nodes have on one rail."""
     fetching: int = 0
     max_bandwidth: float = 0.0
     """Bytes a second from the origin, of all nodes together; 0: as many as there are."""

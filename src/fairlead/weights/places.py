@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from fairlead.base.nodeset import NodeSet, fold
 from fairlead.cluster import Cluster, Command
-from fairlead.errors import ClusterError
+from fairlead.errors import ClusterError, PathsExhausted
 from fairlead.fabric.transport.lanes import lanes
 from fairlead.probe import KEEP_BYTES, LIMIT_S, NodeAnswer, arguments, program, sort_answers
 from fairlead.probe.addresses import book_of
@@ -59,6 +59,23 @@ def meeting_places(found: Reach) -> Mapping[str, str]:
     for here, there in pairwise([*known, *known[:1]]):
         lanes(here, there)
     return {n: (found.places[n].management if n in found.places else "") or at for n, at in found.addresses.items()}
+
+
+def also_at(place: Place | None, address: str) -> list[str]:
+    """Addresses of a node's further ports on the fabric, where there are several; it listens at these, too."""
+    addresses = [port.address for port in place.ports if port.address] if place is not None else []
+    return [other for other in addresses if other != address] if len(addresses) > 1 else []
+
+
+def lanes_of(here: Place | None, there: Place | None) -> list[tuple[str, str]]:
+    """(address here, address there) of each rail that two nodes have in common, where there are several."""
+    if here is None or there is None:
+        return []
+    try:
+        found = [(lane.here, lane.there) for lane in lanes(here, there)]
+    except PathsExhausted:
+        return []
+    return found if len(found) > 1 else []
 
 
 def _link(record: NodeFacts, interface: str, spec: Spec) -> tuple[float, str] | None:

@@ -27,6 +27,7 @@ from fairlead.weights.comparing import Comparison
 from fairlead.weights.onnode.layout import REQUEST_BYTES, to_flags
 from fairlead.weights.orders import words_of
 from fairlead.weights.outcome import NodeState, Options, SpreadOutcome, stalled
+from fairlead.weights.places import also_at
 from fairlead.weights.planned import Plan
 from fairlead.weights.scheduler import Lease, Look, Order, Scheduler
 from fairlead.weights.sources import Source
@@ -159,6 +160,7 @@ class Spread:
                     "holds": self.options.verify,
                     "md5_tags": self.source.has_md5_tags,
                     "address": node.address,
+                    "also": also_at(self.options.ports.get(node.name), node.address),
                     "streams": self.options.streams,
                     "transport": self.options.transport,
                     "place": dict(self.options.places.get(node.name, {})),
@@ -411,7 +413,7 @@ class Spread:
     def _order(self, orders: Sequence[Order]) -> None:
         """Carry the scheduler's orders to the nodes."""
         for order in orders:
-            what = words_of(order, self.members, self.plan, self.source, self.options.connections)
+            what = words_of(order, self.members, self.plan, self.source, self.options)
             self.group.send(json.dumps(what, separators=(",", ":")), to=self.members[order.node].name)
 
     def _silent(self, now: float) -> None:

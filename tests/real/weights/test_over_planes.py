@@ -52,11 +52,12 @@ def origin(lab, model) -> Iterator[Origin]:
         yield made
 
 
-def test_every_host_has_it_and_the_planes_carried_it(lab, origin, model):
+@pytest.mark.parametrize("transport", ["mrc", "tcp"])
+def test_every_host_has_it_and_the_planes_carried_it(lab, origin, model, transport):
     before = {host: carried(lab, host) for host in lab.nodes}
-    status, result = Run(lab, origin, "/tmp/one", "--transport", "mrc").end()
+    status, result = Run(lab, origin, f"/tmp/{transport}", "--transport", transport).end()
     assert status == 0, result
-    assert {digest_on(lab, host, "/tmp/one") for host in lab.nodes} == {digest_of(model)}
+    assert {digest_on(lab, host, f"/tmp/{transport}") for host in lab.nodes} == {digest_of(model)}
     assert origin.given == result["origin_bytes"] == SIZE
     assert result["doubles"] == 0
     assert result["max_rss_bytes"] < 512 * MIB

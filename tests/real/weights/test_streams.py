@@ -31,7 +31,8 @@ def ends(request) -> Iterator[tuple[Transport, Transport]]:
         for one in contexts:
             one.close()
     for transport in made:
-        transport.server.close()
+        for server in transport.servers if isinstance(transport, Tcp) else (transport.server,):
+            server.close()
 
 
 def connected(ends: tuple[Transport, Transport]) -> tuple[Stream, Stream]:
@@ -43,6 +44,27 @@ def connected(ends: tuple[Transport, Transport]) -> tuple[Stream, Stream]:
     mine = ends[0].connect(address, ends[1].port)
     thread.join()
     return mine, got[0]
+
+
+def test_a_node_is_there_by_each_of_its_addresses_at_one_port():
+    other = Tcp("127.0.0.1")
+    node = Tcp("127.0.0.1", ["127.0.0.2", "192.0.2.1"])  # the last is not this machine's: others go elsewhere
+    try:
+        for there, here in (("127.0.0.2", "127.0.0.3"), ("127.0.0.1", "")):
+            mine = other.connect(there, node.port, here)
+            theirs = node.answer(node.accept())
+            assert theirs.sock.getsockname()[0] == there
+            assert theirs.sock.getpeername()[0] == (here or "127.0.0.1")
+            mine.send(b"here")
+            came = bytearray(4)
+            theirs.read(memoryview(came))
+            assert came == b"here"
+            mine.close()
+            theirs.close()
+        assert len(node.servers) == 2
+    finally:
+        for server in (*node.servers, *other.servers):
+            server.close()
 
 
 def test_all_bytes_arrive_in_order_both_ways_at_once(ends):
@@ -142,4 +164,4 @@ def test_transports_do_not_understand_each_other_and_say_so(monkeypatch):
             thread.join()
             assert len(said[0].splitlines()) == 1
         mrc.server.close()
-        tcp.server.close()
+        tcp.servers[0].close()

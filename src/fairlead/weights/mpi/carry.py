@@ -73,7 +73,7 @@ class Mpi(Transport):
         """By this post."""
         self.post, self.port = post, post.me + 1
 
-    def connect(self, address: str, port: int) -> Stream:
+    def connect(self, address: str, port: int, here: str = "") -> Stream:
         """See Transport."""
         if not 0 < port <= self.post.size:
             raise Broken("there is no such rank")

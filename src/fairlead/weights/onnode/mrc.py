@@ -110,7 +110,7 @@ class Mrc(Transport):
         self.server = server_at(address)
         self.port = self.server.getsockname()[1]
 
-    def connect(self, address: str, port: int) -> Stream:
+    def connect(self, address: str, port: int, here: str = "") -> Stream:
         """See Transport."""
         stream = MrcStream(self.context, self.remote_of)
         queue = stream.queue

@@ -110,7 +110,7 @@ class Node:
         if self.carrier is not None:
             return self.carrier
         if setup["transport"] == "tcp":
-            return Tcp(setup["address"])
+            return Tcp(setup["address"], setup["also"])
         over = threading.Event()
 
         def alive() -> None:

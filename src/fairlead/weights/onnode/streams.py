@@ -12,6 +12,7 @@ import socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
 GREET_S = 10.0
@@ -54,8 +55,8 @@ class Transport:
     port = 0
     """Where others find this node, beside its address."""
 
-    def connect(self, address: str, port: int) -> Stream:
-        """To a node that has. Raises Broken or OSError."""
+    def connect(self, address: str, port: int, here: str = "") -> Stream:
+        """To a node that has, from an address of this one where that is a choice. Raises Broken or OSError."""
         raise NotImplementedError
 
     def accept(self) -> Any:
@@ -67,11 +68,15 @@ class Transport:
         raise NotImplementedError
 
 
-def server_at(address: str) -> socket.socket:
-    """A listening socket at any free port."""
+def server_at(address: str, port: int = 0) -> socket.socket:
+    """A listening socket; at any free port, if none is named."""
     server = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
-    server.bind((address, 0))
-    server.listen(BACKLOG)
+    try:
+        server.bind((address, port))
+        server.listen(BACKLOG)
+    except OSError:
+        server.close()
+        raise
     return server
 
 
@@ -120,19 +125,27 @@ class TcpStream(Stream):
 
 
 class Tcp(Transport):
-    """Streams of TCP: what is there everywhere."""
+    """Streams of TCP: what is there everywhere. One port number, at the node's address and those of its other ports."""
 
-    def __init__(self, address: str) -> None:
-        self.server = server_at(address)
-        self.port = self.server.getsockname()[1]
+    def __init__(self, address: str, also: Sequence[str] = ()) -> None:
+        self.servers = [server_at(address)]
+        self.port = self.servers[0].getsockname()[1]
+        for other in also:
+            with contextlib.suppress(OSError):  # gone meanwhile, or the number is taken there: others go elsewhere
+                self.servers.append(server_at(other, self.port))
 
-    def connect(self, address: str, port: int) -> Stream:
+    def connect(self, address: str, port: int, here: str = "") -> Stream:
         """See Transport."""
-        return TcpStream(socket.create_connection((address, port), timeout=GREET_S))
+        source = (here, 0) if here else None
+        return TcpStream(socket.create_connection((address, port), timeout=GREET_S, source_address=source))
 
     def accept(self) -> Any:
         """See Transport."""
-        return self.server.accept()[0]
+        poll = select.poll()
+        by_fd = {server.fileno(): server for server in self.servers}
+        for fd in by_fd:
+            poll.register(fd, select.POLLIN)
+        return by_fd[poll.poll()[0][0]].accept()[0]
 
     def answer(self, knock: Any) -> Stream:
         """See Transport."""

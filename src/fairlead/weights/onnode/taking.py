@@ -13,6 +13,7 @@ from fairlead.weights.onnode.wire import CHUNK, HAVE, LACK, STILL, Link, greet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
     from fairlead.weights.onnode.node import Node
@@ -70,7 +71,9 @@ class Taking:
                 ]
             self.links[0] = link
             self.have(came)
-            others = [self.node.start(self.more, i, hello) for i in range(1, self.node.streams)]
+            lanes = self.source["lanes"]
+            width = max(self.node.streams, 1 + len(lanes))
+            others = [self.node.start(self.more, i, hello, *lanes[i - 1 : i]) for i in range(1, width)]
             ended = self.read(link)
             for left in list(self.links.values()):
                 left.close()
@@ -81,15 +84,15 @@ class Taking:
                 self.node.tell("lost", peer=self.peer, why=ended)
                 time.sleep(AGAIN_S)
 
-    def greeting(self, hello: dict[str, Any]) -> Link:
-        """One connection. Raises Broken or OSError."""
-        stream = self.node.transport.connect(self.source["address"], self.source["port"])
-        return greet(stream, self.node.key, hello)
+    def greeting(self, hello: dict[str, Any], lane: Sequence[str] = ()) -> Link:
+        """One connection, from an address to one where a lane is named. Raises Broken or OSError."""
+        here, there = lane or ("", self.source["address"])
+        return greet(self.node.transport.connect(there, self.source["port"], here), self.node.key, hello)
 
-    def more(self, number: int, hello: dict[str, Any]) -> None:
-        """One more connection beside the first."""
+    def more(self, number: int, hello: dict[str, Any], lane: Sequence[str] = ()) -> None:
+        """One more connection beside the first; a lane that does not carry is left to the others."""
         with contextlib.suppress(Broken, OSError):
-            link = self.greeting({**hello, "has": "", "joins": 1})
+            link = self.greeting({**hello, "has": "", "joins": 1}, lane)
             self.links[number] = link
             if 0 in self.links:
                 self.read(link)
