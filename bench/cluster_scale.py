@@ -27,7 +27,8 @@ from fairlead.cluster import Cluster, Program
 from fairlead.cluster.channel import IS_BEAT, LAST, PIECE
 from fairlead.cluster.engine import Engine
 from fairlead.cluster.local import LocalBackend
-from fairlead.cluster.onnode import END, FRAME, MAGIC, TICK_S
+from fairlead.cluster.onnode.frames import END, FRAME, MAGIC
+from fairlead.cluster.onnode.guard import TICK_S
 from fairlead.launch import Patience, RankJob, launch
 from fairlead.preflight.pairs.drive import AGENT, Driver
 from fairlead.preflight.pairs.steps import Step

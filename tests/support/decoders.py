@@ -16,7 +16,7 @@ from fairlead.base.confidential import hide, holds_secret
 from fairlead.base.nodeset import NodeSet
 from fairlead.checks.messages import patterns
 from fairlead.cluster.channel import Incoming, segments
-from fairlead.cluster.onnode import END, FRAME, MAGIC
+from fairlead.cluster.onnode.frames import END, FRAME, MAGIC
 from fairlead.cluster.scheduler import judge_nodes
 from fairlead.cluster.slurm import held_gpus, of_job
 from fairlead.cluster.slurmsteps import layout_of, step_of

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fairlead.cluster.local import LocalBackend
-from fairlead.cluster.onnode import END, FRAME, MAGIC
+from fairlead.cluster.onnode.frames import END, FRAME, MAGIC
 from fairlead.cluster.protocol import Line
 from fairlead.preflight.pairs.onnode.coming import knock_of
 

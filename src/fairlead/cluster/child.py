@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fairlead.base.units import size
-from fairlead.cluster.onnode import descendants, signal_all
+from fairlead.cluster.onnode.processes import descendants, signal_all
 from fairlead.errors import ClusterError
 
 CHUNK = 1 << 16

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 from fairlead.cluster.heard import Heard
-from fairlead.cluster.onnode import STUCK_S
+from fairlead.cluster.onnode.guard import STUCK_S
 from fairlead.cluster.protocol import Line, Message, Result
 
 MAX_UNSENT_BYTES = 4 << 20

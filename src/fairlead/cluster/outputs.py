@@ -13,7 +13,7 @@ from fairlead.base.nodeset import NodeSet
 from fairlead.base.units import duration
 from fairlead.cluster.backend import last_line
 from fairlead.cluster.channel import A_FRAME, A_LINE, Incoming
-from fairlead.cluster.onnode import Kept
+from fairlead.cluster.onnode.frames import Kept
 from fairlead.cluster.protocol import CommandRecord, Line, OnLine, Output, Refusal, Result, State
 from fairlead.cluster.talk import Ending
 from fairlead.records.border import Border, Breach, Count, Word
@@ -24,7 +24,7 @@ BAD_ANSWER_HINT = "look at what that node runs, as this is not what was sent the
 
 
 class Exit(msgspec.Struct, frozen=True, kw_only=True):
-    """How a node says that one rank or copy has ended, in a frame `x` (onnode.py)."""
+    """How a node says that one rank or copy has ended, in a frame `x` (onnode/)."""
 
     rc: Annotated[int, Meta(ge=-255, le=255)]
     stopped: Word = ""

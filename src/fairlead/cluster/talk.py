@@ -17,7 +17,8 @@ from fairlead.base.program import Program
 from fairlead.base.units import duration
 from fairlead.cluster.backend import Backend
 from fairlead.cluster.child import Child
-from fairlead.cluster.onnode import CHUNK, END, FRAME, GRACE_S, MAGIC, WINDOW_BYTES
+from fairlead.cluster.onnode.frames import CHUNK, END, FRAME, MAGIC
+from fairlead.cluster.onnode.guard import GRACE_S, WINDOW_BYTES
 from fairlead.cluster.protocol import Command, Refusal, State
 from fairlead.errors import ClusterError, MissingTool
 from fairlead.records.border import Breach
@@ -30,13 +31,17 @@ _NOISE_BYTES = 1 << 14
 _MAX_FRAME = 1 << 20
 UNBOUNDED = 1 << 62
 """For `keep_bytes`: the node sends everything."""
+_PARTS = (
+    "fairlead.cluster.channel",
+    *(f"fairlead.cluster.onnode.{n}" for n in ("frames", "processes", "copying", "guard")),
+)
 OnFrame = Callable[[bytes, int, bytes], None]
 
 
 @functools.cache
 def guard() -> Program:
     """The program that every conversation begins with."""
-    return Program.of("fairlead", "fairlead.cluster.channel", "fairlead.cluster.onnode")
+    return Program.of("fairlead", *_PARTS)
 
 
 class Garbled(Exception):

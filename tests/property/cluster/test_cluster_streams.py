@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.cluster.channel import EVERYONE, IS_BEAT, IS_TEXT, MARK, Incoming, segments
-from fairlead.cluster.onnode import END, FRAME, MAGIC, Kept
+from fairlead.cluster.onnode.frames import END, FRAME, MAGIC, Kept
 from fairlead.cluster.outputs import Stream
 from fairlead.cluster.talk import Frames
 

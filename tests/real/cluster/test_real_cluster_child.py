@@ -7,7 +7,7 @@ import sys
 import textwrap
 
 from fairlead.cluster.child import kill_tree
-from fairlead.cluster.onnode import descendants
+from fairlead.cluster.onnode.processes import descendants
 from support.processes import left_after
 
 ENDS_WHILE_LISTED = textwrap.dedent(

@@ -16,7 +16,7 @@ from fairlead.cluster import Cluster, State
 from fairlead.cluster.engine import Engine
 from fairlead.cluster.group import MAX_UNSENT_BYTES
 from fairlead.cluster.local import LocalBackend
-from fairlead.cluster.onnode import STUCK_S, TICK_S, WINDOW_BYTES
+from fairlead.cluster.onnode.guard import STUCK_S, TICK_S, WINDOW_BYTES
 from fairlead.cluster.talk import STOP_S
 from support.backends import LOCAL
 from support.processes import left_after, marked, parent, until

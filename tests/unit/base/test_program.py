@@ -86,7 +86,7 @@ def test_the_digest_is_of_the_text():
 
 def test_an_import_of_what_is_no_part_is_an_error_here_and_not_on_the_node():
     with pytest.raises(AssertionError, match="which is no part"):
-        Program.of("t", "fairlead.cluster.onnode")
+        Program.of("t", "fairlead.cluster.onnode.guard")
 
 
 def test_names_that_stand_in_two_parts_are_an_error(monkeypatch):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.cluster.onnode import END, FRAME, MAGIC, Kept
+from fairlead.cluster.onnode.frames import END, FRAME, MAGIC, Kept
 from fairlead.cluster.talk import Frames, Garbled
 
 

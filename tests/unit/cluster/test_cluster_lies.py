@@ -15,7 +15,7 @@ from fairlead.base.program import Program
 from fairlead.cluster.channel import A_LINE, EVERYONE, IS_BEAT, MARK, MAX_LINE_BYTES, SEGMENT, Incoming, segments
 from fairlead.cluster.engine import Engine
 from fairlead.cluster.local import LocalBackend
-from fairlead.cluster.onnode import END, FRAME, MAGIC
+from fairlead.cluster.onnode.frames import END, FRAME, MAGIC
 from fairlead.cluster.outputs import Stream
 from fairlead.cluster.protocol import State
 from fairlead.cluster.talk import Frames

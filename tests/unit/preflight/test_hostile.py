@@ -13,7 +13,7 @@ from fairlead.base.nodeset import NodeSet
 from fairlead.checks import judge
 from fairlead.cluster import talk
 from fairlead.cluster.engine import Engine
-from fairlead.cluster.onnode import END, FRAME, MAGIC
+from fairlead.cluster.onnode.frames import END, FRAME, MAGIC
 from fairlead.cluster.protocol import State
 from fairlead.launch.ears import Ears
 from fairlead.preflight.pairs.drive import Driver

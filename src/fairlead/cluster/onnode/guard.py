@@ -1,27 +1,12 @@
 """The program fairlead runs on a node: one file, standard library, Python 3.9; piped there, gone with the connection.
 
-It runs commands, receives a file or sends one. It knows nothing of how it was reached; channel.py is joined to it.
-The asking side imports it too, for what both ends must agree on: the frames, and what is kept of an output.
+It runs commands, receives a file or sends one. It knows nothing of how it was reached. channel.py and its neighbours
+here are joined to it: frames.py says what goes over the wire.
 
 Three rules make it a guard. It adopts everything its commands start (PR_SET_CHILD_SUBREAPER), also what double-forks.
 It stops that whole tree when its own standard input ends, for then whoever asked is gone. And it enforces the time
 limit itself, for a lost network ends nothing.
-
-Input:  one line of JSON (the job), the bytes the job announces, then nothing until the end of file; for a `live` job,
-        whatever follows goes to the commands as it comes.
-Output: MAGIC, then frames: kind, rank, length (FRAME), payload, END.
-    H   here: the program runs
-    o e a piece of standard output, standard error
-    O E its last part, sent at the end where the middle was left out
-    d   a piece of a file
-    a   how many bytes of a live job's input all its commands have taken: 8 bytes, after every ACK_BYTES
-    b   once a second, as this program's own sign of life: those of a live job's commands, the last one of each, as JSON
-    x   one rank or copy has ended: JSON
-    z   all have ended; nothing follows
 """
-
-# pathlib would cost 8 ms a node
-# ruff: noqa: PTH103, PTH104, PTH108, PTH115, PTH118, PTH123, PTH208
 
 from __future__ import annotations
 
@@ -37,139 +22,34 @@ import time
 from queue import SimpleQueue
 
 from fairlead.cluster.channel import IS_BEAT, MARK, SEGMENT
+from fairlead.cluster.onnode.copying import copy
+from fairlead.cluster.onnode.frames import CHUNK, MAGIC, MAX_LIMIT_S, Kept, Out
+from fairlead.cluster.onnode.processes import (
+    GIVE_UP_S,
+    PR_SET_CHILD_SUBREAPER,
+    descendants,
+    die_with_parent,
+    has_children,
+    kill_below,
+    prctl,
+    signal_all,
+    spawn,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any, BinaryIO
 
-MAGIC = b"\x00fairlead/1\n"
-FRAME = struct.Struct(">cHI")
-END = b"\n"
-"""srun passes on whole lines only, so every frame ends one."""
-CHUNK = 1 << 16
 GRACE_S = 0.4
 """Between SIGTERM and SIGKILL, where the job names no `grace_s` of its own."""
 DRAIN_S = 0.5
 """How long an ended command's output may still trickle in, where something out of reach holds its pipe open."""
-GIVE_UP_S = 2.0
-"""After SIGKILL: what has not ended by then sleeps in the kernel."""
-MAX_LIMIT_S = 10**6
 WINDOW_BYTES = 1 << 20
 """Of a live job's input so much may be on its way, or wait for a command to take it."""
 ACK_BYTES = 1 << 16
 STUCK_S = 10.0
 """A command that leaves half of that unread, and takes nothing for so long, is killed: the others wait for it."""
 TICK_S = 1.0
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-
-
-class Kept:
-    """At most `keep` bytes of a stream: its first half as it comes, its last half at the end."""
-
-    def __init__(self, keep: int) -> None:
-        self.half = keep // 2
-        self.head_size = self.num_bytes = 0
-        self.rest = bytearray()
-
-    def feed(self, data: bytes) -> bytes:
-        """Take more of the stream; returns the part of it that belongs to the head."""
-        self.num_bytes += len(data)
-        head = data[: self.half - self.head_size]
-        self.head_size += len(head)
-        self.rest += data[len(head) :]
-        if len(self.rest) > 2 * self.half:  # seldom: every cut copies
-            self.tail()
-        return head
-
-    def tail(self) -> bytes:
-        """The last half, as far as it lies behind the head."""
-        del self.rest[: max(0, len(self.rest) - self.half)]
-        return bytes(self.rest)
-
-
-def descendants(root: int) -> list[int]:
-    """Every live process below `root`, by the parents that /proc names; none where /proc is another world's."""
-    children: dict[int, list[int]] = {}
-    try:
-        if os.readlink("/proc/self") != str(os.getpid()):
-            return []
-        names = os.listdir("/proc")
-    except OSError:
-        return []
-    for name in names:
-        if name.isdigit():
-            with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
-                state, parent = file.read().rpartition(b")")[2].split()[:2]
-                if state not in (b"Z", b"X"):
-                    children.setdefault(int(parent), []).append(int(name))
-    found: list[int] = []
-    queue = [root]
-    while queue:
-        below = children.get(queue.pop(), [])
-        found += below
-        queue += below
-    return found
-
-
-def has_children() -> bool:
-    """Whether anything is left below: whoever adopts orphans has them all as children. Reaps those that have ended."""
-    while True:
-        try:
-            if os.waitpid(-1, os.WNOHANG)[0] == 0:
-                return True
-        except ChildProcessError:
-            return False
-
-
-def signal_all(pids: list[int], number: int) -> None:
-    """Send a signal to each; who is gone already or not ours does not matter."""
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            os.kill(pid, number)
-
-
-def kill_below(root: int) -> None:
-    """SIGKILL for everything below a process, again until nothing new appears."""
-    deadline = time.monotonic() + GIVE_UP_S
-    while time.monotonic() < deadline:
-        below = descendants(root)
-        if not below:
-            return
-        signal_all(below, signal.SIGKILL)
-        time.sleep(0.005)
-
-
-def prctl(option: int, value: int) -> None:
-    """Set one attribute of this process; a Python built without ctypes goes without."""
-    with contextlib.suppress(Exception):
-        import ctypes
-
-        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
-
-
-class Out:
-    """Frames to standard output, from any thread."""
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-        self.lock = threading.Lock()
-        self.lost: Callable[[], object] = lambda: None
-        """Called when nobody reads any more."""
-
-    def send(self, kind: bytes, payload: bytes = b"", rank: int = 0) -> None:
-        """One frame, whole; blocks while the reader is slow."""
-        data = memoryview(FRAME.pack(kind, rank, len(payload)) + payload + END)
-        try:
-            with self.lock:
-                while data:
-                    data = data[os.write(self.fd, data) :]
-        except OSError:
-            self.lost()
-
-    def end(self, rank: int = 0, **how: object) -> None:
-        """How one rank or copy ended."""
-        self.send(b"x", json.dumps(how).encode(), rank)
 
 
 class Rank:
@@ -383,18 +263,6 @@ class Run:
         os._exit(1)
 
 
-def spawn(target: Callable[..., object], *args: object) -> threading.Thread:
-    """A thread that does not keep the program alive."""
-    thread = threading.Thread(target=target, args=args, daemon=True)
-    thread.start()
-    return thread
-
-
-def die_with_parent() -> None:
-    """In a new child: end when the guard is killed."""
-    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 def could_not_start(exc: Exception, program: str, cwd: str | None) -> dict[str, object]:
     """Status and sentence, the status as a shell gives it."""
     if isinstance(exc, OSError) and cwd and exc.filename == cwd:
@@ -402,95 +270,6 @@ def could_not_start(exc: Exception, program: str, cwd: str | None) -> dict[str, 
     if isinstance(exc, FileNotFoundError):
         return {"rc": 127, "error": f"there is no program `{program}`"}
     return {"rc": 126, "error": f"cannot run `{program}`: {getattr(exc, 'strerror', None) or exc}"}
-
-
-def receive(job: dict[str, Any], stdin: BinaryIO) -> None:
-    """Write the file that follows: beside its place, checked, flushed, renamed. Leaves all of it or nothing."""
-    import fcntl
-    import hashlib
-
-    folder, name = os.path.split(job["target"])
-    os.makedirs(folder, exist_ok=True)
-    prefix = f".{name}.fairlead-"
-    for leftover in os.listdir(folder):  # of a copy that was killed; one that lives holds its lock
-        if leftover.startswith(prefix):
-            with contextlib.suppress(OSError):  # a neighbour's pipe or link of that name is not waited for
-                path = os.path.join(folder, leftover)
-                with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW), "rb") as old:
-                    fcntl.flock(old, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    os.unlink(path)
-    while True:
-        temporary = os.path.join(folder, f"{prefix}{os.getpid()}-{time.time_ns()}")
-        file = open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")  # noqa: SIM115
-        fcntl.flock(file, fcntl.LOCK_EX)
-        if os.fstat(file.fileno()).st_nlink:
-            break
-        file.close()  # another copy took it for a leftover before it was locked
-    with file:
-        try:
-            digest = hashlib.sha256()
-            left = job["size"]
-            while left:
-                data = stdin.read(min(left, 1 << 20))
-                if not data:
-                    break
-                digest.update(data)
-                file.write(data)
-                left -= len(data)
-            if stdin.read(64).decode() != digest.hexdigest():
-                raise EOFError("It did not arrive whole")  # noqa: TRY301
-            file.flush()
-            os.fchmod(file.fileno(), job["mode"])
-            os.fsync(file.fileno())
-            os.rename(temporary, job["target"])
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
-
-
-def send(job: dict[str, Any], out: Out) -> str:
-    """Send one regular file; returns its digest."""
-    import hashlib
-    import stat
-
-    # O_NONBLOCK: a FIFO without a writer would hold open() up
-    with open(os.open(job["source"], os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise ValueError("Not a regular file")
-        digest = hashlib.sha256()
-        num_bytes = 0
-        while True:
-            data = file.read(1 << 18)
-            if not data:
-                return digest.hexdigest()
-            num_bytes += len(data)
-            if num_bytes > job["max_bytes"]:
-                raise ValueError(f"Larger than the {job['max_bytes']} bytes allowed")
-            digest.update(data)
-            out.send(b"d", data)
-
-
-def copy(job: dict[str, Any], stdin: BinaryIO, out: Out) -> None:
-    """Receive or send within the time limit; a fault becomes a sentence."""
-    out.lost = lambda: os._exit(1)
-
-    def late(*_: object) -> None:
-        raise TimeoutError
-
-    signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, min(job["limit_s"], MAX_LIMIT_S))
-    try:
-        if job["do"] == "receive":
-            receive(job, stdin)
-            out.end(rc=0)
-        else:
-            out.end(rc=0, sha256=send(job, out))
-    except TimeoutError:
-        out.end(rc=1, stopped="limit")
-    except (OSError, EOFError, ValueError) as exc:
-        path = job.get("target") or job.get("source")
-        out.end(rc=1, error=f"{path}: {getattr(exc, 'strerror', None) or exc}")
 
 
 def main(stdin: BinaryIO) -> None:
