@@ -11,7 +11,7 @@ from cyclopts import Group, Parameter
 from fairlead.base.units import counted, size
 from fairlead.cli.common import Common, SpecFile
 from fairlead.cli.output import Answer, session
-from fairlead.errors import UsageError
+from fairlead.errors import FairleadError, UsageError
 from fairlead.records.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _KEYS = "openssl genpkey -algorithm ed25519 -out bundle.key"
 
 
 def bundle(
-    source: Path,
+    source: str,
     dest: Path,
     *,
     form: Annotated[Literal["oci", "directory"], Parameter(group=_WHAT)] = "oci",
@@ -50,7 +50,8 @@ def bundle(
     Parameters
     ----------
     source
-        The folder of the model, such as `fairlead weights pull` leaves.
+        The folder of the model, or where `fairlead weights` can have it: hf://OWNER/MODEL@REVISION, az://, s3://, gs://,
+        https://. Then it is pulled to a folder beside DEST first, which goes when the bundle is whole.
     dest
         The bundle: a folder that is not there yet.
     form
@@ -76,8 +77,8 @@ def bundle(
     """
     import shutil
 
-    from fairlead.serve.bundle import make, planned
-    from fairlead.serve.fetch import layout_beside
+    from fairlead.serve.bundle import make, planned, refuse_existing
+    from fairlead.serve.fetch import layout_beside, model_beside
     from fairlead.serve.image import this_platform
     from fairlead.serve.model import NOASSERTION, look, refuse
     from fairlead.serve.record import private_key
@@ -91,20 +92,26 @@ def bundle(
         raise UsageError("serve/key", "nothing signs the bundle", hint=f"--key bundle.key ({_KEYS}), or --unsigned")
     signer = private_key(key) if key is not None else None
     wanted = platform or this_platform()
-    model = look(source)
-    refuse(model, source, allow_pickle=allow_pickle)
+    refuse_existing(dest)  # before anything is fetched
+    folder = Path(source)
+    if "://" in source:
+        name = name or source.partition("://")[2].partition("?")[0].partition("@")[0].rstrip("/").rpartition("/")[2]
+        folder = _pulled(source, model_beside(dest), common, fetches=not dry_run)
+    model = look(folder)
+    refuse(model, folder, allow_pickle=allow_pickle)
     below = _base(base, dest, wanted, fetches=not dry_run) if base else None
     found = look_wheels(wheels) if wheels is not None else Wheels()
     if wheels is not None:
         refuse_wheels(found, wheels, wanted)
     engine = (wheels, found.wheels) if wheels is not None else None
-    plan = planned(model, source, dest, form=form, name=name, platform=wanted, base=below, wheels=engine)
+    plan = planned(model, folder, dest, form=form, name=name, platform=wanted, base=below, wheels=engine)
     if model.licence == NOASSERTION:
         session().note("the model's card names no licence: README.md with `license:` in its head")
     if dry_run:
         return Answer(schema="fairlead.serve-plan/1", text=lambda: _plan_text(plan), body={"plan": plan})
     made = make(plan, base=below, key=signer, said=_progress("bundle", plan.size))
-    shutil.rmtree(layout_beside(dest), ignore_errors=True)
+    for beside in (layout_beside(dest), model_beside(dest)):
+        shutil.rmtree(beside, ignore_errors=True)
     layers = len({file.layer for file in made.files if file.layer})
     what = (
         f"{counted(len(made.files), 'file')} in {counted(layers, 'layer')}"
@@ -120,6 +127,24 @@ def bundle(
         body={"dest": str(dest), "bundle": made, "bytes": plan.size, "signed": signer is not None},
         hints=[f"fairlead serve verify {dest} --key bundle.pub" if signer else f"fairlead serve verify {dest}"],
     )
+
+
+def _pulled(source: str, folder: Path, common: Common, *, fetches: bool) -> Path:
+    """The folder that a model of elsewhere is pulled to. Raises FairleadError where not all of it could be had."""
+    from fairlead import weights
+
+    if not fetches:
+        text = f"--dry-run reads the model itself, and {source} is not here"
+        raise UsageError(
+            "cli/usage", text, hint=f"fairlead weights ls {source}, which says how large; or without --dry-run"
+        )
+    chosen = weights.choose(source)
+    session().open_folder(common.runs)
+    report = weights.pull(chosen, folder, progress=session().progress)
+    if report.verdict is not Verdict.PASS:
+        worst = report.findings[0]
+        raise FairleadError(worst.code, f"{source}: {worst.message}", hint=worst.remedy)
+    return folder
 
 
 def _base(said: str, dest: Path, platform: str, *, fetches: bool) -> Base | None:

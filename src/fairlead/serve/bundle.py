@@ -97,6 +97,12 @@ class State(msgspec.Struct, kw_only=True):
     done: dict[str, Done] = {}
 
 
+def refuse_existing(dest: Path) -> None:
+    """Raises UsageError where DEST is there already."""
+    if dest.is_symlink() or (dest.exists() and (not dest.is_dir() or any(dest.iterdir()))):
+        raise UsageError("serve/exists", f"{dest} is there already", hint="name another place, or remove it")
+
+
 def planned(
     model: Model,
     source: Path,
@@ -113,8 +119,7 @@ def planned(
 
     Raises UsageError where DEST is there already.
     """
-    if dest.is_symlink() or (dest.exists() and (not dest.is_dir() or any(dest.iterdir()))):
-        raise UsageError("serve/exists", f"{dest} is there already", hint="name another place, or remove it")
+    refuse_existing(dest)
     name = name or source.resolve().name
     if form == "directory":
         parts = [Part(files=(f,), size=f.size) for f in model.files]

@@ -24,6 +24,11 @@ def layout_beside(dest: Path) -> Path:
     return dest.with_name(f".{dest.name}.base")
 
 
+def model_beside(dest: Path) -> Path:
+    """The same for a model that lies elsewhere."""
+    return dest.with_name(f".{dest.name}.model")
+
+
 def fetch(reference: str, folder: Path, platform: str) -> Path:
     """The image of this platform in `folder`, an OCI image layout. Raises FairleadError where it cannot be had."""
     if shutil.which("skopeo", path=search_path(os.environ)) is None:

@@ -95,7 +95,9 @@ class SpreadOutcome:
     algorithm: str = ""
     took_s: dict[str, float] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
-    """File -> why it could not be had."""
+    """File -> why the origin did not give it."""
+    beside: dict[str, str] = field(default_factory=dict)
+    """File that travels in one chunk with such a file -> that file: it could not be had either."""
     changed: bool = False
     refused: str = ""
     bad: Counter[tuple[str, str]] = field(default_factory=Counter)

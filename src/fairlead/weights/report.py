@@ -68,13 +68,18 @@ def totals(out: SpreadOutcome) -> dict[str, Any]:
         "slow": fold(n.name for n in out.nodes if n.slow),
         "adopted_bytes": sum(n.counts.get("adopted_bytes", 0) for n in out.nodes),
         "peer_bytes": sum(n.counts.get("peer_bytes", 0) for n in out.nodes),
-        "missing": dict(sorted(out.missing.items())[:1000]),
+        "missing": dict(sorted(_missing(out).items())[:1000]),
         "compared": out.num_compared,
         "wrong": dict(sorted(out.wrong.items())[:1000]),
         "odd": dict(sorted(out.odd.items())),
         **({"forecast": out.forecast.body()} if out.forecast is not None else {}),
         "max_rss_bytes": max((n.rss_bytes for n in out.nodes), default=0),
     }
+
+
+def _missing(out: SpreadOutcome) -> dict[str, str]:
+    """Every file that could not be had, and why."""
+    return {path: f"it travels in one chunk with {culprit}" for path, culprit in out.beside.items()} | out.missing
 
 
 def _findings(out: SpreadOutcome) -> list[Finding]:
@@ -97,12 +102,14 @@ def _findings(out: SpreadOutcome) -> list[Finding]:
     if out.missing:
         code = "weights/changed" if out.changed else "weights/missing"
         names = ", ".join(sorted(out.missing)[:3])
+        others = len(out.beside.keys() - out.missing.keys())
+        with_it = f"; {counted(others, 'small file')} beside it in one chunk did not come either" if others else ""
         found.append(
             Finding(
                 code=code,
                 verdict=Verdict.FAIL,
                 subject=Subject(kind="job"),
-                message=f"{counted(len(out.missing), 'file')} could not be had: {names}",
+                message=f"{counted(len(out.missing), 'file')} could not be had: {names}{with_it}",
                 evidence=(Evidence("the origin", out.refused),),
                 remedy="run again when the origin is well: what came is kept",
             )

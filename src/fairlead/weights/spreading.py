@@ -407,8 +407,11 @@ class Spread:
         self.out.refused, self.out.changed = told.why, self.out.changed or told.changed
         self._order(self.scheduler.refused(i, told.chunks, final=told.final or told.stale))
         for chunk in self.scheduler.lost & set(told.chunks):
-            for file, _, _ in self.plan.chunks[chunk]:
-                self.out.missing[self.plan.objects[file].path] = told.why
+            paths = {file: self.plan.objects[file].path for file, _, _ in self.plan.chunks[chunk]}
+            culprit = paths.get(-1 if told.of is None else told.of)
+            for path in [culprit] if culprit else paths.values():
+                self.out.missing[path] = told.why
+            self.out.beside |= {path: culprit for path in paths.values() if culprit and path != culprit}
 
     def _order(self, orders: Sequence[Order]) -> None:
         """Carry the scheduler's orders to the nodes."""

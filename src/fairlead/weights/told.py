@@ -30,6 +30,7 @@ class Told(msgspec.Struct, kw_only=True):
     final: bool = False
     stale: bool = False
     changed: bool = False
+    of: Count | None = None
     came: Count = 0
     backlog: dict[Index, Count] = {}
     sent: dict[Index, Count] = {}

@@ -206,7 +206,8 @@ class Node:
                 self.fetch(origin, numbers)
             except Refused as why:
                 left = [n for n in numbers if not self.has[n]]
-                self.tell("refused", chunks=left, why=str(why), final=why.final, stale=why.stale, changed=why.changed)
+                what = {"final": why.final, "stale": why.stale, "changed": why.changed, "of": why.file}
+                self.tell("refused", chunks=left, why=str(why), **what)
             with self.lock:
                 self.counts["origin_requests"] += origin.asked - asked
                 self.counts["retries"] += origin.retried - retried
@@ -244,7 +245,11 @@ class Node:
     def ask(self, origin: Origin, file: int, start: int, views: list[memoryview], full: Any) -> None:
         """Bytes of one file."""
         what = self.files[file]
-        origin.read(self.urls[file], what["size"], what["tag"] if self.pins else "", start, views, full)
+        try:
+            origin.read(self.urls[file], what["size"], what["tag"] if self.pins else "", start, views, full)
+        except Refused as why:
+            why.file = file
+            raise
         if self.holds and origin.digest:
             with self.lock:
                 self.said[file] = origin.digest

@@ -39,6 +39,8 @@ class Refused(Exception):
     def __init__(self, text: str, *, final: bool = False, stale: bool = False, changed: bool = False) -> None:
         super().__init__(text)
         self.final, self.stale, self.changed = final, stale, changed
+        self.file: int | None = None
+        """Of which file, where chunks have several."""
 
 
 class Gate:
