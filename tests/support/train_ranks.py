@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from datetime import timedelta
+from multiprocessing.connection import wait
 from pathlib import Path
 
 from support.train_kill import Trials
@@ -38,8 +39,13 @@ def on_ranks(world: int, work, told: Path, **words) -> list[int]:
         ]
         for child in children:
             child.start()
-        for child in children:
-            child.join(120)
+        left, limit = {child.sentinel: child for child in children}, 120.0
+        while left and (ready := wait(left, limit)):
+            for sentinel in ready:
+                child = left.pop(sentinel)
+                child.join()
+                if child.exitcode:  # as the launcher does it: the others are given a moment to end by themselves
+                    limit = 20.0
         codes = [child.exitcode for child in children]
         for child in children:
             child.kill()

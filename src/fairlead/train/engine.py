@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from fairlead.train import layer, lockstep, loss, model
-from fairlead.train.disk import DiskStore
+from fairlead.train.disk import OnDisk
 from fairlead.train.gradients import Sum, Way
 from fairlead.train.homes import Home, InHost, OnDevice, Spread
 from fairlead.train.lanes import Lanes, Moments, Rng
@@ -33,6 +33,7 @@ from fairlead.train.optimizer import AdamW, Moment, Rule, clip_factor
 from fairlead.train.relay import Pile, Relay
 from fairlead.train.ring import Ring
 from fairlead.train.schedule import hazards, plan
+from fairlead.train.shards import Shards
 from fairlead.train.snapshots import Snapshots
 from fairlead.train.team import Team, share
 from fairlead.train.trace import Trace
@@ -162,20 +163,19 @@ class Engine:
         narrow = self.lanes.cuda and settings.dtype != settings.parameters
         staging = torch.zeros(min(widest, STAGING), device=settings.device) if narrow else None
 
-        self.store: DiskStore | None = None
+        self.store: Shards | None = None
         self.snapshots: Snapshots | None = None
+        team = settings.team
+        held: dict[int, OnDisk] = {}
         if settings.store is not None:
             assert not settings.on_device
-            assert settings.team is None
-            self.store = DiskStore(
-                settings.store, blocks, self.lanes, self._gradient_dtype, settings.run, settings.parameters
+            self.store = Shards(
+                settings.store, blocks, self.lanes, self._gradient_dtype, settings.run, settings.parameters, team
             )
-            self.homes = [*self.store.homes]
+            held = self.store.homes
             if self.store.manifest is not None:
                 self.steps, self.counts = self.store.manifest.steps, dict(self.store.manifest.counts)
-            return
 
-        team = settings.team
         passing = None
         if team is not None:
             assert not settings.on_device
@@ -186,10 +186,12 @@ class Engine:
         def home(index: int) -> Home:
             if team is None:
                 return here(index)
-            held = here(index) if team.owns(index) else None
-            return Spread(blocks[index], self.lanes, team, held, passing, settings.parameters)
+            mine = here(index) if team.owns(index) else None
+            return Spread(blocks[index], self.lanes, team, mine, passing, settings.parameters)
 
         def here(index: int) -> Home:
+            if self.store is not None:
+                return held[index]
             self.lanes.enter_thread()
             dtype = self._gradient_dtype if index else torch.float32
             if index in settings.on_device:
@@ -406,6 +408,8 @@ class Engine:
     def _update(self, index: int, moment: Moment) -> None:
         begin = time.perf_counter()
         self.homes[index].update(moment)
+        if self.store is not None and self.settings.team is not None:
+            self.homes[index].settle()  # now, while other ranks update theirs: a load is waited for by all
         self._update_s += time.perf_counter() - begin
         if self.trace is not None and self.store is None:  # a store's updates come with its loads
             self.trace.add("updates", f"update of block {index}", begin)

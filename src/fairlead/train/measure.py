@@ -19,7 +19,6 @@ import torch
 from torch import nn
 
 from fairlead.train.activations import Work
-from fairlead.train.disk import DiskStore
 from fairlead.train.engine import Settings
 from fairlead.train.homes import InHost
 from fairlead.train.lanes import Lanes
@@ -27,6 +26,7 @@ from fairlead.train.layout import Block, Named, ParamGroup, block
 from fairlead.train.memory import arena
 from fairlead.train.optimizer import Moment
 from fairlead.train.pace import Rates
+from fairlead.train.store import DiskStore
 
 _PRODUCTS = 6
 """Shapes of products that are measured: those that weigh most."""

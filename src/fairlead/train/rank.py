@@ -54,7 +54,7 @@ def _train(me: Me, group: RankGroup) -> None:
         raise TrainError("train/not-shared", f"{path} is not there", hint=hint)
     config = load(path)
     config = msgspec.structs.replace(config, memory=msgspec.structs.replace(config.memory, device=str(group.device)))
-    team = Team(timedelta(seconds=me.config["timeout_s"]))
+    team = Team(timedelta(seconds=me.config["timeout_s"]), me.node)
     with Session.open(config, path.parent, resume=bool(me.settings["resume"]), team=team) as run:
         if me.rank == 0:
             me.say("opened", steps=run.done, of=config.run.steps)

@@ -28,6 +28,7 @@ from fairlead.base.files import disk_errors, write_atomic
 from fairlead.errors import TrainError
 from fairlead.train import lora, metrics, weights
 from fairlead.train.activations import play
+from fairlead.train.blobs import other_run
 from fairlead.train.config import Config
 from fairlead.train.data import Tokens, length_of
 from fairlead.train.engine import Engine, Result, Settings, random_values
@@ -39,6 +40,7 @@ from fairlead.train.pace import Pace, pace
 from fairlead.train.plan import Need, check, need
 from fairlead.train.schedule import Schedule
 from fairlead.train.schedule import plan as make_schedule
+from fairlead.train.shards import survey
 from fairlead.train.team import Team
 from fairlead.train.trace import Trace
 
@@ -96,7 +98,7 @@ class Session:
         if team is not None:
             _check_team(config, team)
         store = base / config.run.store
-        if (store / "manifest.json").exists() is not resume:
+        if _has_begun(config, store, team) is not resume:
             raise _not_there(store) if resume else _there(store)
         if config.memory.host_gib:
             give_back_at_once()
@@ -302,7 +304,7 @@ def limits_of(config: Config, base: Path, settings: Settings) -> dict[str, int]:
         limits["device"] = int(memory.device_gib * 2**30) or torch.cuda.mem_get_info(settings.device)[0]
     store = base / config.run.store
     place = _nearest(store)
-    held = sum(file.stat().st_blocks * 512 for file in store.glob("*.bin")) if store.exists() else 0
+    held = sum(file.stat().st_blocks * 512 for file in store.rglob("*.bin")) if store.exists() else 0
     limits["disk"] = shutil.disk_usage(place).free + held
     return limits
 
@@ -401,13 +403,19 @@ def _memory() -> dict[str, float]:
     return found
 
 
+def _has_begun(config: Config, store: Path, team: Team | None) -> bool:
+    """Whether there is a run to go on with; of state on disk, ranks agree on who serves what."""
+    if config.run.keep == "memory":
+        if any(store.glob("shard-*/manifest.json")):
+            raise other_run(store)
+        return (store / "manifest.json").exists()
+    found = survey(store, team)
+    if team is not None:
+        team.owners = found.owners
+    return found.steps is not None
+
+
 def _check_team(config: Config, team: Team) -> None:
-    if config.run.keep == "disk":
-        raise TrainError(
-            "train/ranks-on-disk",
-            "the state of a run on several ranks lives in their memory, and the configuration keeps it on disk",
-            hint='[run] keep = "memory", and save_every = N for a snapshot every N steps',
-        )
     if config.run.accumulation < team.world:
         raise TrainError(
             "train/too-many-ranks",

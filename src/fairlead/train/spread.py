@@ -167,7 +167,7 @@ def why_ended(events: Iterable[Event], outcome: TrainRun, nodes: NodeSet, per_no
     return TrainError(
         "train/rank-lost",
         f"{what}; {outcome.done} of {outcome.of or '?'} steps are known to be done",
-        hint=f"fairlead train resume CONFIG{left_out}: it goes on from the last snapshot",
+        hint=f"fairlead train resume CONFIG{left_out}: it goes on from what was kept last",
         exit=Exit.RETRY,
     )
 

@@ -11,6 +11,8 @@ Must not know: layers, homes, files.
 
 from __future__ import annotations
 
+import platform
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -34,16 +36,19 @@ def share(num: int, world: int, rank: int) -> range:
 class Team:
     """All ranks, seen from one of them."""
 
-    def __init__(self, timeout: timedelta | None = None) -> None:
+    def __init__(self, timeout: timedelta | None = None, node: str = "") -> None:
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         is_nccl = dist.get_backend() == "nccl"
         self.wire = torch.device("cuda", torch.cuda.current_device()) if is_nccl else torch.device("cpu")
         """Where a tensor must lie to be sent."""
+        self.node = node or platform.node()
+        self.owners: Sequence[int] = range(self.world)
+        """Who holds the first, the second and each next block, again and again."""
         self._groups: dict[str, Any] = {kind: dist.new_group(timeout=timeout) for kind in KINDS}
 
     def owner(self, block: int) -> int:
         """Who holds the state of a block."""
-        return block % self.world
+        return self.owners[block % len(self.owners)]
 
     def owns(self, block: int) -> bool:
         """Whether this rank does."""
@@ -77,6 +82,32 @@ class Team:
         there = torch.tensor([number], dtype=torch.int64, device=self.wire)
         dist.all_reduce(there, op=dist.ReduceOp.MIN, group=self._groups["words"])
         return int(there)
+
+    def rows(self, mine: Sequence[Sequence[int]]) -> list[list[tuple[int, ...]]]:
+        """The rows of small numbers that each rank has, as many as it likes, all of one width."""
+        most = -self.least(-len(mine))
+        width = -self.least(-max(map(len, mine), default=0))
+        said = torch.zeros(self.world, 1 + most * width, dtype=torch.float64)
+        said[self.rank, 0] = len(mine)
+        said[self.rank, 1 : 1 + len(mine) * width] = torch.tensor([n for row in mine for n in row], dtype=torch.float64)
+        heard = self.summed(said).to(torch.int64).tolist()
+        return [
+            [tuple(flat[1 + at * width : 1 + (at + 1) * width]) for at in range(num)]
+            for num, flat in ((line[0], line) for line in heard)
+        ]
+
+    def told(self, said: bytes, rank: int) -> bytes:
+        """What one rank says."""
+        size = int(self.summed(torch.tensor([len(said) * (self.rank == rank)], dtype=torch.float64))[0])
+        flat = torch.zeros(size, dtype=torch.uint8)
+        if self.rank == rank:
+            flat.copy_(torch.frombuffer(bytearray(said), dtype=torch.uint8))
+        self.spread(flat, rank)
+        return flat.numpy().tobytes()
+
+    def names(self) -> list[str]:
+        """The node of each rank."""
+        return [bytes(number for (number,) in rows).decode() for rows in self.rows([(n,) for n in self.node.encode()])]
 
     def meet(self) -> None:
         """Return when all are here."""

@@ -58,11 +58,12 @@ def typed_in(folder: Path, verb: str, *words: str) -> str:
     ).stdout
 
 
-def test_a_killed_rank_is_named_and_those_that_are_left_go_on_to_the_same_end(tmp_path, one_thread):
+@pytest.mark.parametrize("keep", ["memory", "disk"])
+def test_a_killed_rank_is_named_and_those_that_are_left_go_on_to_the_same_end(keep, tmp_path, one_thread):
     alone, many = tmp_path / "alone", tmp_path / "many"
     for folder in (alone, many):
         folder.mkdir()
-        prepare(folder, "llama", TEXT)
+        prepare(folder, "llama", TEXT.replace('keep = "memory"', f'keep = "{keep}"'))
     pids: dict[int, int] = {}
     killed: list[float] = []
 
