@@ -35,9 +35,11 @@ from torch import nn
 from transformers import AutoModelForCausalLM, GptOssConfig, LlamaConfig, MixtralConfig, OPTConfig
 
 from fairlead.train import loss, memory, model
-from fairlead.train.engine import Engine, Settings, random_values, seed_of
+from fairlead.train.engine import Engine
 from fairlead.train.layout import Block, Named, ParamGroup, block
+from fairlead.train.model import random_values
 from fairlead.train.optimizer import AdamW, Moment, clip_factor, update
+from fairlead.train.settings import Settings, seed_of
 
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda", 0) if CUDA else torch.device("cpu")

@@ -11,23 +11,25 @@ from fairlead.base.lazy import lazy
 
 if TYPE_CHECKING:
     from fairlead.train.config import Config, load
-    from fairlead.train.engine import Engine, Result, Settings, random_values, seed_of
+    from fairlead.train.engine import Engine
     from fairlead.train.layout import ParamGroup
-    from fairlead.train.model import skeleton, take_apart
+    from fairlead.train.model import random_values, skeleton, take_apart
     from fairlead.train.optimizer import SGD, AdamW, rate
     from fairlead.train.schedule import Schedule, hazards
     from fairlead.train.session import Progress, Session, estimate
+    from fairlead.train.settings import Result, Settings, seed_of
 
 __getattr__ = lazy(
     __name__,
     {
         "config": ("Config", "load"),
-        "engine": ("Engine", "Result", "Settings", "random_values", "seed_of"),
+        "engine": ("Engine",),
         "layout": ("ParamGroup",),
-        "model": ("skeleton", "take_apart"),
+        "model": ("random_values", "skeleton", "take_apart"),
         "optimizer": ("SGD", "AdamW", "rate"),
         "schedule": ("Schedule", "hazards"),
         "session": ("Progress", "Session", "estimate"),
+        "settings": ("Result", "Settings", "seed_of"),
     },
 )
 

@@ -17,85 +17,23 @@ import functools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from fairlead.train import layer, lockstep, loss, model
-from fairlead.train.disk import OnDisk
 from fairlead.train.gradients import Sum, Way
-from fairlead.train.homes import Home, InHost, OnDevice, Spread
+from fairlead.train.homes import OnDevice, Spread
+from fairlead.train.kept import Kept
 from fairlead.train.lanes import Lanes, Moments, Rng
 from fairlead.train.memory import arena
-from fairlead.train.optimizer import AdamW, Moment, Rule, clip_factor
+from fairlead.train.optimizer import Moment, clip_factor
 from fairlead.train.relay import Pile, Relay
 from fairlead.train.ring import Ring
 from fairlead.train.schedule import hazards, plan
-from fairlead.train.shards import Shards
-from fairlead.train.snapshots import Snapshots
-from fairlead.train.team import Team, share
+from fairlead.train.settings import Result, Settings, seed_of
 from fairlead.train.trace import Trace
-
-STAGING = 1 << 26
-"""fp32 elements that pass through device memory at once on their way to a narrower dtype: 256 MiB."""
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How an engine works. What it computes: `dtype`, `parameters`, `accumulation`, `clip`, `rule`, `head_tokens`."""
-
-    device: torch.device
-    dtype: torch.dtype = torch.float32
-    """Of computing."""
-    parameters: torch.dtype = torch.float32
-    """Of parameters; with bf16 updates are rounded by chance. Moments are fp32 always."""
-    accumulation: int = 1
-    """Micro-batches of a step."""
-    clip: float | None = None
-    """The largest global norm of gradients."""
-    rule: Rule = field(default_factory=AdamW)
-    slots: int = 3
-    """Places for weights on the device; one is computed with, the others are filled."""
-    on_device: frozenset[int] = frozenset()
-    """Blocks whose state stays on the device."""
-    store: Path | None = None
-    """The folder on disk where the state of all blocks lives; without one it ends with the engine."""
-    snapshots: Path | None = None
-    """Without a store: the folder where `save` writes the state, and where it is found again."""
-    run: str = ""
-    """What the store belongs to; one that belongs to something else is refused."""
-    head_tokens: int = 0
-    """Rows of logits at a time; 0: all of a micro-batch at once, to the bit as without streaming."""
-    team: Team | None = None
-    """The ranks among which micro-batches and state are shared; all make the same calls with the same arguments."""
-
-    @property
-    def mine(self) -> range:
-        """The micro-batches that are computed here."""
-        team = self.team
-        return range(self.accumulation) if team is None else share(self.accumulation, team.world, team.rank)
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What a step gave."""
-
-    step: int
-    loss: float
-    grad_norm: float
-    """Before clipping."""
-    clip: float
-    """What gradients were multiplied by."""
-    seconds: Mapping[str, float]
-    """`forward` and `backward` as the device took them; in them `waited`: for weights, by the thread that computes;
-    `update`: the CPU's work on updates of the step before, in memory."""
-
-
-def seed_of(seed: int, step: int, micro: int) -> int:
-    """The seed of the random generators before a micro-batch; plain training that sets the same draws the same."""
-    return ((seed * 1_000_003 + step) * 1_000_003 + micro) % (1 << 63)
 
 
 class Engine:
@@ -112,8 +50,10 @@ class Engine:
         self.trace: Trace | None = None
         """Where what happens is written down, if anywhere."""
         self._entered: Any = None
-        self.homes: list[Home] = []
-        self._open_homes()
+        self.kept = Kept(parts.blocks, settings, self.lanes)
+        self.homes, self.store = self.kept.homes, self.kept.store
+        if self.kept.last is not None:
+            self.steps, self.counts = self.kept.last.steps, dict(self.kept.last.counts)
         blocks = parts.blocks
         self._streamed = [block.index for block in blocks[1:] if block.index not in settings.on_device]
         self._place = {index: place for place, index in enumerate(self._streamed)}
@@ -122,7 +62,7 @@ class Engine:
         widest = max((blocks[i].numel for i in self._streamed), default=0)
         self._ring = Ring(self.lanes, self._schedule.num_slots if self._streamed else 0, widest, settings.dtype)
         self._way: Way | Relay = (
-            Way(self.lanes, max(block.trained for block in blocks[1:]), self._gradient_dtype)
+            Way(self.lanes, max(block.trained for block in blocks[1:]), settings.gradients)
             if settings.team is None
             else Relay(self.lanes, settings.team, blocks)
         )
@@ -152,60 +92,6 @@ class Engine:
         self._update_s = 0.0
         self.lanes.settle()
 
-    @property
-    def _gradient_dtype(self) -> torch.dtype:
-        """One micro-batch's gradients are no wider than what computed them; sums of several are."""
-        return self.settings.dtype if self.settings.accumulation == 1 else torch.float32
-
-    def _open_homes(self) -> None:
-        blocks, settings = self.parts.blocks, self.settings
-        widest = max((block.numel for block in blocks if block.index not in settings.on_device), default=0)
-        narrow = self.lanes.cuda and settings.dtype != settings.parameters
-        staging = torch.zeros(min(widest, STAGING), device=settings.device) if narrow else None
-
-        self.store: Shards | None = None
-        self.snapshots: Snapshots | None = None
-        team = settings.team
-        held: dict[int, OnDisk] = {}
-        if settings.store is not None:
-            assert not settings.on_device
-            self.store = Shards(
-                settings.store, blocks, self.lanes, self._gradient_dtype, settings.run, settings.parameters, team
-            )
-            held = self.store.homes
-            if self.store.manifest is not None:
-                self.steps, self.counts = self.store.manifest.steps, dict(self.store.manifest.counts)
-
-        passing = None
-        if team is not None:
-            assert not settings.on_device
-            if team.wire.type != settings.device.type:
-                most = max(block.numel for block in blocks)
-                passing, staging = arena(most, settings.dtype, team.wire, pinned=True), None
-
-        def home(index: int) -> Home:
-            if team is None:
-                return here(index)
-            mine = here(index) if team.owns(index) else None
-            return Spread(blocks[index], self.lanes, team, mine, passing, settings.parameters)
-
-        def here(index: int) -> Home:
-            if self.store is not None:
-                return held[index]
-            self.lanes.enter_thread()
-            dtype = self._gradient_dtype if index else torch.float32
-            if index in settings.on_device:
-                return OnDevice(blocks[index], self.lanes, dtype, settings.parameters)
-            return InHost(blocks[index], self.lanes, dtype, staging, settings.parameters)
-
-        if settings.snapshots is not None:
-            self.snapshots = Snapshots(settings.snapshots, blocks, settings.run, team, settings.parameters)
-        with ThreadPoolExecutor(8) as pool:  # the kernel takes its time to find and pin pages
-            self.homes = list(pool.map(home, range(len(blocks))))
-        if self.snapshots is not None and self.snapshots.taken is not None:
-            self.snapshots.restore(self._held())
-            self.steps, self.counts = self.snapshots.taken.steps, dict(self.snapshots.taken.counts)
-
     def _weights_on_device(self, index: int) -> torch.Tensor:
         home = self.homes[index]
         if isinstance(home, OnDevice) and self.settings.dtype == self.settings.parameters:
@@ -234,19 +120,13 @@ class Engine:
     @property
     def filled(self) -> bool:
         """Whether store or snapshots already held a state to go on from."""
-        held = self.snapshots is not None and self.snapshots.taken is not None
-        return held or (self.store is not None and self.store.manifest is not None)
+        return self.kept.last is not None
 
     def save(self, result: Result) -> None:
         """Take a snapshot after the step that gave this result."""
-        assert self.snapshots is not None
         self.flush()
         self.lanes.settle()
-        self.snapshots.take(self.steps, self._held(), self.counts, (result.loss, result.grad_norm))
-
-    def _held(self) -> list[Home | None]:
-        """The homes that are here; None for those of other ranks."""
-        return [home.held if isinstance(home, Spread) else home for home in self.homes]
+        self.kept.save(self.steps, self.counts, (result.loss, result.grad_norm))
 
     # one step
 
@@ -340,34 +220,14 @@ class Engine:
         assert isinstance(home, Spread)
         return home
 
-    def _agree(self, team: Team, losses: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """All ranks learn all norms, which gradients exist, and the losses of all micro-batches, which are returned."""
-        assert isinstance(self._way, Relay)
-        norms = self._way.finish()
-        trained = {param.order: (block, param) for block in self.parts.blocks for param in block.trainable}
-        num = max(trained, default=-1) + 1
-        mine = self.settings.mine
-        said = torch.zeros(2 * num + self.settings.accumulation, dtype=torch.float64)
-        for order, norm in norms.items():
-            said[order], said[num + order] = 1.0, float(norm)
-        for micro, loss_ in zip(mine, losses, strict=True):
-            said[2 * num + micro] = float(loss_.detach())
-        heard = team.summed(said)
-        self._norms, self._seen = {}, {block.index: set() for block in self.parts.blocks}
-        for order, (block, param) in trained.items():
-            if heard[order]:
-                self._seen[block.index].add(param.name)
-                self._norms[order] = heard[num + order].to(torch.float32).to(self.settings.device)
-        return [told.to(losses[0].dtype).to(self.settings.device) for told in heard[2 * num :]]
-
     def _measure(self, index: int, total: Sum) -> None:
         self._norms |= total.norms(self.parts.blocks[index])
         self._seen[index] = total.seen
 
     def _finish(self, losses: Sequence[torch.Tensor], lr: float, moments: Moments) -> Result:
         """The norm, and with it all updates, in the order in which the next forward needs them."""
-        if self.settings.team is not None:
-            losses = self._agree(self.settings.team, losses)
+        if isinstance(self._way, Relay):
+            self._norms, self._seen, losses = self._way.agree(self.parts.blocks, losses, self.settings)
         stacked = torch.stack([self._norms[order] for order in sorted(self._norms)])
         norm = float(torch.linalg.vector_norm(stacked, 2.0))
         factor = clip_factor(norm, self.settings.clip)
@@ -518,16 +378,5 @@ class Engine:
         self._ring.close()
         if isinstance(self._way, Relay):
             self._way.close()
-        for home in self.homes:
-            home.close()
-        if self.store is not None:
-            self.store.close()
-        if self.snapshots is not None:
-            self.snapshots.close()
+        self.kept.close()
         self._shells, self._resident = [], {}
-
-
-def random_values(parts: model.Parts, seed: int, device: torch.device) -> Iterable[tuple[str, torch.Tensor]]:
-    """First weights of every parameter, one block at a time."""
-    for block in parts.blocks:
-        yield from model.initial(parts, block.index, seed, device)

@@ -19,13 +19,13 @@ import torch
 from torch import nn
 
 from fairlead.train.activations import Work
-from fairlead.train.engine import Settings
 from fairlead.train.homes import InHost
 from fairlead.train.lanes import Lanes
 from fairlead.train.layout import Block, Named, ParamGroup, block
 from fairlead.train.memory import arena
 from fairlead.train.optimizer import Moment
 from fairlead.train.pace import Rates
+from fairlead.train.settings import Settings
 from fairlead.train.store import DiskStore
 
 _PRODUCTS = 6

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -184,3 +184,9 @@ def _real(module: Any, device: torch.device) -> Any:
                 )
                 part._parameters[name] = fresh
     return _with_buffers(module, device)
+
+
+def random_values(parts: Parts, seed: int, device: torch.device) -> Iterable[tuple[str, torch.Tensor]]:
+    """First weights of every parameter, one block at a time."""
+    for part in parts.blocks:
+        yield from initial(parts, part.index, seed, device)

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from fairlead.errors import TrainError
 from fairlead.train.activations import Activations
 from fairlead.train.disk import AHEAD, PIECE
-from fairlead.train.engine import STAGING, Settings
+from fairlead.train.kept import STAGING
 from fairlead.train.layout import Block
 from fairlead.train.relay import DEPTH
 from fairlead.train.relay import PIECE as SUMS
 from fairlead.train.schedule import plan
+from fairlead.train.settings import Settings
 
 _BUFFERS = 4 * 4 * PIECE * AHEAD
 

@@ -10,7 +10,7 @@ Must not know: layers, schedules.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Semaphore
 from typing import Any
@@ -22,6 +22,7 @@ from fairlead.train.homes import Spread
 from fairlead.train.lanes import Lanes, Mark
 from fairlead.train.layout import Block
 from fairlead.train.memory import arena
+from fairlead.train.settings import Settings
 from fairlead.train.team import Team
 
 PIECE = 1 << 22
@@ -101,6 +102,26 @@ class Relay:
         self._jobs = []
         found, self._norms = self._norms, {}
         return found
+
+    def agree(
+        self, blocks: Sequence[Block], losses: Sequence[torch.Tensor], settings: Settings
+    ) -> tuple[dict[int, torch.Tensor], dict[int, set[str]], list[torch.Tensor]]:
+        """All ranks learn all norms, which gradients exist (by block), and the losses of all micro-batches."""
+        trained = {param.order: (block, param) for block in blocks for param in block.trainable}
+        num = max(trained, default=-1) + 1
+        said = torch.zeros(2 * num + settings.accumulation, dtype=torch.float64)
+        for order, norm in self.finish().items():
+            said[order], said[num + order] = 1.0, float(norm)
+        for micro, loss in zip(settings.mine, losses, strict=True):
+            said[2 * num + micro] = float(loss.detach())
+        heard = self.team.summed(said)
+        norms: dict[int, torch.Tensor] = {}
+        seen: dict[int, set[str]] = {block.index: set() for block in blocks}
+        for order, (block, param) in trained.items():
+            if heard[order]:
+                seen[block.index].add(param.name)
+                norms[order] = heard[num + order].to(torch.float32).to(settings.device)
+        return norms, seen, [told.to(losses[0].dtype).to(settings.device) for told in heard[2 * num :]]
 
     def close(self) -> None:
         """End the threads."""

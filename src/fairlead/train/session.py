@@ -31,15 +31,16 @@ from fairlead.train.activations import play
 from fairlead.train.blobs import other_run
 from fairlead.train.config import Config
 from fairlead.train.data import Tokens, length_of
-from fairlead.train.engine import Engine, Result, Settings, random_values
+from fairlead.train.engine import Engine
 from fairlead.train.measure import rates
 from fairlead.train.memory import give_back_at_once
-from fairlead.train.model import Parts, skeleton, take_apart
+from fairlead.train.model import Parts, random_values, skeleton, take_apart
 from fairlead.train.optimizer import SGD, AdamW, Rule, rate
 from fairlead.train.pace import Pace, pace
 from fairlead.train.plan import Need, check, need
 from fairlead.train.schedule import Schedule
 from fairlead.train.schedule import plan as make_schedule
+from fairlead.train.settings import Result, Settings
 from fairlead.train.shards import survey
 from fairlead.train.team import Team
 from fairlead.train.trace import Trace
@@ -160,7 +161,7 @@ class Session:
             real = self.tokens.real(result.step)
             progress = Progress(result, lr, real, seconds, flop * real / seconds / 1e12)
             every = self.config.run.save_every
-            if self.engine.snapshots is not None and (self.done == end or (every and self.done % every == 0)):
+            if self.engine.kept.snapshots is not None and (self.done == end or (every and self.done % every == 0)):
                 self.engine.save(result)
             if self._tells:
                 with disk_errors(self.metrics), self.metrics.open("a", encoding="utf-8") as file:
@@ -204,8 +205,7 @@ class Session:
         if not self._tells:
             return
         whole = [line for line in metrics.texts(self.metrics) if metrics.step(line) < self.done] if self.done else []
-        store, snapshots = self.engine.store, self.engine.snapshots
-        last = store.manifest if store is not None else snapshots.taken if snapshots is not None else None
+        last = self.engine.kept.last
         if last is not None and len(whole) == self.done - 1:
             missing = {"step": self.done - 1, "loss": last.loss, "grad_norm": last.grad_norm}
             whole.append(json.dumps(missing))
