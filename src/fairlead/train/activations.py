@@ -9,9 +9,10 @@ Must not know: budgets, stores.
 from __future__ import annotations
 
 import contextlib
+import enum
 import weakref
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +21,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fairlead.train import layer, loss, model
+from fairlead.train import layer, lockstep, loss, model
 from fairlead.train.layout import Block
 from fairlead.train.model import Parts
 
@@ -53,6 +54,11 @@ class Work:
     calls: int = 0
     """Operations of any kind that compute."""
 
+    def of_one(self, num: int) -> Work:
+        """The same for one of `num` that are alike."""
+        products = Counter({shape: times // num for shape, times in self.products.items()})
+        return Work(products, self.attention_flop / num, self.moved_bytes // num, self.calls // num)
+
     @property
     def flop(self) -> float:
         """Floating-point operations of products and attention."""
@@ -61,18 +67,19 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Activations:
-    """Bytes, of one micro-batch."""
+    """Bytes that are alive beside weights when most are."""
 
     inputs: int
-    """Kept of each layer from forward to backward."""
+    """Of one micro-batch, kept of each layer from forward to backward."""
     shared: int
-    """What all layers get alike: masks, angles."""
+    """Of one micro-batch, what all layers get alike: masks, angles."""
     head: int
-    """Kept outside the layers from forward to backward, logits above all."""
+    """Of all micro-batches, kept outside the layers, logits above all; 0 where a layer takes the most, as then no
+    head keeps anything any more."""
     computing: int
-    """The most alive beside those and weights, gradients included: while a layer goes back, or the loss is taken."""
+    """Beside those, gradients included: while a layer goes back, or the loss is taken."""
     work: Work | None = None
-    """What is computed, recompute included; None where it could not be played."""
+    """What one micro-batch computes, recompute included; None where it could not be played."""
     guessed: str = ""
     """Why it could not be played and is guessed from widths; empty where it was played."""
 
@@ -95,6 +102,10 @@ class _Alive(TorchDispatchMode):
             if isinstance(leaf, torch.Tensor):
                 self.add(leaf)
         return out
+
+    def enter_thread(self) -> None:
+        """Modes belong to threads."""
+        self.__enter__()
 
     def count(self, func: Any, given: Any, out: Any) -> None:
         """Into the work: products by their shapes, the rest by its bytes; what only looks at memory costs nothing."""
@@ -128,78 +139,119 @@ class _Alive(TorchDispatchMode):
         self.known.discard(key)
         self.now -= size
 
-    def mark(self) -> int:
-        """Forget the peak so far; what is alive now."""
-        self.most = self.now
-        return self.now
+    def leave_out(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Neither it nor what looks at it counts; it must outlive the counter."""
+        self.known.add(tensor.untyped_storage()._cdata)
+        return tensor
+
+    def since(self) -> int:
+        """The most since this was asked last; from now on anew."""
+        most, self.most = self.most, self.now
+        return most
 
 
-def play(parts: Parts, dtype: torch.dtype, rows: int, length: int, head_tokens: int) -> Activations:
-    """One micro-batch of `rows` samples of `length` tokens; guessed from widths where a layer asks for values."""
+def play(parts: Parts, dtype: torch.dtype, rows: int, length: int, head_tokens: int, micro: int = 1) -> Activations:
+    """A step of `micro` micro-batches, each of `rows` samples of `length` tokens; guessed where layers ask for values.
+
+    From the fourth on each micro-batch adds what the fourth did: which heads go back at once has settled by then.
+    """
     try:
-        return _played(parts, dtype, rows, length, head_tokens)
+        played = [_played(parts, dtype, rows, length, head_tokens, num) for num in ((3, 4) if micro > 4 else (micro,))]
     except (NotImplementedError, RuntimeError) as error:
         words = next(iter(str(error).splitlines()), "")[:_MAX_WORDS]
-        return _guessed(parts, dtype, rows * length, f"{type(error).__name__}: {words}".rstrip(": "))
+        why = f"{type(error).__name__}: {words}".rstrip(": ")
+        return _guessed(parts, dtype, rows * length, micro, why)
+    most = {
+        phase: last + (micro - 4) * (last - played[0].most[phase]) if micro > 4 else last
+        for phase, last in played[-1].most.items()
+    }
+    phase = max(most, key=lambda phase: most[phase])
+    inputs, shared = played[-1].inputs, played[-1].shared
+    beside = micro * (inputs * parts.num_layers + shared)
+    head = micro * played[-1].head if phase is _Phase.LOSS else 0
+    return Activations(inputs, shared, head, max(0, most[phase] - beside - head), played[0].work)
 
 
-def _guessed(parts: Parts, dtype: torch.dtype, tokens: int, why: str) -> Activations:
+def _guessed(parts: Parts, dtype: torch.dtype, tokens: int, micro: int, why: str) -> Activations:
     """Generous: what goes into and comes out of every matrix is kept, and once more as gradient."""
     config = parts.model.config
     widths = max(
         sum(sum(param.shape[-2:]) for param in block.params if len(param.shape) > 1) for block in parts.blocks[1:]
     )
-    weights = max(block.trained for block in parts.blocks[1:])
+    weights = max(block.trained for block in parts.blocks[1:]) + micro * parts.blocks[0].trained
     head = 4 * tokens * config.vocab_size * 2
     computing = dtype.itemsize * (2 * tokens * widths + weights) + head
-    return Activations(tokens * config.hidden_size * dtype.itemsize, 0, head, computing, guessed=why)
+    return Activations(tokens * config.hidden_size * dtype.itemsize, 0, micro * head, computing, guessed=why)
 
 
-def _played(parts: Parts, dtype: torch.dtype, rows: int, length: int, head_tokens: int) -> Activations:
+class _Phase(enum.Enum):
+    """Of a step; each has a peak of its own."""
+
+    FORWARD = enum.auto()
+    LOSS = enum.auto()
+    """From the end of the last layer's forward to the begin of its backward."""
+    BACKWARD = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class _Played:
+    inputs: int
+    shared: int
+    head: int
+    """Of one micro-batch."""
+    most: Mapping[_Phase, int]
+    work: Work
+    """Of one micro-batch."""
+
+
+def _played(parts: Parts, dtype: torch.dtype, rows: int, length: int, head_tokens: int, micro: int) -> _Played:
+    """All micro-batches as the engine computes them: in lock step, then backward over all at once."""
     nowhere = torch.device("meta")
-    seen = {"inputs": 0, "shared": 0, "layer": 0}
+    inputs = shared = 0
     with _Alive() as alive, _attention_of_kernels(alive.work):
         weights = {
-            param.name: torch.empty(param.shape, dtype=dtype, device=nowhere) for param in parts.blocks[0].params
+            param.name: alive.leave_out(torch.empty(param.shape, dtype=dtype, device=nowhere))
+            for block in parts.blocks
+            for param in block.params
         }
-        shell = model.shell(parts, weights, nowhere)
+        shells = [model.shell(parts, weights, nowhere) for _ in range(micro)]
+        stages = _Stages(parts, alive, weights)
         layers = layer.StreamedLayers(
             model.templates(parts, nowhere),
             [tuple(param.local for param in block.trainable) for block in parts.blocks[1:]],
-            _Nothing(parts, dtype),
+            stages,
             nowhere,
         )
 
-        def come(call: layer.Call) -> Any:
-            tensors = {
-                id(leaf): leaf
-                for leaf in pytree.tree_leaves((call.args, call.kwargs))
-                if isinstance(leaf, torch.Tensor)
-            }
+        def together(calls: list[layer.Call]) -> list[Any]:
+            nonlocal inputs, shared
+            leaves = pytree.tree_leaves((calls[0].args, calls[0].kwargs))
+            tensors = {id(leaf): leaf for leaf in leaves if isinstance(leaf, torch.Tensor)}
             sizes = [leaf.untyped_storage().nbytes() for leaf in tensors.values()]
             with_gradient = [leaf.untyped_storage().nbytes() for leaf in tensors.values() if leaf.requires_grad]
-            seen["inputs"] = max(seen["inputs"], sum(with_gradient))
-            seen["shared"] = max(seen["shared"], sum(sizes) - sum(with_gradient))
-            return layers.forward([call])[0]
+            inputs = max(inputs, sum(with_gradient))
+            shared = max(shared, sum(sizes) - sum(with_gradient))
+            return layers.forward(calls)
 
-        layer.hang(shell, parts.layers, come, nowhere)
-        ids = torch.zeros((rows, length), dtype=torch.long, device=nowhere)
-        batch = {"input_ids": ids, "labels": ids}
-        begin = alive.mark()
-        if head_tokens:
-            value = loss.in_pieces(shell, batch, rows * length, head_tokens, lambda _p, _g: None)
-        else:
-            value = loss.whole(shell, batch, rows * length)
-        forward = alive.most - begin
-        kept = alive.mark()
-        value.backward()
-        back = alive.most - kept
-    most = max(forward, back + kept - begin)
-    widest = max(block.numel for block in parts.blocks[1:]) * dtype.itemsize
-    beside = seen["inputs"] * parts.num_layers + seen["shared"] + widest
-    kept_there = max(0, kept - begin - beside + widest)
-    computing = max(0, most - beside - kept_there)
-    return Activations(seen["inputs"], seen["shared"], kept_there, computing, alive.work)
+        def one(shell: Any) -> Callable[[lockstep.Meet], torch.Tensor]:
+            def forward(meet: lockstep.Meet) -> torch.Tensor:
+                layer.hang(shell, parts.layers, meet, nowhere)
+                ids = torch.zeros((rows, length), dtype=torch.long, device=nowhere)
+                batch = {"input_ids": ids, "labels": ids}
+                if head_tokens:
+                    return loss.in_pieces(shell, batch, rows * length, head_tokens, lambda _p, _g: None)
+                return loss.whole(shell, batch, rows * length)
+
+            return forward
+
+        begin = alive.now
+        losses = lockstep.run([one(shell) for shell in shells], together, alive.enter_thread)
+        kept = alive.now - begin
+        torch.autograd.backward(losses)
+        stages.turn(_Phase.BACKWARD)
+    head = max(0, kept // micro - inputs * parts.num_layers - shared)
+    most = {phase: max(0, peak - begin) for phase, peak in stages.most.items()}
+    return _Played(inputs, shared, head, most, alive.work.of_one(micro))
 
 
 @contextlib.contextmanager
@@ -229,19 +281,25 @@ class _Attention(torch.autograd.Function):
         return None, torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
 
 
-class _Nothing:
-    """Weights without memory."""
+class _Stages:
+    """Weights without memory; notes the peak of each phase."""
 
-    def __init__(self, parts: Parts, dtype: torch.dtype) -> None:
+    def __init__(self, parts: Parts, alive: _Alive, weights: Mapping[str, torch.Tensor]) -> None:
         self.blocks: tuple[Block, ...] = parts.blocks
-        self.dtype = dtype
+        self.alive = alive
+        self.weights = weights
+        self.most = dict.fromkeys(_Phase, 0)
+
+    def turn(self, ended: _Phase) -> None:
+        """What was alive at most since the last turn belongs to this phase."""
+        self.most[ended] = max(self.most[ended], self.alive.since())
 
     def enter(self, layer: int, *, forward: bool) -> dict[str, torch.Tensor]:
-        return {
-            param.local: torch.empty(param.shape, dtype=self.dtype, device="meta")
-            for param in self.blocks[layer + 1].params
-        }
+        is_last = layer + 2 == len(self.blocks)
+        self.turn(_Phase.FORWARD if forward else _Phase.LOSS if is_last else _Phase.BACKWARD)
+        return {param.local: self.weights[param.name] for param in self.blocks[layer + 1].params}
 
-    def leave(self, layer: int, *, forward: bool) -> None: ...
+    def leave(self, layer: int, *, forward: bool) -> None:
+        self.turn(_Phase.FORWARD if forward else _Phase.BACKWARD)
 
     def take(self, layer: int, micro: int, gradients: dict[str, torch.Tensor | None]) -> None: ...

@@ -13,6 +13,7 @@ from fairlead.train.activations import Activations
 from fairlead.train.disk import AHEAD, PIECE
 from fairlead.train.kept import STAGING
 from fairlead.train.layout import Block
+from fairlead.train.optimizer import PIECE as PASSED
 from fairlead.train.relay import DEPTH
 from fairlead.train.relay import PIECE as SUMS
 from fairlead.train.schedule import plan
@@ -21,7 +22,9 @@ from fairlead.train.settings import Settings
 _BUFFERS = 4 * 4 * PIECE * AHEAD
 
 _SCRATCH = 16 << 20
-"""What matrix kernels keep packed and threads keep on stacks: 10 to 40 MiB, by runs of five models with one thread."""
+_PACKED = 8 << 20
+"""What small tensors and stacks leave lying about, and what matrix kernels keep packed, a computing thread: by runs of
+five models with one thread and with two."""
 
 _NAMES = {"host": "host memory", "device": "device memory", "disk": "room on the store's disk"}
 
@@ -56,8 +59,10 @@ class Need:
         return sum(term.bytes for term in self.terms if term.tier == tier)
 
 
-def need(blocks: Sequence[Block], settings: Settings, found: Activations, *, tokens: int, active: int) -> Need:
-    """What a run needs; `tokens` of a whole step, `active` parameters a token meets."""
+def need(
+    blocks: Sequence[Block], settings: Settings, found: Activations, *, tokens: int, active: int, threads: int = 1
+) -> Need:
+    """What a run needs; `tokens` of a whole step, `active` parameters a token meets, `threads` that compute on CPUs."""
     width, kept_as = settings.dtype.itemsize, settings.parameters.itemsize
     state = kept_as + 8
     team, micro = settings.team, len(settings.mine)
@@ -71,9 +76,8 @@ def need(blocks: Sequence[Block], settings: Settings, found: Activations, *, tok
     here, is_guess = "host" if on_host else "device", bool(found.guessed)
     step = [
         Term(here, "inputs of layers, until backward", micro * (found.inputs * len(layers) + found.shared), is_guess),
-        Term(here, "logits and what else the head keeps", micro * found.head, is_guess),
+        Term(here, "logits and what else the head keeps", found.head, is_guess),
         Term(here, "computing: a layer that goes back, or the loss", found.computing, is_guess),
-        Term(here, "gradients outside the layers, of other micro-batches", (micro - 1) * blocks[0].trained * width),
         Term(here, "gradients on their way", 2 * trained * gradient),
         Term(here, "gradients outside the layers", 4 * blocks[0].trained),
     ]
@@ -83,7 +87,10 @@ def need(blocks: Sequence[Block], settings: Settings, found: Activations, *, tok
         Term(here, f"weights of layers, slots: {slots}", slots * widest * width),
         *step,
         Term("host", "pieces of the store", _BUFFERS),
-        Term("host", "scratch of kernels and threads", _SCRATCH),
+        Term("host", "scratch of kernels and threads", _SCRATCH + (_PACKED * threads if on_host else 0)),
+        Term(
+            "host", "gradients that an update clips or widens", 4 * min(PASSED["cpu"], max(trained, blocks[0].trained))
+        ),
     ]
     more = filling - sum(term.bytes for term in step)
     if on_host and more > 0:

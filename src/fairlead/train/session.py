@@ -263,12 +263,13 @@ def fitted(
 ) -> Plan:
     """The plan with the most slots that fits, else the smallest; `timed` measures the machine, too."""
     settings = replace(settings_of(config, base), team=team)
-    found = play(parts, settings.dtype, config.run.rows, length, settings.head_tokens)
+    micro = len(settings.mine)
+    found = play(parts, settings.dtype, config.run.rows, length, settings.head_tokens, micro)
     num = config.run.rows * config.run.accumulation * length
-    limits = limits_of(config, base, settings)
+    limits, active = limits_of(config, base, settings), active_params(parts)
     for slots in (config.memory.slots,) if config.memory.slots else (3, 2, 1):
         settings = replace(settings, slots=slots)
-        needed = need(parts.blocks, settings, found, tokens=num, active=active_params(parts))
+        needed = need(parts.blocks, settings, found, tokens=num, active=active, threads=torch.get_num_threads())
         if all(needed.total(tier) <= limit for tier, limit in limits.items() if tier != "disk"):
             break
     params = sum(param.numel for block in parts.blocks for param in block.params)
