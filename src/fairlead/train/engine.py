@@ -99,7 +99,10 @@ class Engine:
         return torch.zeros(home.block.numel, dtype=self.settings.dtype, device=self.settings.device)
 
     def fill(self, values: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """First values of all parameters, by name; block after block needs least memory, any order will do."""
+        """First values of all parameters, by name; block after block needs least memory, any order will do.
+
+        With a team those of blocks that are another rank's may be left out.
+        """
         places = {param.name: (block, param) for block in self.parts.blocks for param in block.params}
         coming: dict[int, tuple[torch.Tensor, int]] = {}
         for name, value in values:
@@ -113,7 +116,8 @@ class Engine:
                 continue
             self.homes[block.index].put(flat)
             self._stale |= {block.index} & self._resident.keys()
-        assert not places, f"no values for {', '.join(places)}"
+        without = [name for name, (block, _) in places.items() if self.kept.has(block)]
+        assert not without, f"no values for {', '.join(without)}"
         if self.store is not None:
             self.store.begin()
 

@@ -66,6 +66,10 @@ class Kept:
             return OnDevice(block, self.lanes, dtype, settings.parameters)
         return InHost(block, self.lanes, dtype, self._staging, settings.parameters)
 
+    def has(self, block: Block) -> bool:
+        """Whether the state of a block is here, and not at another rank."""
+        return self.settings.team is None or self.settings.team.owns(block.index)
+
     @property
     def last(self) -> Manifest | Taken | None:
         """What is committed: steps, counts, loss and norm; None where there is nothing to go on from."""

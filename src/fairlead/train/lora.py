@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from torch import nn
 from fairlead.base.files import disk_errors
 from fairlead.errors import TrainError
 from fairlead.train.config import Lora
+from fairlead.train.layout import Block
 from fairlead.train.model import Parts, on_meta
 
 NAME = "default"
@@ -80,13 +81,15 @@ def base(parts: Parts) -> Parts:
 Values = Iterable[tuple[str, torch.Tensor]]
 
 
-def first_values(parts: Parts, values: Values, seed: int) -> Iterator[tuple[str, torch.Tensor]]:
+def first_values(
+    parts: Parts, values: Values, seed: int, blocks: Sequence[Block] = ()
+) -> Iterator[tuple[str, torch.Tensor]]:
     """Block after block: `values` of the base, which come in its order, and first ones of adapters, as peft draws them.
 
     A is uniform as `nn.Linear` is made, B is zero, so training begins with the base as it is.
     """
     coming = iter(values)
-    for block in parts.blocks:
+    for block in blocks or parts.blocks:
         generator = torch.Generator().manual_seed(seed * 1_000_003 + block.index)
         for param in block.params:
             if not is_adapter(param.name):

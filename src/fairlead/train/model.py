@@ -186,7 +186,9 @@ def _real(module: Any, device: torch.device) -> Any:
     return _with_buffers(module, device)
 
 
-def random_values(parts: Parts, seed: int, device: torch.device) -> Iterable[tuple[str, torch.Tensor]]:
-    """First weights of every parameter, one block at a time."""
-    for part in parts.blocks:
+def random_values(
+    parts: Parts, seed: int, device: torch.device, blocks: Sequence[Block] = ()
+) -> Iterable[tuple[str, torch.Tensor]]:
+    """First weights of every parameter, or of those of some blocks, one block at a time."""
+    for part in blocks or parts.blocks:
         yield from initial(parts, part.index, seed, device)

@@ -15,7 +15,7 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -32,6 +32,8 @@ from fairlead.train.blobs import other_run
 from fairlead.train.config import Config
 from fairlead.train.data import Tokens, length_of
 from fairlead.train.engine import Engine
+from fairlead.train.kept import Kept
+from fairlead.train.layout import Block
 from fairlead.train.measure import rates
 from fairlead.train.memory import give_back_at_once
 from fairlead.train.model import Parts, random_values, skeleton, take_apart
@@ -120,10 +122,7 @@ class Session:
         engine = Engine(parts, replace(plan.settings, run=_run(config, parts, tokens)))
         try:
             if not engine.filled:
-                plain = lora.base(parts) if config.lora.rank else parts
-                random = random_values(plain, config.run.seed, torch.device("cpu"))
-                values = checkpoint.values(plain) if checkpoint is not None else random
-                engine.fill(lora.first_values(parts, values, config.run.seed) if config.lora.rank else values)
+                engine.fill(_first_values(config, parts, checkpoint, engine.kept))
             session = cls(config, base, parts, engine, tokens)
             session._begin_metrics()
         except BaseException:
@@ -210,6 +209,22 @@ class Session:
             missing = {"step": self.done - 1, "loss": last.loss, "grad_norm": last.grad_norm}
             whole.append(json.dumps(missing))
         write_atomic(self.metrics, "".join(line + "\n" for line in whole))
+
+
+def _first_values(
+    config: Config, parts: Parts, checkpoint: weights.Checkpoint | None, kept: Kept
+) -> Iterable[tuple[str, torch.Tensor]]:
+    """Of the blocks that live here; what other ranks read is theirs."""
+
+    def here(of: Parts) -> list[Block]:
+        return [block for block in of.blocks if kept.has(block)]
+
+    if not here(parts):
+        return ()
+    plain = lora.base(parts) if config.lora.rank else parts
+    random = random_values(plain, config.run.seed, torch.device("cpu"), here(plain))
+    values = checkpoint.values(plain, here(plain)) if checkpoint is not None else random
+    return lora.first_values(parts, values, config.run.seed, here(parts)) if config.lora.rank else values
 
 
 def model_of(config: Config, base: Path) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from fairlead.base.files import disk_errors, write_atomic
 from fairlead.base.shown import shown
 from fairlead.base.trust import read_file
 from fairlead.errors import TrainError
+from fairlead.train.layout import Block
 from fairlead.train.model import Parts
 
 _INDEX = "model.safetensors.index.json"
@@ -91,15 +92,18 @@ class Checkpoint:
         for name, value in self.read(keys).items():
             buffers[name].copy_(value)
 
-    def values(self, parts: Parts) -> Iterator[tuple[str, torch.Tensor]]:
-        """Every parameter, block after block. Raises TrainError where one is missing or has another shape."""
+    def values(self, parts: Parts, blocks: Sequence[Block] = ()) -> Iterator[tuple[str, torch.Tensor]]:
+        """Every parameter, or those of some blocks, block after block; of files, only what these become is read.
+
+        Raises TrainError where one is missing or has another shape.
+        """
         places = {param.name: block.index for block in parts.blocks for param in block.params}
         keys: dict[int, list[str]] = defaultdict(list)
         for key, (name, _) in self.targets.items():
             real = parts.ties.get(name, name)
             if real in places:
                 keys[places[real]].append(key)
-        for block in parts.blocks:
+        for block in blocks or parts.blocks:
             found = {parts.ties.get(name, name): value for name, value in self.read(keys[block.index]).items()}
             for param in block.params:
                 value = found.get(param.name)

@@ -16,8 +16,9 @@ from fairlead.train.config import load  # noqa: E402
 from fairlead.train.gradients import Sum  # noqa: E402
 from fairlead.train.layout import Named  # noqa: E402
 from fairlead.train.relay import Pile  # noqa: E402
-from fairlead.train.session import Session  # noqa: E402
+from fairlead.train.session import Session, model_of, parts_of  # noqa: E402
 from fairlead.train.team import share  # noqa: E402
+from fairlead.train.weights import Checkpoint  # noqa: E402
 from support.families import config  # noqa: E402
 from support.train_ranks import on_ranks, train_engine, train_session  # noqa: E402
 from support.training import first_weights, micro_batches, train_plainly, unequal  # noqa: E402
@@ -91,6 +92,20 @@ def test_a_sum_in_stretches_is_that_of_micro_batches_also_where_some_lack_a_grad
             second.added(block, begin, stretch, seen)
         assert torch.equal(found, whole.flat)
         assert seen.union(*second.parts) == whole.seen
+
+
+def test_of_files_a_rank_reads_what_its_blocks_need_alone(tmp_path, monkeypatch) -> None:
+    prepare(tmp_path, "mixtral")
+    asked = load(tmp_path / "train.toml")
+    model = model_of(asked, tmp_path)
+    parts, checkpoint = parts_of(asked, model), Checkpoint(tmp_path / "model", model)
+    read: list[str] = []
+    real = Checkpoint.read
+    monkeypatch.setattr(Checkpoint, "read", lambda self, keys: read.extend(keys) or real(self, keys))
+    names = [name for name, _ in checkpoint.values(parts, parts.blocks[2:3])]
+    assert names == [param.name for param in parts.blocks[2].params]
+    assert read
+    assert all(".layers.1." in key for key in read)
 
 
 MEMORY = TEXT.replace("[run]", '[run]\nkeep = "memory"\nsave_every = 1').replace("accumulation = 2", "accumulation = 4")
