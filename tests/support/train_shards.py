@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -11,12 +12,20 @@ from support.train_kill import RATES, STEPS, engine_of, kill_at_operation, opera
 
 
 def train_shards(
-    team, told: Path, *, places: list[str], kill: tuple[int, int] = (0, 0), steps: int = STEPS, at_commit: str = ""
+    team,
+    told: Path,
+    *,
+    places: list[str],
+    kill: tuple[int, int] = (0, 0),
+    steps: int = STEPS,
+    at_commit: str = "",
+    full_after: int = 0,
 ) -> None:
     """From wherever the stores are, to a step; rank 0 tells each finished one with one line.
 
     `places` are the folders of ranks. `kill`: a rank, and the operation on its store that it does not survive. Or
     `at_commit`: rank 1 is killed "before" or "after" it writes the manifest of step 2, when rank 0 has written its own.
+    Or the disk of rank 1 is full after some writes.
     """
     import torch
 
@@ -26,6 +35,8 @@ def train_shards(
     kill_at_operation(kill[1] if team.rank == kill[0] else 0)
     if at_commit and team.rank == 1:
         kill_at_commit(at_commit, told / places[0] / "shard-0-of-2")
+    if full_after and team.rank == 1:
+        fill_disk(full_after)
     shape, first, data = problem()
     engine = engine_of(shape, told / places[team.rank], team=team)
     if not engine.filled:
@@ -68,3 +79,15 @@ def kill_at_commit(when: str, other: Path) -> None:
         real(self, state)
 
     StageState.write = write
+
+
+def fill_disk(after: int) -> None:
+    real, calls = os.pwritev, [0]
+
+    def full(*args) -> int:
+        calls[0] += 1
+        if calls[0] > after:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(*args)
+
+    os.pwritev = full  # type: ignore[assignment]

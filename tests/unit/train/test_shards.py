@@ -151,6 +151,17 @@ def test_thirty_kills(tmp_path, plain) -> None:
     kills(tmp_path, plain, 30, seed=2)
 
 
+@pytest.mark.parametrize(
+    "after", [pytest.param(3, marks=pytest.mark.slow), 30, pytest.param(60, marks=pytest.mark.slow)]
+)
+def test_a_full_disk_of_one_rank_ends_the_run_and_all_states_still_load(after, tmp_path, plain) -> None:
+    codes = on_ranks(2, train_shards, tmp_path, places=LOCAL, full_after=after)
+    assert min(codes) > 0 or codes[0] == -signal.SIGKILL, "the other one ends, or is ended"
+    assert codes[1] == 1
+    assert on_ranks(2, train_shards, tmp_path, places=LOCAL) == [0, 0]
+    right(tmp_path, plain)
+
+
 MORE = TEXT.replace("accumulation = 2", "accumulation = 4")
 
 
