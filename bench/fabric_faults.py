@@ -24,7 +24,6 @@ import json
 import os
 import platform
 import statistics
-import struct
 import subprocess
 import sys
 import time
@@ -36,12 +35,12 @@ from pathlib import Path
 from typing import Any
 
 from fabric_transport import FAIRLEAD, HERE, THERE, a_lab, on, open_mptcp
+from fabric_wire import sniffed, writes
 
 from fairlead.cluster.enter import running
 from fairlead.lab.faults.apply import heal, inject
 
 TICK_S, AFTER_S = 0.001, 0.02
-SLL2, UDP, WRITES = 20, 17, range(0xC6, 0xCC)
 WARM_S = 1.5
 GOAL = 0.9
 KEYS = ("stall", "placed", "again")
@@ -151,21 +150,10 @@ class Came:
 
 
 def of_capture(data: bytes) -> Came:
-    """What tcpdump wrote of all devices (LINUX_SLL2, nanoseconds): MRC's Writes, their PSNs put in order."""
-    magic, linktype = struct.unpack_from("<I", data)[0], struct.unpack_from("<I", data, 20)[0]
-    assert magic == 0xA1B23C4D, "a capture with nanoseconds"
-    assert linktype == 276, "a capture of all devices (LINUX_SLL2)"
-    came, at = Came(), 24
-    while at + 16 <= len(data):
-        seconds, nanos, kept, _length = struct.unpack_from("<IIII", data, at)
-        body, at = at + 16, at + 16 + kept
-        ip = body + SLL2
-        if data[body : body + 2] != b"\x86\xdd" or data[ip + 6] != UDP or kept < SLL2 + 40 + 8 + 12:
-            continue
-        bth = ip + 48
-        if data[bth] in WRITES:
-            device = int.from_bytes(data[body + 4 : body + 8], "big")
-            came.packet(seconds * 10**9 + nanos, int.from_bytes(data[bth + 9 : bth + 12], "big"), device)
+    """What tcpdump wrote: MRC's Writes, their PSNs put in order."""
+    came = Came()
+    for one in writes(data):
+        came.packet(one.time_ns, one.psn, one.device)
     return came
 
 
@@ -195,25 +183,9 @@ class Cut:
 def mrc(lab: str, file: Path, seconds: float, place: Path) -> Iterator[Callable[[], Came]]:
     """Traffic by `fabric perf`, packets by tcpdump at the receiver."""
     capture = place / "mrc.pcap"
-    sniff = [
-        "tcpdump",
-        "-i",
-        "any",
-        "-Q",
-        "in",
-        "--time-stamp-precision=nano",
-        "-s",
-        "100",
-        "-B",
-        "32768",
-        "-U",
-        "-Z",
-        "root",
-    ]
     words = ["fabric", "perf", HERE, THERE, "-f", str(file), "--duration", str(seconds), "-q", "--json"]
     with (
-        capture.open("wb") as out,
-        subprocess.Popen(on(lab, THERE, *sniff, "-w", "-", "udp"), stdout=out, stderr=subprocess.DEVNULL) as tcpdump,
+        sniffed(lab, THERE, capture) as captured,
         subprocess.Popen([*FAIRLEAD, *words], stdout=subprocess.PIPE, text=True) as perf,
     ):
         until = time.monotonic() + 120
@@ -225,16 +197,12 @@ def mrc(lab: str, file: Path, seconds: float, place: Path) -> Iterator[Callable[
         def result() -> Came:
             answer = json.loads(perf.communicate(timeout=seconds + 120)[0])
             assert answer["verdict"] == "pass", answer
-            subprocess.run(["pkill", "-INT", "-P", str(tcpdump.pid)], check=False)
-            tcpdump.terminate()
-            tcpdump.wait(10)
-            return of_capture(capture.read_bytes())
+            return of_capture(captured())
 
         try:
             yield result
         finally:
-            for one in (perf, tcpdump):
-                one.kill()
+            perf.kill()
 
 
 @contextmanager
