@@ -82,6 +82,9 @@ async def send(seconds: float, to: str) -> None:
 
 
 def main() -> None:
+    if len(sys.argv) < 4:
+        print("a peer of bench/fabric_switches.py: nothing to measure alone")
+        return
     role, address, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
     work = receive(address, seconds) if role == "serve" else asyncio.wait_for(send(seconds, sys.argv[4]), seconds + 1)
     with suppress(ConnectionError, TimeoutError):  # the sender's end of time
