@@ -38,7 +38,7 @@ from fairlead.train.measure import rates
 from fairlead.train.memory import give_back_at_once
 from fairlead.train.model import Parts, random_values, skeleton, take_apart
 from fairlead.train.optimizer import SGD, AdamW, Rule, rate
-from fairlead.train.pace import Pace, pace
+from fairlead.train.pace import Pace, Rates, pace
 from fairlead.train.plan import Need, check, need
 from fairlead.train.schedule import Schedule
 from fairlead.train.schedule import plan as make_schedule
@@ -262,6 +262,8 @@ class Plan:
     schedule: Schedule
     pace: Pace | None = None
     """How long a step takes; None where it was not asked for, or the model could not be played."""
+    rates: Rates | None = None
+    """What was measured for that."""
 
     @property
     def shortfall(self) -> TrainError | None:
@@ -294,9 +296,12 @@ def fitted(
         return plan
     model = parts.model.config
     head = getattr(model, "head_dim", None) or model.hidden_size // model.num_attention_heads
+    if config.memory.host_gib:  # as the run does: a new tensor then costs page faults
+        give_back_at_once()
     measured = rates(settings, found.work, head, length, _nearest(base / config.run.store))
     loads, on_disk = schedule.copies - parts.num_layers, settings.store is not None
-    return replace(plan, pace=pace(found.work, config.run.accumulation, parts.blocks, loads, measured, on_disk=on_disk))
+    taken = pace(found.work, config.run.accumulation, parts.blocks, loads, measured, on_disk=on_disk)
+    return replace(plan, pace=taken, rates=measured)
 
 
 def _nearest(place: Path) -> Path:
