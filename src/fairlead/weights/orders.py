@@ -13,16 +13,18 @@ from fairlead.weights.scheduler import Lease, Order, Return, Survey, Take
 from fairlead.weights.sources import Source
 
 
-def words_of(
-    order: Order, members: Sequence[NodeState], plan: Plan, source: Source, options: Options
+def words_of(  # noqa: PLR0917
+    order: Order, members: Sequence[NodeState], plan: Plan, source: Source, options: Options, at_once: int
 ) -> dict[str, Any]:
-    """The message. `members` are the scheduler's nodes. Raises FairleadError where no address can be had."""
+    """The message. `members` are the scheduler's nodes; each has `at_once` requests open. Raises FairleadError where no
+    address can be had.
+    """
     match order:
         case Lease():
             files = {file for c in order.chunks for file, _, _ in plan.chunks[c]}
             urls = source.urls(plan.objects[f].path for f in files)
-            # a node's first requests are to be many and small, so that something can be passed on soon
-            each = max(1, len(order.chunks) // options.connections)
+            # no request is to hold all that the others could fetch meanwhile
+            each = max(1, len(order.chunks) // at_once)
             return {
                 "do": "lease",
                 "chunks": order.chunks,

@@ -23,6 +23,7 @@ from fairlead.cluster.protocol import Message
 from fairlead.errors import FairleadError
 from fairlead.records.border import Breach, shown
 from fairlead.records.log import tell
+from fairlead.weights.asking import Asking
 from fairlead.weights.comparing import Comparison
 from fairlead.weights.onnode.layout import REQUEST_BYTES, to_flags
 from fairlead.weights.orders import words_of
@@ -115,6 +116,9 @@ class Spread:
         self.said = {i: o.digest for i, o in enumerate(plan.objects) if o.digest}
         """File -> the digest that its store gives."""
         self.comparison: Comparison | None = None
+        # small files are asked for one by one: that takes round trips, and no request holds another up
+        is_small = sum(len(chunk) > 1 for chunk in plan.chunks) * 2 > len(plan.chunks)
+        self.asking = Asking(options.connections, 1 if is_small else options.fetching or len(self.nodes))
 
     def run(self) -> SpreadOutcome:
         """To its end. Raises FairleadError where nothing can be spread at all."""
@@ -165,6 +169,7 @@ class Spread:
                     "transport": self.options.transport,
                     "place": dict(self.options.places.get(node.name, {})),
                     "connections": self.options.connections,
+                    "at_once": self.asking.at_once,
                     "rate": self.options.max_bandwidth / fetching,
                     "headers": dict(self.source.headers),
                     "pins": self.source.pins,
@@ -279,6 +284,7 @@ class Spread:
                     if peer.slow and not self.members[i].slow:
                         tell(log, "node is slow", level=logging.WARNING, node=self.members[i].name)
                     self.members[i].slow = peer.slow
+                self._ask(now)
                 self._silent(now)
                 self._stalled(now)
                 self._show()
@@ -413,10 +419,16 @@ class Spread:
                 self.out.missing[path] = told.why
             self.out.beside |= {path: culprit for path in paths.values() if culprit and path != culprit}
 
+    def _ask(self, now: float) -> None:
+        """Have the nodes ask the origin for more at a time, or for less."""
+        num_bytes = sum(n.counts.get("origin_bytes", 0) for n in self.members)
+        if (at_once := self.asking.look(num_bytes, now)) is not None:
+            self.group.send(json.dumps({"do": "ask", "at_once": at_once}))
+
     def _order(self, orders: Sequence[Order]) -> None:
         """Carry the scheduler's orders to the nodes."""
         for order in orders:
-            what = words_of(order, self.members, self.plan, self.source, self.options)
+            what = words_of(order, self.members, self.plan, self.source, self.options, self.asking.at_once)
             self.group.send(json.dumps(what, separators=(",", ":")), to=self.members[order.node].name)
 
     def _silent(self, now: float) -> None:

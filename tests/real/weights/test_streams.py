@@ -5,16 +5,19 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
 from fairlead.weights.onnode.mrc import Mrc
 from fairlead.weights.onnode.pieces import SLOT_BYTES, SLOTS
-from fairlead.weights.onnode.streams import Broken, Stream, Tcp, Transport
+from fairlead.weights.onnode.streams import SENT_BYTES, Broken, Stream, Tcp, Transport
+from fairlead.weights.onnode.taking import Taking
 from fairlead.weights.onnode.wire import CHUNK, greet, greeted
 
 pytestmark = pytest.mark.real
 KEY = bytes(range(32))
+MIB = 1 << 20
 
 
 @pytest.fixture(params=["tcp", "mrc"])
@@ -165,3 +168,50 @@ def test_transports_do_not_understand_each_other_and_say_so(monkeypatch):
             assert len(said[0].splitlines()) == 1
         mrc.server.close()
         tcp.servers[0].close()
+
+
+def test_no_more_waits_in_a_socket_than_was_said():
+    """Else a slow way is given as much as a fast one beside it: the kernel takes megabytes at once."""
+    import fcntl
+    import struct
+
+    waiting = {}
+    for ahead in (0, 128 << 10):
+        node, other = Tcp("127.0.0.1", ahead_bytes=ahead), Tcp("127.0.0.1", ahead_bytes=ahead)
+        mine = other.connect("127.0.0.1", node.port)
+        theirs = node.answer(node.accept())
+        mine.limit_s = 0.2
+        with pytest.raises(OSError, match="timed out"):
+            mine.send(bytes(64 * MIB))  # nobody reads
+        (waiting[ahead],) = struct.unpack("i", fcntl.ioctl(mine.sock.fileno(), 0x894B, bytes(4)))  # SIOCOUTQNSD
+        for one in (mine, theirs, *node.servers, *other.servers):
+            one.close()
+    assert waiting[128 << 10] <= (128 << 10) + SENT_BYTES < waiting[0]
+
+
+def started(work, *args) -> threading.Thread:
+    thread = threading.Thread(target=work, args=args, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_a_rail_that_does_not_carry_is_passed_over_for_the_first_connection():
+    """The first rail's address is not this machine's, as where its port is down."""
+    giver, said = Tcp("127.0.0.2"), []
+    rails = [("192.0.2.1", "127.0.0.2"), ("127.0.0.3", "127.0.0.2")]
+    node = SimpleNamespace(
+        over=False, lock=threading.Condition(), has=bytearray(1), chunks=[[(0, 0, 1)]], me=0, key=KEY, streams=1,
+        transport=Tcp("127.0.0.1"), tell=lambda do, **_: said.append(do), start=started,
+    )  # fmt: skip
+    taking = Taking(node, {"node": 1, "kind": "all", "address": "127.0.0.2", "port": giver.port, "lanes": rails}, 1)
+    thread = started(taking.hold)
+    stream = giver.answer(giver.accept())
+    greeted(stream, KEY)
+    assert stream.sock.getpeername()[0] == "127.0.0.3"
+    assert said == ["lost"], "the control side knows of the rail that failed"
+    taking.stopped = node.over = True
+    stream.close()
+    thread.join(5)
+    assert not thread.is_alive()
+    for server in (*giver.servers, *node.transport.servers):
+        server.close()

@@ -11,10 +11,13 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
-from fairlead.weights.onnode.streams import Broken, TcpStream
+from fairlead.weights.onnode import giving
+from fairlead.weights.onnode.edges import ALL
+from fairlead.weights.onnode.streams import Broken, Tcp, TcpStream
 from fairlead.weights.onnode.wire import CHUNK, MAGIC, MESSAGE, NONCE_BYTES, STILL, Link, greet, greeted
 
 pytestmark = pytest.mark.real
@@ -212,3 +215,47 @@ def read(sock: socket.socket, size: int) -> bytes:
     while len(data) < size:
         data += sock.recv(size - len(data))
     return data
+
+
+@pytest.fixture
+def gives(monkeypatch):
+    """A node that has nothing to give, and a way to greet it."""
+    monkeypatch.setattr(giving, "JOIN_S", 0.5)
+    node = SimpleNamespace(
+        over=False, lock=threading.Condition(), key=KEY, me=0, subs={}, edges={}, sent={}, hops={},
+        chunks=[[(0, 0, 1)]], shared=bytearray(1), transport=Tcp("127.0.0.1"),
+    )  # fmt: skip
+    threading.Thread(target=giving.Giving(node).serve, daemon=True).start()
+    links = []
+
+    def hello(joins: int) -> Link:
+        said = {"me": 1, "sub": "s", "kind": ALL, "width": 2, "has": "00", "joins": joins}
+        links.append(greet(node.transport.connect("127.0.0.1", node.transport.port), KEY, said))
+        return links[-1]
+
+    yield node, hello
+    node.over = True
+    for link in links:
+        link.close()
+
+
+def test_a_further_connection_that_comes_before_the_first_one_waits_for_it(gives):
+    node, hello = gives
+    early = hello(joins=1)
+    assert not early.has_news(0.1)
+    first = hello(joins=0)
+    with node.lock:
+        assert node.lock.wait_for(lambda: node.subs == {1: "s"}, 5.0)
+    assert not early.has_news(0.6), "it is not closed"
+    assert not first.has_news(0.0)
+
+
+def test_a_further_connection_of_what_has_ended_is_closed_and_ends_nothing_else(gives):
+    node, hello = gives
+    late = hello(joins=1)
+    assert late.has_news(5.0)
+    with pytest.raises(Broken):
+        late.receive()
+    first = hello(joins=0)
+    assert not first.has_news(0.2)
+    assert node.subs == {1: "s"}

@@ -11,6 +11,9 @@ from fairlead.weights.onnode.place import Unusable
 from fairlead.weights.onnode.streams import QUIET_S, Broken
 from fairlead.weights.onnode.wire import CHUNK, HAVE, LACK, STILL, Link, greeted
 
+JOIN_S = 2.0
+"""How long a further connection waits for the first one."""
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -45,8 +48,8 @@ class Giving:
             return
         peer, sub = -1, ""
         try:
+            self.admit(int(hello["me"]), str(hello["sub"]), hello)
             peer, sub = int(hello["me"]), str(hello["sub"])
-            self.admit(peer, sub, hello)
             threading.Thread(target=self.listen, args=(link, peer, sub), daemon=True).start()
             self.send(link, peer, sub)
         except (Broken, OSError, KeyError, ValueError, TypeError):
@@ -65,10 +68,11 @@ class Giving:
         """A node takes from this one, by one connection or several. Raises ValueError for what cannot be."""
         node = self.node
         with node.lock:
-            if node.subs.get(peer) == sub:
-                return
             if hello["joins"]:
-                raise ValueError  # what it belonged to has ended
+                # the thread of the first connection may come to this later than that of the second
+                if not node.lock.wait_for(lambda: node.over or node.subs.get(peer) == sub, JOIN_S):
+                    raise ValueError  # what it belonged to has ended
+                return
             if hello["kind"] not in KINDS:
                 raise ValueError
             edge = Edge(hello["kind"], node.me, peer, int(hello["width"]), to_flags(hello["has"], len(node.chunks)))

@@ -1,6 +1,6 @@
 """A node of a spread: carries out what the control side orders, and tells how far it is. Python 3.9.
 
-    orders   setup, lease, return, take, survey, compare, publish, drop, end    lines of JSON; files behind setup
+    orders   setup, lease, ask, return, take, survey, compare, publish, drop, end    lines of JSON; files behind setup
     tells    here, hello, fetched, refused, returned, survey, look, lost, bad, ready, whole, compared, dropped, done,
              failed
 
@@ -86,7 +86,7 @@ class Node:
         self.takings: dict[int, Taking] = {}
         self.runs: list[tuple[int, int]] = []
         self.urls: dict[int, str] = {}
-        self.gate = Gate(setup["connections"], setup["rate"])
+        self.gate, self.connections = Gate(setup["at_once"], setup["rate"]), setup["connections"]
         self.pins, self.headers, self.give_up_s = setup["pins"], setup["headers"], setup["give_up_s"]
         self.told: list[int] = []
         self.said: dict[int, str] = {}
@@ -110,7 +110,7 @@ class Node:
         if self.carrier is not None:
             return self.carrier
         if setup["transport"] == "tcp":
-            return Tcp(setup["address"], setup["also"])
+            return Tcp(setup["address"], setup["also"], ahead_bytes=setup["chunk_bytes"] // 2)
         over = threading.Event()
 
         def alive() -> None:
@@ -351,6 +351,8 @@ class Node:
                 self.urls.update((int(n), url) for n, url in order["urls"].items())
                 self.runs += runs(self.chunks, order["chunks"], order["request_bytes"])
                 self.lock.notify_all()
+        elif do == "ask":
+            self.gate.allow(order["at_once"])
         elif do == "take":
             self.take(order)
         elif do == "return":
@@ -387,7 +389,7 @@ class Node:
 
     def run(self) -> None:
         """Until the control side says it is over, or is gone."""
-        for _ in range(self.gate.most):
+        for _ in range(self.connections):
             self.start(self.fetch_runs)
         self.start(Giving(self).serve)
         self.start(self.keep)

@@ -74,6 +74,13 @@ class Gate:
                 self.good, self.now = 0, self.now + 1
                 self.lock.notify_all()
 
+    def allow(self, most: int) -> None:
+        """So many from now on, at most; what a busy origin has taken off stays off."""
+        with self.lock:
+            self.now = max(1.0, min(float(most), self.now + max(0, most - self.most)))
+            self.most = most
+            self.lock.notify_all()
+
     def is_busy(self, after_s: float) -> None:
         """The origin asked to be asked less."""
         with self.lock:

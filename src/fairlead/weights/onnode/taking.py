@@ -6,6 +6,7 @@ import contextlib
 import secrets
 import threading
 import time
+from collections import deque
 
 from fairlead.weights.onnode.layout import bytes_of, to_bits, to_flags
 from fairlead.weights.onnode.streams import Broken
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 AGAIN_S = 0.3
 """Between two tries to reach a node."""
+MOST_AGAIN_S = 5.0
+"""The same for a lane that does not carry, after some tries."""
 
 
 class Taking:
@@ -46,7 +49,11 @@ class Taking:
             link.close()
 
     def hold(self) -> None:
-        """Connect, take, and connect again when that breaks, as long as it is wanted."""
+        """Connect, take, and connect again when that breaks, as long as it is wanted.
+
+        As many connections over each rail that the two have in common; the first of them by another one every time.
+        """
+        rails = deque(self.source["lanes"] or [()])
         while not self.stopped and not self.node.over:
             self.sub = secrets.token_hex(8)
             with self.node.lock:
@@ -60,28 +67,29 @@ class Taking:
                 "joins": 0,
             }
             try:
-                link = self.greeting(hello)
-            except (Broken, OSError) as why:
-                self.node.tell("lost", peer=self.peer, why=str(why))
+                link = self.greeting(hello, rails[0])
+            except (Broken, OSError) as error:
+                self.node.tell("lost", peer=self.peer, why=str(error))
+                rails.rotate(-1)
                 time.sleep(AGAIN_S)
                 continue
             with self.node.lock:
                 came = [
                     n for n, flag in enumerate(to_flags(has, len(self.node.chunks))) if self.node.has[n] and not flag
                 ]
-            self.links[0] = link
+            links, ended = {0: link}, threading.Event()
+            self.links = links
             self.have(came)
-            lanes = self.source["lanes"]
-            width = max(self.node.streams, 1 + len(lanes))
-            others = [self.node.start(self.more, i, hello, *lanes[i - 1 : i]) for i in range(1, width)]
-            ended = self.read(link)
-            for left in list(self.links.values()):
+            width = len(rails) * -(-self.node.streams // len(rails))
+            for i in range(1, width):
+                self.node.start(self.more, i, hello, rails[i % len(rails)], links, ended)
+            why = self.read(link)
+            ended.set()
+            for left in list(links.values()):
                 left.close()
-            for other in others:
-                other.join()
-            self.links.clear()
             if not self.stopped and not self.node.over:
-                self.node.tell("lost", peer=self.peer, why=ended)
+                self.node.tell("lost", peer=self.peer, why=why)
+                rails.rotate(-1)
                 time.sleep(AGAIN_S)
 
     def greeting(self, hello: dict[str, Any], lane: Sequence[str] = ()) -> Link:
@@ -89,14 +97,22 @@ class Taking:
         here, there = lane or ("", self.source["address"])
         return greet(self.node.transport.connect(there, self.source["port"], here), self.node.key, hello)
 
-    def more(self, number: int, hello: dict[str, Any], lane: Sequence[str] = ()) -> None:
-        """One more connection beside the first; a lane that does not carry is left to the others."""
-        with contextlib.suppress(Broken, OSError):
-            link = self.greeting({**hello, "has": "", "joins": 1}, lane)
-            self.links[number] = link
-            if 0 in self.links:
-                self.read(link)
-            link.close()
+    def more(
+        self, number: int, hello: dict[str, Any], lane: Sequence[str], links: dict[int, Link], ended: threading.Event
+    ) -> None:
+        """One more connection beside the first, as long as that one is there: a lane that does not carry is left to the
+        others, and tried again now and then.
+        """
+        wait_s = AGAIN_S
+        while not ended.is_set():
+            with contextlib.suppress(Broken, OSError):
+                link = self.greeting({**hello, "has": "", "joins": 1}, lane)
+                links[number] = link
+                if not ended.is_set():
+                    self.read(link)
+                link.close()
+            ended.wait(wait_s)
+            wait_s = min(2 * wait_s, MOST_AGAIN_S)
 
     def read(self, link: Link) -> str:
         """Take chunks until it ends; returns why."""
