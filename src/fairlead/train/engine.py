@@ -272,10 +272,11 @@ class Engine:
     def _update(self, index: int, moment: Moment) -> None:
         begin = time.perf_counter()
         self.homes[index].update(moment)
-        if self.store is not None and self.settings.team is not None:
-            self.homes[index].settle()  # now, while other ranks update theirs: a load is waited for by all
+        is_now = self.store is None or self.settings.team is not None  # from a store of one host, with the next load
+        if is_now:
+            self.homes[index].settle()  # while other ranks update theirs: a load is waited for by all
         self._update_s += time.perf_counter() - begin
-        if self.trace is not None and self.store is None:  # a store's updates come with its loads
+        if self.trace is not None and is_now:
             self.trace.add("updates", f"update of block {index}", begin)
 
     def _updated(self, index: int) -> None:
