@@ -116,6 +116,8 @@ class Spread:
         self.said = {i: o.digest for i, o in enumerate(plan.objects) if o.digest}
         """File -> the digest that its store gives."""
         self.comparison: Comparison | None = None
+        self.early: list[tuple[NodeState, Told]] = []
+        """What nodes that have everything said while others were still looking at what they have."""
         # small files are asked for one by one: that takes round trips, and no request holds another up
         is_small = sum(len(chunk) > 1 for chunk in plan.chunks) * 2 > len(plan.chunks)
         self.asking = Asking(options.connections, 1 if is_small else options.fetching or len(self.nodes))
@@ -200,6 +202,8 @@ class Spread:
                 deadline = time.monotonic() + START_S  # who puts chunks together from what is there says that it lives
                 if told.do == do:
                     take(node, told)
+                elif told.do in ("whole", "done"):
+                    self.early.append((node, told))
                 elif told.do == "failed":
                     self._lose(node, told.code, told.text, told.hint)
             if self.group.num_starting:
@@ -269,6 +273,9 @@ class Spread:
             slow_share=self.options.slow_share,
         )
         self._order(self.scheduler.start())
+        for node, told in self.early:
+            if node.failed is None:
+                self._hear(node, told)
         looked = time.monotonic()
         while any(n.failed is None and not n.root for n in self.members):
             for node, told in self._read(0.25):
