@@ -76,6 +76,9 @@ def estimate(
         )
         step.append(["takes, as measured here", bound])
     head = f"{plan.params:,} parameters, {plan.schedule.num_blocks} layers, slots for {plan.schedule.num_slots}"
+    if plan.why:
+        place = "on disk" if plan.settings.store is not None else "in memory"
+        head += f"\nthe state is kept {place}: {plan.why}"
     parts = [head, table(["WHERE", "WHAT", "SIZE"], rows), table(["A STEP", ""], step)]
     if need.guessed:
         parts.append(
@@ -105,6 +108,9 @@ def estimate(
                 for term in need.terms
             ],
             "guessed": need.guessed,
+            "keep": "disk" if plan.settings.store is not None else "memory",
+            "why": plan.why,
+            "on_device": len(plan.settings.on_device),
             "limits": plan.limits,
             "read_bytes": need.read_bytes,
             "written_bytes": need.written_bytes,

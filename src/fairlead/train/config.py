@@ -84,12 +84,13 @@ class Run(Struct, frozen=True, kw_only=True):
     """Micro-batches of a step; each layer sees all of them before the next layer."""
     seed: Natural = 0
     """Of first weights, order and dropout."""
-    keep: Literal["disk", "memory"] = "disk"
-    """Where the state lives: in the store, every step committed; or in host memory, with snapshots in the store."""
+    keep: Literal["disk", "memory", "auto"] = "disk"
+    """Where the state lives: in the store, every step committed; or in host memory, with snapshots in the store. With
+    `auto` the machine is measured for some seconds, and the planner places layers on a GPU, in memory or on disk."""
     store: str = "store"
     """The folder: 16 bytes a parameter and a slot more than layers, or two snapshots of 12 bytes a parameter."""
     save_every: Natural = 0
-    """With `keep = "memory"`: steps between snapshots, and what a kill can cost; 0: at the end alone."""
+    """Where the state is kept in memory: steps between snapshots, and what a kill can cost; 0: at the end alone."""
     metrics: str = "metrics.jsonl"
     """One line a step; a run that is resumed goes on after its last committed step."""
 

@@ -69,9 +69,11 @@ def need(
     held = blocks if team is None else [block for block in blocks if team.owns(block.index)]
     layers = blocks[1:]
     gradient = width if settings.accumulation == 1 else 4
-    widest = max(block.numel for block in layers)
+    staying = [block for block in layers if block.index in settings.on_device]
+    streamed = [block for block in layers if block.index not in settings.on_device]
+    widest = max((block.numel for block in streamed), default=0)
     trained = max(block.trained for block in layers)
-    slots = min(settings.slots, len(layers))
+    slots = min(settings.slots, len(streamed))
     on_host = settings.device.type == "cpu"
     here, is_guess = "host" if on_host else "device", bool(found.guessed)
     step = [
@@ -95,12 +97,17 @@ def need(
     more = filling - sum(term.bytes for term in step)
     if on_host and more > 0:
         terms.append(Term("host", "first weights, while the store is filled", more))
+    if staying:
+        also = 0 if settings.dtype == settings.parameters else width
+        there = sum(also * block.numel + kept_as * block.numel + (8 + gradient) * block.trained for block in staying)
+        terms.append(Term(here, f"state of layers that stay: {len(staying)}", there))
     if not on_host:
         terms.append(
             Term("host", "first weights, or gradients on their way to the disk", max(filling, 2 * 4 * trained))
         )
         if settings.dtype != settings.parameters:
             terms.append(Term(here, "fp32 on its way to a narrower type", 4 * min(widest, STAGING)))
+    held = [block for block in held if block.index not in settings.on_device]
     total = sum(block.trained for block in held)
     frozen = sum(block.numel - block.trained for block in held)
     kept = sum(block.trained * (gradient if block.index else 4) for block in held)

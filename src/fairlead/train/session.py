@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import torch
+from msgspec import structs
 from transformers import AutoConfig
 
 from fairlead.base.files import disk_errors, write_atomic
@@ -39,6 +40,7 @@ from fairlead.train.memory import give_back_at_once
 from fairlead.train.model import Parts, random_values, skeleton, take_apart
 from fairlead.train.optimizer import SGD, AdamW, Rule, rate
 from fairlead.train.pace import Pace, Rates, pace
+from fairlead.train.placement import Keep, Way, choose, most
 from fairlead.train.plan import Need, check, need
 from fairlead.train.schedule import Schedule
 from fairlead.train.schedule import plan as make_schedule
@@ -101,7 +103,7 @@ class Session:
         if team is not None:
             _check_team(config, team)
         store = base / config.run.store
-        if _has_begun(config, store, team) is not resume:
+        if _has_begun(_settled(config, store, team), store, team) is not resume:
             raise _not_there(store) if resume else _there(store)
         if config.memory.host_gib:
             give_back_at_once()
@@ -264,6 +266,8 @@ class Plan:
     """How long a step takes; None where it was not asked for, or the model could not be played."""
     rates: Rates | None = None
     """What was measured for that."""
+    why: str = ""
+    """Why the state is kept there, where the planner chose."""
 
     @property
     def shortfall(self) -> TrainError | None:
@@ -276,22 +280,44 @@ class Plan:
 
 
 def fitted(
-    config: Config, base: Path, parts: Parts, length: int, *, timed: bool = False, team: Team | None = None
+    config: Config,
+    base: Path,
+    parts: Parts,
+    length: int,
+    *,
+    timed: bool = False,
+    team: Team | None = None,
+    stay: bool = False,
 ) -> Plan:
-    """The plan with the most slots that fits, else the smallest; `timed` measures the machine, too."""
+    """The plan with the most slots that fits, else the smallest; `timed` measures the machine, too.
+
+    With `stay` a GPU's memory keeps the state of as many layers as fit beside them.
+    """
+    if config.run.keep == "auto":
+        return _placed(config, base, parts, length, team)
     settings = replace(settings_of(config, base), team=team)
     micro = len(settings.mine)
     found = play(parts, settings.dtype, config.run.rows, length, settings.head_tokens, micro)
-    num = config.run.rows * config.run.accumulation * length
+    tokens = config.run.rows * config.run.accumulation * length
     limits, active = limits_of(config, base, settings), active_params(parts)
     for slots in (config.memory.slots,) if config.memory.slots else (3, 2, 1):
         settings = replace(settings, slots=slots)
-        needed = need(parts.blocks, settings, found, tokens=num, active=active, threads=torch.get_num_threads())
+        needed = need(parts.blocks, settings, found, tokens=tokens, active=active, threads=torch.get_num_threads())
         if all(needed.total(tier) <= limit for tier, limit in limits.items() if tier != "disk"):
             break
+    if stay and settings.store is None and team is None and settings.device.type == "cuda":
+
+        def staying(num: int) -> Need:
+            with_them = replace(settings, on_device=frozenset(range(1, num + 1)))
+            return need(parts.blocks, with_them, found, tokens=tokens, active=active, threads=torch.get_num_threads())
+
+        stays = most(parts.num_layers, lambda num: staying(num).total("device") <= limits["device"])
+        if stays:
+            needed, settings = staying(stays), replace(settings, on_device=frozenset(range(1, stays + 1)))
     params = sum(param.numel for block in parts.blocks for param in block.params)
-    schedule = make_schedule(parts.num_layers, min(settings.slots, parts.num_layers))
-    plan = Plan(settings, needed, limits, params, num, schedule)
+    streamed = parts.num_layers - len(settings.on_device)
+    schedule = make_schedule(streamed, min(settings.slots, max(1, streamed)))
+    plan = Plan(settings, needed, limits, params, tokens, schedule)
     if not timed or found.work is None:
         return plan
     model = parts.model.config
@@ -299,9 +325,28 @@ def fitted(
     if config.memory.host_gib:  # as the run does: a new tensor then costs page faults
         give_back_at_once()
     measured = rates(settings, found.work, head, length, _nearest(base / config.run.store))
-    loads, on_disk = schedule.copies - parts.num_layers, settings.store is not None
+    loads, on_disk = schedule.copies - streamed, settings.store is not None
     taken = pace(found.work, config.run.accumulation, parts.blocks, loads, measured, on_disk=on_disk)
     return replace(plan, pace=taken, rates=measured)
+
+
+def _placed(config: Config, base: Path, parts: Parts, length: int, team: Team | None) -> Plan:
+    """The plan with the state where it fits and costs least; a run that has begun stays where it is."""
+    settled = _settled(config, base / config.run.store, team)
+    if settled.run.keep != "auto":
+        why = "so it is with several ranks" if team is not None else "the run has begun there"
+        return replace(fitted(settled, base, parts, length, team=team, stay=True), why=why)
+
+    def kept(keep: Keep) -> Plan:
+        return fitted(_keeping(config, keep), base, parts, length, timed=True, stay=True)
+
+    plans = {"disk": kept("disk"), "memory": kept("memory")}
+    ways = {
+        keep: Way(plan.shortfall is None, None if plan.pace is None else plan.pace.seconds)
+        for keep, plan in plans.items()
+    }
+    keep, why = choose(ways["disk"], ways["memory"])
+    return replace(plans[keep], why=why)
 
 
 def _nearest(place: Path) -> Path:
@@ -422,6 +467,21 @@ def _memory() -> dict[str, float]:
         found["device_gib"] = torch.cuda.memory_allocated() / 2**30
         found["peak_device_gib"] = torch.cuda.max_memory_allocated() / 2**30
     return found
+
+
+def _settled(config: Config, store: Path, team: Team | None) -> Config:
+    """With where the state is kept, where that is no question any more: in a store that is there, or with ranks."""
+    if config.run.keep != "auto":
+        return config
+    if (store / "manifest.json").exists() and any(store.glob("snapshot-*.bin")):
+        return _keeping(config, "memory")
+    if (store / "manifest.json").exists() or any(store.glob("shard-*/manifest.json")):
+        return _keeping(config, "disk")
+    return config if team is None else _keeping(config, "memory")
+
+
+def _keeping(config: Config, keep: Keep) -> Config:
+    return structs.replace(config, run=structs.replace(config.run, keep=keep))
 
 
 def _has_begun(config: Config, store: Path, team: Team | None) -> bool:

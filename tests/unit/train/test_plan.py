@@ -14,6 +14,7 @@ transformers = pytest.importorskip("transformers")
 from fairlead.errors import TrainError  # noqa: E402
 from fairlead.train import Settings, activations, skeleton, take_apart  # noqa: E402
 from fairlead.train.activations import play  # noqa: E402
+from fairlead.train.placement import Way, choose, most  # noqa: E402
 from fairlead.train.plan import check, need  # noqa: E402
 from support.families import FAMILIES, config  # noqa: E402
 from support.train_peak import SHAPES  # noqa: E402
@@ -58,6 +59,46 @@ def test_heads_of_micro_batches_meet_each_other_but_no_layer(vocabulary, inner, 
         assert two.head == 2 * three.head // 3 >= 2 * logits
     else:  # a layer goes back for one micro-batch at a time; outputs of one wait, and gradients of inputs of all
         assert 0 < three.computing - two.computing < two.computing / 2
+
+
+@pytest.mark.parametrize(
+    ("disk", "memory", "chosen", "why"),
+    [
+        (Way(True, 10.0), Way(True, 9.0), "memory", "9.00 s from memory"),
+        (Way(True, 10.0), Way(True, 9.8), "disk", "every step is committed"),
+        (Way(True, 10.0), Way(False, 1.0), "disk", "does not fit in memory"),
+        (Way(False, 10.0), Way(True, 20.0), "memory", "does not fit on the store's disk"),
+        (Way(False, 10.0), Way(False, 1.0), "disk", "does not fit in memory"),
+        (Way(True, None), Way(True, None), "memory", "is not known"),
+    ],
+)
+def test_the_state_lives_where_it_fits_and_a_step_is_quicker_for_it(disk, memory, chosen, why) -> None:
+    keep, said = choose(disk, memory)
+    assert keep == chosen
+    assert why in said
+
+
+@pytest.mark.parametrize("limit", range(8))
+def test_as_many_layers_stay_as_fit(limit) -> None:
+    assert most(5, lambda num: num <= limit) == min(5, limit)
+
+
+def test_a_layer_that_stays_moves_its_state_from_the_host_to_the_device() -> None:
+    parts = take_apart(skeleton(config("llama"), torch.bfloat16), GROUPS)
+    found = play(parts, torch.bfloat16, 2, 16, 0)
+
+    def held(*stays: int):
+        settings = Settings(GPU, torch.bfloat16, on_device=frozenset(stays))
+        return need(parts.blocks, settings, found, tokens=32, active=1000)
+
+    none, one, all_ = held(), held(1), held(1, 2, 3, 4)
+    layer = parts.blocks[1]
+    assert layer.numel == layer.trained
+    assert one.total("device") - none.total("device") == (2 + 4 + 8 + 2) * layer.numel
+    assert none.total("host") - one.total("host") == (4 + 8 + 2) * layer.numel
+    assert one.total("disk") == none.total("disk")
+    slots = {term.what: term.bytes for term in all_.terms if term.tier == "device" and "slots" in term.what}
+    assert slots == {"weights of layers, slots: 0": 0}
 
 
 def test_of_many_micro_batches_four_are_played() -> None:

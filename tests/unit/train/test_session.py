@@ -189,6 +189,51 @@ def test_where_the_state_is_kept_changes_nothing(keep, tmp_path) -> None:
     assert [name for name in whole if any(not torch.equal(whole[name][k], state[name][k]) for k in "pmv")] == []
 
 
+@pytest.mark.parametrize("fits", ["both", "disk alone"])
+def test_the_planner_places_the_state_and_a_run_goes_on_where_it_is(fits, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("fairlead.train.measure._SAMPLE", 1 << 12)
+    monkeypatch.setattr("fairlead.train.measure._SECONDS", 0.001)
+    budget = 1.0
+    if fits == "disk alone":
+        prepare(tmp_path, text=TEXT + "\n[memory]\nhost_gib = 1\n")
+        needs = [
+            estimate(load(written(tmp_path, keep, 1)), tmp_path).need.total("host") / 2**30
+            for keep in ("disk", "memory")
+        ]
+        assert needs[0] < needs[1]
+        budget = sum(needs) / 2
+    prepare(tmp_path, text=TEXT)
+    written(tmp_path, "auto", budget)
+    plan = estimate(load(tmp_path / "train.toml"), tmp_path)
+    assert plan.why
+    if fits == "disk alone":
+        assert plan.settings.store is not None
+        assert plan.why == "it does not fit in memory"
+    with opened(tmp_path) as run:
+        kept = "memory" if run.engine.store is None else "disk"
+        assert fits == "both" or kept == "disk"
+        list(run.train(2))
+    with opened(tmp_path, resume=True) as run:
+        assert (run.engine.store is None) is (kept == "memory")
+        assert run.done == 2
+        list(run.train())
+    told = losses(tmp_path)
+    (tmp_path / "store").rename(tmp_path / "before")
+    (tmp_path / "train.toml").write_text(TEXT)
+    with opened(tmp_path) as run:
+        list(run.train())
+    assert losses(tmp_path) == told
+
+
+def written(folder, keep, budget):
+    """A configuration that keeps its state there, within a budget of host memory."""
+    path = folder / "train.toml"
+    path.write_text(
+        TEXT.replace("[run]", f'[run]\nkeep = "{keep}"\nsave_every = 1') + f"\n[memory]\nhost_gib = {budget}\n"
+    )
+    return path
+
+
 def test_a_snapshot_that_was_killed_or_damaged(tmp_path, monkeypatch) -> None:
     prepare(tmp_path, text=TEXT.replace("[run]", '[run]\nkeep = "memory"\nsave_every = 1'))
     with opened(tmp_path) as run:
