@@ -1,13 +1,15 @@
 """How many requests each node has open at the origin at a time. Pure; the caller brings the time.
 
 An origin divides what it gives by the requests that are open: with many, all first chunks come late and at once, and
-the ring has nothing to do until then. With few, an origin that gives each request only so much is not used. So nodes
-begin with few and have twice as many as long as all of them together then get more; a step that brings nothing is
-taken back, and tried again later.
+the ring has nothing to do until then. With few, an origin that gives each request only so much is not used. So what
+nodes ask for at first is a small part of the whole; where that is few requests, they have twice as many as long as all
+of them together then get more. A step that brings nothing is taken back, and tried again later.
 """
 
 from __future__ import annotations
 
+FIRST_PART = 0.02
+"""Of all chunks so many are asked for at first, at most: what the ring may be idle for."""
 GAIN = 1.1
 """What a step must bring, in bytes a second of all nodes together."""
 WATCHED_S = 2.0
@@ -19,10 +21,10 @@ AGAIN_S = 30.0
 class Asking:
     """The requests of one spread."""
 
-    def __init__(self, most: int, num_nodes: int) -> None:
+    def __init__(self, most: int, num_nodes: int, num_chunks: int) -> None:
         """`most` requests a node at most, as one node alone has at once; `num_nodes` ask the origin."""
-        self.most = most
-        self.at_once = -(-most // max(1, num_nodes))
+        self.most, num_nodes = most, max(1, num_nodes)
+        self.at_once = min(most, max(-(-most // num_nodes), int(FIRST_PART * num_chunks / num_nodes)))
         self._before = 0.0
         """Bytes a second before the last step; 0: there is none to be judged."""
         self._since: tuple[float, int] | None = None

@@ -120,7 +120,8 @@ class Spread:
         """What nodes that have everything said while others were still looking at what they have."""
         # small files are asked for one by one: that takes round trips, and no request holds another up
         is_small = sum(len(chunk) > 1 for chunk in plan.chunks) * 2 > len(plan.chunks)
-        self.asking = Asking(options.connections, 1 if is_small else options.fetching or len(self.nodes))
+        num_asking = 1 if is_small else options.fetching or len(self.nodes)
+        self.asking = Asking(options.connections, num_asking, len(plan.chunks))
 
     def run(self) -> SpreadOutcome:
         """To its end. Raises FairleadError where nothing can be spread at all."""
