@@ -14,6 +14,7 @@ transformers = pytest.importorskip("transformers")
 from fairlead.errors import TrainError  # noqa: E402
 from fairlead.train import Settings, activations, skeleton, take_apart  # noqa: E402
 from fairlead.train.activations import play  # noqa: E402
+from fairlead.train.layout import ParamGroup  # noqa: E402
 from fairlead.train.placement import Way, choose, most  # noqa: E402
 from fairlead.train.plan import check, need  # noqa: E402
 from support.families import FAMILIES, config  # noqa: E402
@@ -101,13 +102,23 @@ def test_a_layer_that_stays_moves_its_state_from_the_host_to_the_device() -> Non
     assert slots == {"weights of layers, slots: 0": 0}
 
 
+def test_what_was_played_is_not_played_again_unless_something_differs(monkeypatch) -> None:
+    parts = [take_apart(skeleton(config("llama", num_hidden_layers=1), torch.float32), GROUPS) for _ in range(2)]
+    first = play(parts[0], torch.float32, 3, 7, 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(activations, "_played", None)
+        assert play(parts[1], torch.float32, 3, 7, 0) is first
+    assert play(parts[1], torch.float32, 3, 8, 0) != first
+    frozen = take_apart(parts[1].model, (ParamGroup("*mlp*", 0.0, trainable=False), *GROUPS))
+    assert play(frozen, torch.float32, 3, 7, 0) != first
+
+
 def test_of_many_micro_batches_four_are_played() -> None:
     parts = take_apart(skeleton(config("llama", vocab_size=4096), torch.float32), GROUPS)
-    five, six = (activations._played(parts, torch.float32, 1, 16, 0, num) for num in (5, 6))
-    for micro, real in ((5, five), (6, six)):
-        told = play(parts, torch.float32, 1, 16, 0, micro)
-        most = micro * (told.inputs * 4 + told.shared) + told.head + told.computing
-        assert most == pytest.approx(max(real.most.values()), rel=0.02)
+    real = activations._played(parts, torch.float32, 1, 16, 0, 6)
+    told = play(parts, torch.float32, 1, 16, 0, 6)
+    most_at_once = 6 * (told.inputs * 4 + told.shared) + told.head + told.computing
+    assert most_at_once == pytest.approx(max(real.most.values()), rel=0.02)
 
 
 def test_fewer_slots_and_pieces_of_the_head_need_less() -> None:
