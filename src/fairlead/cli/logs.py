@@ -37,6 +37,7 @@ def query(
     store: Path | None = None,
     server: str = "",
     token_file: Path | None = None,
+    authority: Path | None = None,
     spec: SpecFile = None,
     common: Common = Common(),
 ) -> Answer:
@@ -65,6 +66,8 @@ def query(
         The URL of a `fairlead logs serve`, instead.
     token_file
         With --server: the file with its token.
+    authority
+        With an https:// server: certificates to trust, in PEM, instead of the system's.
     spec
         The cluster file, whose [logs] says where the store is; else FAIRLEAD_SPEC, or ./cluster.toml.
     """
@@ -74,7 +77,7 @@ def query(
     from fairlead.logs.store import default_place, place_of
 
     place = store or (default_place() if server else place_of(None, _said(spec)))
-    if remote := remote_of(store if server else place, server, token_file):
+    if remote := remote_of(store if server else place, server, token_file, authority):
         return _asked(remote, (kql, file), (format, out), limits, parameters)
     with _tables(place, named=store is not None) as tables:
         if not kql and not file and sys.stdin is not None and sys.stdin.isatty():

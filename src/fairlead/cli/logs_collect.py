@@ -20,6 +20,7 @@ def collect(
     *files: str,
     server: str = "",
     token_file: Path | None = None,
+    authority: Path | None = None,
     journal: Flag = False,
     kmsg: Flag = False,
     spool_mib: int = 1024,
@@ -44,9 +45,11 @@ def collect(
     files
         Patterns of files, such as '/var/log/*.log' '/shared/jobs/**/*.out'; quote them, as they are looked for again.
     server
-        The URL of `fairlead logs serve`.
+        The URL of `fairlead logs serve`; https:// where it has a certificate.
     token_file
         The server's token file; with --on-nodes each node is given a token of its own that is made of it.
+    authority
+        With https://: certificates to trust, in PEM, instead of the system's; with --on-nodes, a file on each node.
     journal
         The systemd journal, too, from this boot on.
     kmsg
@@ -83,6 +86,8 @@ def collect(
     from fairlead.logs.collect import settings_of
 
     more: dict[str, Any] = {"spool_bytes": max(spool_mib, 4) << 20, "journal": journal, "kmsg": kmsg, "folder": folder}
+    if authority:
+        more["authority"] = str(authority.absolute())
     settings = settings_of(server, files, **more)
     if on_nodes:
         return _on_nodes(settings, token_file, (nodes, exclude, spec, common))

@@ -35,6 +35,7 @@ def diagnose_(
     store: Path | None = None,
     server: str = "",
     token_file: Path | None = None,
+    authority: Path | None = None,
     spec: SpecFile = None,
     common: Common = Common(),
 ) -> Answer:
@@ -59,13 +60,15 @@ def diagnose_(
         The URL of a `fairlead logs serve`, instead.
     token_file
         With --server: the file with its token.
+    authority
+        With an https:// server: certificates to trust, in PEM, instead of the system's.
     spec
         The cluster file, whose [logs] says where the store is; else FAIRLEAD_SPEC, or ./cluster.toml.
     """
     if out is not None and out.suffix not in {".svg", ".html"}:
         raise UsageError("cli/usage", f"{out.name} is neither .svg nor .html", hint="--out why.html")
     place = default_place() if server else place_of(store, keep_of(spec))
-    remote = remote_of(store if server else place, server, token_file)
+    remote = remote_of(store if server else place, server, token_file, authority)
     if remote is None and not is_store(place):
         raise UsageError("cli/usage", f"{place} holds no store of logs", hint="fairlead logs import /var/log")
     at_ns = int((at if at.tzinfo else at.replace(tzinfo=dt.UTC)).timestamp() * 1e6) * 1000 if at else None

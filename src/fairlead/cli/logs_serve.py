@@ -19,6 +19,8 @@ def serve(
     listen: str = "127.0.0.1:8470",
     name: tuple[str, ...] = (),
     token_file: Path | None = None,
+    certificate: Path | None = None,
+    key: Path | None = None,
     rules: Path | None = None,
     zone: str = "UTC",
     spec: SpecFile = None,
@@ -27,7 +29,8 @@ def serve(
     """Own a store of logs: take what `fairlead logs collect` sends, and answer queries, until Ctrl-C or SIGTERM.
 
     `fairlead logs query --store FOLDER` asks it as long as it runs, and `logs query --server URL` from elsewhere. What
-    was acknowledged is on the disk. It speaks plain HTTP: on an address that others reach, use a network of your own.
+    was acknowledged is on the disk. It speaks plain HTTP but for --certificate and --key: without them, an address that
+    others reach belongs on a network of your own.
 
     Parameters
     ----------
@@ -39,6 +42,10 @@ def serve(
         A name under which it is asked besides its address and this machine's name; may be given several times.
     token_file
         The file with the token, mode 600; else `serve.token` in the store, made where it is not there.
+    certificate
+        Speak TLS, with this certificate and those that vouch for it, in PEM; collectors then send to https://NAME:PORT.
+    key
+        Its private key, in PEM, mode 600.
     rules
         Data collection rules of Azure Monitor (a JSON file, or a folder of them) that say which table a file has.
     zone
@@ -48,10 +55,11 @@ def serve(
         or all of it.
     """
     from fairlead.logs.receive import Receiver
-    from fairlead.logs.serve import listening, secret_of
+    from fairlead.logs.serve import listening, proof_of, secret_of
     from fairlead.logs.serve import serve as run
 
     address = listening(listen)
+    proof = proof_of(certificate, key)
     said = read_rules(rules) if rules else ()
     keep = keep_of(spec)
     place = place_of(store, keep)
@@ -68,7 +76,8 @@ def serve(
             session().say(f"{url} owns {place}; its token is in {file}")
 
         try:
-            run(opened, receiver, secret, address, names=name, begun=begun, token_file=file.absolute(), place=home)
+            run(opened, receiver, secret, address, names=name, begun=begun, token_file=file.absolute(), place=home,
+                proof=proof)  # fmt: skip
         finally:
             receiver.close()
     finally:

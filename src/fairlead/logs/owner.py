@@ -20,6 +20,8 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
 
     url: Annotated[str, Meta(max_length=512)]
     token_file: Annotated[str, Meta(max_length=4096)]
+    certificate: Annotated[str, Meta(max_length=65536)] = ""
+    """What it proves itself by (PEM), where it speaks TLS: who reads this folder needs no authority to know it."""
 
 
 def owner_of(place: Path) -> Owner | None:

@@ -36,7 +36,9 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True):
     error: dict[str, str] = {}
 
 
-def remote_of(store: Path | Server | None, server: str, token_file: Path | None) -> Remote | None:
+def remote_of(
+    store: Path | Server | None, server: str, token_file: Path | None, authority: Path | None = None
+) -> Remote | None:
     """Whom to ask: a server that is named, or the owner of the store; None where the store is there to be opened.
 
     Raises UsageError.
@@ -45,17 +47,44 @@ def remote_of(store: Path | Server | None, server: str, token_file: Path | None)
         text = "--server goes with --token-file, without --store"
         raise UsageError("cli/usage", text, hint="--server http://10.0.0.4:8470 --token-file FILE")
     if server and token_file:
-        return Remote(server, token_file)
+        return Remote(server, token_file, _trust(authority) if server.startswith("https:") else None)
+    if authority:
+        text = "--authority goes with --server"
+        raise UsageError("cli/usage", text, hint="--server https://owner.example:8470 --token-file FILE")
     if store is not None and not isinstance(store, Path):
         return None
     found = owner_of((store or default_place()).absolute())
-    return Remote(found.url, Path(found.token_file)) if found else None
+    return Remote(found.url, Path(found.token_file), _pinned(found.certificate)) if found else None
+
+
+def _trust(authority: Path | None) -> ssl.SSLContext:
+    """To believe who has a certificate of this file, or of one that the system trusts. Raises UsageError."""
+    try:
+        return ssl.create_default_context(cafile=authority)
+    except OSError as error:
+        text = f"{authority} holds no certificates: {error}"
+        raise UsageError("cli/usage", text, hint="--authority FILE, in PEM") from None
+
+
+def _pinned(certificate: str) -> ssl.SSLContext | None:
+    """To believe who has this very certificate, by whatever address; None for an owner without TLS."""
+    if not certificate:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False  # the folder named the certificate itself, which says more than a name in it
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    try:
+        context.load_verify_locations(cadata=certificate)
+    except (ssl.SSLError, ValueError) as error:
+        raise FairleadError("logs/owner", f"the store's folder holds no certificate: {error}",
+                            hint="fairlead logs serve, again") from None  # fmt: skip
+    return context
 
 
 class Remote:
     """The owner of a store."""
 
-    def __init__(self, server: str, token_file: Path, authority: str = "") -> None:
+    def __init__(self, server: str, token_file: Path, trust: ssl.SSLContext | None = None) -> None:
         """Raises UsageError."""
         found = urllib.parse.urlsplit(server)
         if found.scheme not in {"http", "https"} or not found.hostname:
@@ -64,7 +93,7 @@ class Remote:
             self.token = read_file(token_file, 4096, ours=True).strip().decode("ascii")
         except (OSError, ValueError) as error:
             raise UsageError("cli/usage", f"{token_file}: {error}", hint="--token-file FILE") from None
-        self.url, self.found, self.authority = server, found, authority
+        self.url, self.found, self.trust = server, found, trust
 
     def ask(self, kql: str, *, form: str, rows: int, memory_bytes: int, parameters: Mapping[str, str]) -> Answered:
         """One question. Raises QueryError where it is none, FairleadError (`logs/owner`) where nobody answers."""
@@ -94,9 +123,9 @@ class Remote:
     def _post(self, path: str, body: bytes) -> bytes:
         host, port = str(self.found.hostname), self.found.port
         if self.found.scheme == "https":
-            context = ssl.create_default_context(cafile=self.authority or None)
+            trust = self.trust or ssl.create_default_context()
             made: http.client.HTTPConnection = http.client.HTTPSConnection(
-                host, port or 443, timeout=LIMIT_S, context=context
+                host, port or 443, timeout=LIMIT_S, context=trust
             )
         else:
             made = http.client.HTTPConnection(host, port or 8470, timeout=LIMIT_S)

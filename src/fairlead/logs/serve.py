@@ -19,12 +19,13 @@ import ipaddress
 import secrets
 import signal
 import socket
+import ssl
 import threading
 import time
 import urllib.parse
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -55,6 +56,7 @@ MAX_QUERIES = 8
 LIMIT_S = 60.0
 T = TypeVar("T")
 _END: list[Any] = []
+_BEGIN, _END_MARK = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,6 +136,33 @@ def secret_of(place: Path, file: Path | None) -> tuple[bytes, Path]:
     if len(token) < 16 or not token.isascii():
         raise UsageError("cli/usage", f"{path} holds no token of 16 ASCII characters", hint="openssl rand -hex 32")
     return token, path
+
+
+class Proof(NamedTuple):
+    """By what the owner proves to others who it is."""
+
+    context: ssl.SSLContext
+    certificate: str
+    """Its own, in PEM."""
+
+
+def proof_of(certificate: Path | None, key: Path | None) -> Proof | None:
+    """What speaks TLS; None where neither is named. Raises UsageError."""
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        raise UsageError("cli/usage", "--certificate goes with --key", hint="--certificate FILE --key FILE")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        if key.stat().st_mode & 0o077:
+            raise UsageError("cli/usage", f"{key} can be read by others", hint=f"chmod 600 {key}")
+        context.load_cert_chain(certificate, key, password=lambda: b"")  # a prompt would wait for nobody
+        text = certificate.read_text("ascii")
+        first = text.index(_BEGIN)
+        return Proof(context, text[first : text.index(_END_MARK, first) + len(_END_MARK)] + "\n")
+    except (OSError, ValueError) as error:
+        text = f"{certificate} and {key} are no certificate and its key: {error}"
+        raise UsageError("cli/usage", text, hint="both in PEM, the key without a passphrase") from None
 
 
 class Serving:
@@ -258,14 +287,16 @@ def _said(ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         return {"error": {"code": "logs/engine", "message": str(error).partition("\n")[0][:300], "hint": ""}}
 
 
-async def _until_ended(serving: Serving, host: str, port: int, begun: Callable[[int], None]) -> None:
+async def _until_ended(
+    serving: Serving, host: str, port: int, begun: Callable[[int], None], proof: Proof | None
+) -> None:
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     runner = web.AppRunner(serving.app, access_log=None, shutdown_timeout=5.0)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, host, port, backlog=1024)
+        site = web.TCPSite(runner, host, port, backlog=1024, ssl_context=proof.context if proof else None)
         await site.start()
         begun(runner.addresses[0][1])
         await ended.wait()
@@ -276,6 +307,7 @@ async def _until_ended(serving: Serving, host: str, port: int, begun: Callable[[
 def serve(
     store: Store, receiver: Receiver, secret: bytes, listen: tuple[str, int],
     *, names: Iterable[str] = (), begun: Callable[[str], None] = lambda _: None, token_file: Path, place: Path,
+    proof: Proof | None = None,
 ) -> None:  # fmt: skip
     """Serve until SIGTERM or Ctrl-C; the folder `place` says so. Raises UsageError where the address cannot be had."""
     host, port = listen
@@ -285,13 +317,13 @@ def serve(
     shown = f"[{host}]" if ":" in host else host
 
     def told(number: int) -> None:
-        url = f"http://{shown}:{number}"
-        said = Owner(url=url, token_file=str(token_file))
+        url = f"http{'s' if proof else ''}://{shown}:{number}"
+        said = Owner(url=url, token_file=str(token_file), certificate=proof.certificate if proof else "")
         write_atomic(place / OWNER, msgspec.json.encode(said), mode=PRIVATE_FILE)
         begun(url)
 
     try:
-        asyncio.run(_until_ended(Serving(store, receiver, secret, known), host, port, told))
+        asyncio.run(_until_ended(Serving(store, receiver, secret, known), host, port, told, proof))
     except OSError as error:
         raise UsageError("cli/usage", f"{shown}:{port}: {error.strerror}", hint="--listen 127.0.0.1:0") from None
     finally:

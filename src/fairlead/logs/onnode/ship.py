@@ -52,7 +52,7 @@ class Shipper:
             raise ValueError("`%s` is no URL such as http://127.0.0.1:8470" % server[:200])
         self.host, self.port = found.hostname, found.port or (443 if found.scheme == "https" else 8470)
         self.prefix = found.path.rstrip("/")
-        self.context = ssl.create_default_context(cafile=authority or None) if found.scheme == "https" else None
+        self.context = _trust(authority) if found.scheme == "https" else None
         self.token, self.node = token.decode("ascii"), node
         self.connection: http.client.HTTPConnection | None = None
 
@@ -94,6 +94,14 @@ class Shipper:
         if self.connection is not None:
             self.connection.close()
             self.connection = None
+
+
+def _trust(authority: str) -> ssl.SSLContext:
+    """Whom to believe: who has a certificate of this file, or of one that the system trusts. Raises ValueError."""
+    try:
+        return ssl.create_default_context(cafile=authority or None)
+    except OSError as error:
+        raise ValueError("%s holds no certificates: %s" % (authority, error)) from None
 
 
 def batch(sources: Sources, now: float) -> list[tuple[Source, dict[str, Any], bytes]]:
