@@ -30,6 +30,7 @@ _BSD = rf"^({'|'.join(MONTHS)}) ([ 0][1-9]|[12]\d|3[01]) {_HOUR}(\.\d{{1,9}})?$"
 _OWN = {"time", "level", "pri", "node", "component", "pid"}
 _JOBS = {"JobId", "StepJob"}
 _FOREVER = (1 << 63) - 1
+_HEAD_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +55,10 @@ def form_of(block: bytes, form: Format) -> int | None:
     """Which of the format's lines a block is made of, by its first; None where `parse.records` has to read it."""
     if not block.endswith(b"\n") or block.translate(None, _PLAIN_BYTES):
         return None
-    if block[:1].isspace() or any(mark in block for mark in (b"\n\n", b"\n ", b"\n\t")):
+    head = b"\n" + block[:_HEAD_BYTES]  # the engine looks at all of it, which is faster, but costs more in vain
+    if any(mark in head for mark in (b"\n\n", b"\n ", b"\n\t")) or max(map(len, head.split(b"\n"))) > LOOKED:
         return None
-    if max(map(len, block.split(b"\n"))) > LOOKED or _openings(form).search(b"\n" + block):
+    if _openings(form).search(b"\n" + block):
         return None
     first = block[: block.index(b"\n")].decode()
     number = next((n for n, (pattern, _) in enumerate(form.compiled.lines) if pattern.match(first)), None)
@@ -83,7 +85,8 @@ def statement(form: Format, number: int, clock: Clock, place: Place, block: str)
     said = {name: f"if(g[{at}] = '-', '', g[{at}])" for name, at in pattern.groupindex.items()}
     others = [f"match(line, {quoted('^(?:' + each.pattern + ')')})" for each, _ in form.compiled.lines[:number]]
     latest = clock.now_ns + DAY_NS if clock.now_ns else _FOREVER
-    unsure = " OR ".join(["empty(g)", "isNull(at)", f"at < {EARLIEST_NS}", f"at > {latest}", *others])
+    odd = ["empty(line)", "substring(line, 1, 1) IN (' ', '\\t')", f"length(line) > {LOOKED}"]
+    unsure = " OR ".join([*odd, "empty(g)", "isNull(at)", f"at < {EARLIEST_NS}", f"at > {latest}", *others])
     time = _iso("v") if kind == "iso" else _bsd("v", clock)
     node = said.get("node")
     computer = f"if({node} = '', {quoted(place.node)}, {node})" if node else quoted(place.node)

@@ -134,3 +134,13 @@ def test_what_is_not_plain():
                 line[:-1] + b"x" * 5000 + b"\n", b"no form\n" + line):  # fmt: skip
         assert bulk.form_of(odd, form) is None, odd
     assert bulk.form_of(b"2025-07-16 02:36:31,965 INFO a\nTraceback (most\n", formats()["jetpack"]) is None
+
+
+@pytest.mark.parametrize("odd", [b"\n", b" Mar  2 10:59:59 gpu05 kernel: x\n", b"\tgoes on\n", b"x" * 5000 + b"\n"])
+def test_what_is_odd_far_into_a_block_is_found_by_the_engine(engine, odd):
+    form = formats()["syslog"]
+    line = b"Mar  2 10:59:59 gpu05 kernel: hello\n"
+    block = line * 2000 + (line[:-1] + odd if len(odd) > 1000 else odd) + line
+    assert bulk.form_of(block, form) == 0, "it is behind what is looked at before"
+    assert by_engine(engine, block, form) is None
+    assert len(by_engine(engine, line * 2001, form)) == 2001
