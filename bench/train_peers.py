@@ -4,13 +4,14 @@
     pip install hjson ninja pydantic py-cpuinfo msgpack einops psutil      # deepspeed's; g++ builds its Adam once
     python bench/train_peers.py --tokens 512,1024 --num 5
     python bench/train_peers.py --smoke                                    # seconds
-    python bench/train_peers.py --only torch,deepspeed                     # ratios need `torch`
+    python bench/train_peers.py --only torch,disk,infinity                 # all at once take 20 GB of memory
 
     torch       all in memory: layers computed again in backward, clipping, fused AdamW; the others are held against it
     memory      ours, state in host memory
     disk        ours, state on disk, every step committed
     torchao     as torch, with CPUOffloadOptimizer
     deepspeed   ZeRO-3, parameters and optimizer offloaded to the CPU, DeepSpeedCPUAdam
+    infinity    the same, optimizer offloaded to files beside the store (needs libaio and its headers)
 
 Each has a process of its own, which waits while another one has its turn: three steps, and at their end all that was
 begun is done (ours updates a layer before its next forward; the last update of a turn is beside nothing, which is
@@ -36,7 +37,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 import torch
-from train_disk import GROUPS, RULE, Plain, say, shape, tokens_of
+from train_disk import GROUPS, RULE, Plain, io_bytes, say, shape, tokens_of
 
 from fairlead.train import Engine, Settings, random_values, skeleton, take_apart
 from fairlead.train.layout import group_of
@@ -92,10 +93,18 @@ def by_torchao(config, _: Path) -> Step:
     return lambda batches: found.step(there(batches)) if batches else 0.0
 
 
-def by_deepspeed(config, _: Path) -> Step:
+def by_infinity(config, folder: Path) -> Step:
+    from deepspeed.ops.op_builder import AsyncIOBuilder
+
+    if not AsyncIOBuilder().is_compatible():
+        raise RuntimeError("async_io of DeepSpeed finds no libaio with headers: apt install libaio-dev")
+    there = folder.parent / "infinity"
+    there.mkdir(parents=True, exist_ok=True)
+    return by_deepspeed(config, folder, nvme=str(there))
+
+
+def by_deepspeed(config, _: Path, nvme: str = "") -> Step:
     on_cpu = DEVICE.type == "cpu"
-    if on_cpu:
-        os.environ["DS_ACCELERATOR"] = "cpu"
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -113,6 +122,7 @@ def by_deepspeed(config, _: Path) -> Step:
     groups: dict[float, list] = {}
     for name, param in found.net.named_parameters():
         groups.setdefault(group_of(name, GROUPS).weight_decay, []).append(param)
+    offload = {"device": "nvme", "nvme_path": nvme} if nvme else {"device": "cpu"}
     rule = {"lr": LR, "betas": [RULE.beta1, RULE.beta2], "eps": RULE.eps}
     engine, *_ = deepspeed.initialize(
         model=found.net,
@@ -123,7 +133,7 @@ def by_deepspeed(config, _: Path) -> Step:
             "optimizer": {"type": "AdamW", "params": rule},
             "zero_optimization": {
                 "stage": 3,
-                "offload_optimizer": {"device": "cpu", "pin_memory": not on_cpu},
+                "offload_optimizer": {**offload, "pin_memory": not on_cpu},
                 "offload_param": {"device": "cpu", "pin_memory": not on_cpu},
             },
         },
@@ -147,6 +157,7 @@ WAYS: dict[str, Callable[..., Step]] = {
     "disk": lambda config, folder: ours(config, folder, "disk"),
     "torchao": by_torchao,
     "deepspeed": by_deepspeed,
+    "infinity": by_infinity,
 }
 
 
@@ -165,11 +176,11 @@ def work(name: str, folder: Path, is_small: bool) -> None:
         answers.flush()
 
     config = model_of(is_small)
-    if name == "deepspeed":
-        os.environ.setdefault("DS_ACCELERATOR", DEVICE.type)
+    os.environ.setdefault("DS_ACCELERATOR", DEVICE.type)
+    library = {"torchao": "torchao", "deepspeed": "deepspeed", "infinity": "deepspeed"}.get(name)
     try:
-        if name in {"torchao", "deepspeed"}:
-            __import__(name)
+        if library:
+            __import__(library)
         base = memory_gib("VmRSS")
         step = WAYS[name](config, folder)
     except Exception as error:  # noqa: BLE001 - whatever a peer cannot do here is its answer
@@ -181,13 +192,14 @@ def work(name: str, folder: Path, is_small: bool) -> None:
     for line in sys.stdin:
         number, tokens = map(int, line.split())
         turn = [tokens_of(config.vocab_size, tokens, TURN * number + at) for at in range(TURN)]
-        begin = time.perf_counter()
+        before, begin = io_bytes(), time.perf_counter()
         losses = [step(batches) for batches in [*turn, []]][:TURN]
         if DEVICE.type == "cuda":
             torch.cuda.synchronize()
         took = time.perf_counter() - begin
         device = torch.cuda.max_memory_allocated() / 2**30 if DEVICE.type == "cuda" else 0.0
-        answer(seconds=took / TURN, losses=losses, peak_gib=memory_gib("VmHWM") - base, device_gib=device)
+        moved = [round((b - a) / TURN) for a, b in zip(before, io_bytes(), strict=True)]
+        answer(seconds=took / TURN, losses=losses, moved=moved, peak_gib=memory_gib("VmHWM") - base, device_gib=device)
 
 
 class Peer:
@@ -252,6 +264,9 @@ def rounds(peers: list[Peer], tokens: list[int], num: int) -> None:
                 ratio=round(statistics.median(a / b for a, b in pairs), 3) if pairs else None,
                 loss_off=max((off for a, b in zip(against, found, strict=False) for off in apart(a, b)), default=None),
                 peak_gib=round(max(one["peak_gib"] for one in found), 2),
+                read_written_gb=[
+                    round(statistics.median(one["moved"][way] for one in found) / 1e9, 2) for way in (0, 1)
+                ],
                 device_gib=round(max(one["device_gib"] for one in found), 2),
                 load=[round(one, 1) for one in os.getloadavg()],
             )
