@@ -63,6 +63,14 @@ class Site:
         child.wait(LIMIT_S)
         child.stderr.close()
 
+    def lose_power(self, chance: random.Random) -> None:
+        """What nobody had synced is gone: of what waits, a part at the end or all of it."""
+        for part in self.spool.glob("*.seg"):
+            if chance.random() < 0.5:
+                os.truncate(part, chance.randrange(part.stat().st_size + 1))
+            else:
+                part.unlink()
+
     def close(self) -> None:
         for what in list(self.running):
             self.end(what, signal.SIGKILL)
@@ -197,7 +205,7 @@ def test_each_line_is_there_once_however_files_are_rotated(site: Site):
 
 
 def _killed(site: Site, num: int, seed: int) -> None:
-    """Writers go on, files are rotated, and either side is killed at any time."""
+    """Writers go on, files are rotated, and either side is killed at any time, or the machine with both loses power."""
     chance = random.Random(seed)
     site.begin("serve")
     site.begin("collect")
@@ -215,6 +223,8 @@ def _killed(site: Site, num: int, seed: int) -> None:
         whom = chance.choice([["serve"], ["collect"], ["serve", "collect"]])
         for what in whom:
             site.end(what, signal.SIGKILL)
+        if len(whom) == 2:
+            site.lose_power(chance)
         for what in ("serve", "collect"):
             if what in whom:
                 site.begin(what)
@@ -224,6 +234,26 @@ def _killed(site: Site, num: int, seed: int) -> None:
 @pytest.mark.slow
 def test_a_kill_of_either_side_loses_and_repeats_nothing(site: Site):
     _killed(site, 4, seed=14)
+
+
+@pytest.mark.slow
+def test_a_machine_without_power_loses_and_repeats_nothing(site: Site):
+    """What was sent and not synced here is read again, and is not there twice."""
+    site.begin("serve")
+    site.begin("collect")
+    for turn in range(3):
+        site.write("a.log", 300, pad=100)
+        site.arrived()
+        site.write("a.log", 300, pad=100)
+        site.read("a.log")
+        (site.logs / "a.log").rename(site.logs / f"a.log.{turn}")
+        site.write("a.log", 20)
+        for what in ("serve", "collect"):
+            site.end(what, signal.SIGKILL)
+        site.lose_power(random.Random(turn))
+        for what in ("serve", "collect"):
+            site.begin(what)
+    site.arrived()
 
 
 @pytest.mark.slow

@@ -173,7 +173,7 @@ SEGMENT_KEPT = 1 << 16
 
 
 def write_whole(path: str, data: bytes) -> None:
-    """Whole or not at all, for the caller alone. Raises OSError."""
+    """Whole or not at all, for the caller alone, and there after a loss of power, too. Raises OSError."""
     fresh = path + ".new"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(fresh)
@@ -185,3 +185,8 @@ def write_whole(path: str, data: bytes) -> None:
     finally:
         os.close(handle)
     os.replace(fresh, path)
+    folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
