@@ -29,7 +29,8 @@ from fairlead.records.log import tell
 _log = logging.getLogger("fairlead.logs")
 BLOCK_RECORDS = 50_000
 BLOCK_CHARS = 16 << 20
-BLOCK_BYTES = 8 << 20
+BLOCK_BYTES = 16 << 20
+"""Of plain lines that are one INSERT: of the shortest there are, fewer rows than the engine puts into one part."""
 SETTLED_S = 60
 """A file that nobody wrote to for so long is whole: its last line is taken though it has no end."""
 _SHORT = 1024

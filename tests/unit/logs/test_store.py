@@ -18,6 +18,7 @@ import pytest
 
 from fairlead.cli.app import run
 from fairlead.errors import FairleadError
+from fairlead.logs import intake
 from fairlead.logs.format import formats
 from fairlead.logs.home import owned
 from fairlead.logs.store import Store
@@ -212,7 +213,7 @@ def test_one_process_has_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_killed_import_loses_nothing_and_repeats_nothing(shelf: Shelf, tmp_path: Path) -> None:
-    lines = 250_000
+    lines = 600_000
     (shelf.logs / "syslog").write_text(syslog(range(lines)))
     aged_text(shelf.logs / "job_1.out", "Traceback (most recent call last):\n  File\nValueError: no\n" * 40_000)
     argv = [sys.executable, "-m", "fairlead", "logs", "import", "--store", str(shelf.store), str(shelf.logs)]
@@ -240,3 +241,16 @@ def test_a_killed_import_loses_nothing_and_repeats_nothing(shelf: Shelf, tmp_pat
 
 def _parts(engine: Path) -> int:
     return sum(name.startswith("all_") for _, below, _ in os.walk(engine) for name in below)
+
+
+def test_a_block_of_the_shortest_lines_is_one_part(tmp_path):
+    """What is one INSERT is one part: all of it is there, or nothing, also where a machine fails meanwhile."""
+    line = b"Mar  2 10:59:59 a b:\n"
+    (tmp_path / "log").write_bytes(line * (intake.BLOCK_BYTES // len(line)) + line * 3)
+    store = Store(tmp_path / "store")
+    (done,) = intake.take_in(store, [tmp_path / "log"], intake.Wish("node"))
+    num = intake.BLOCK_BYTES // len(line)
+    assert done.records == num + 3
+    rows = str(store.session.query("SELECT rows FROM system.parts WHERE table = 'Logs' AND level = 0 ORDER BY rows"))
+    store.close()
+    assert max(map(int, rows.split())) >= num - 1
