@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fairlead.base.process import start_ticks
-from fairlead.lab import anchor
+from fairlead.lab import anchor, bpf
 from fairlead.lab import syscalls as sc
 
 NETNS_DIR = Path("/run/netns")
@@ -139,6 +139,8 @@ def _build(plan: dict[str, Any]) -> dict[str, Any]:
     for netns, device in plan["computed_checksums"]:
         sc.enter(NETNS_DIR / netns, sc.CLONE_NEWNET)
         sc.set_tx_checksum(device, on=False)
+    for port in plan["trims"]:
+        trim_port(port)
     sc.setns(home, sc.CLONE_NEWNET)
     os.close(home)
 
@@ -158,6 +160,16 @@ def apply_setup(setup: dict[str, Any]) -> None:
     _write_sysctls(setup["sysctl"])
     run_batch("ip", setup["ip"])
     run_batch("tc", setup["tc"])
+
+
+def trim_port(port: dict[str, Any]) -> None:
+    """Let one switch port trim; leaves this process in that port's namespace."""
+    own = dict(port)
+    sc.enter(NETNS_DIR / own.pop("netns"), sc.CLONE_NEWNET)
+    try:
+        bpf.trim(**own)
+    except OSError as error:
+        raise BuildError("bpf", f"trim at {port['netns']} {port['device']}", error.strerror or str(error)) from error
 
 
 def run_batch(tool: str, lines: Sequence[str]) -> None:

@@ -126,8 +126,29 @@ def plan(shape: LabShape, state: LabState, roots: Sequence[Path], life: int) -> 
         "links": wiring.link_lines(shape),
         "setups": [{"netns": s.netns, "sysctl": s.sysctl, "ip": s.ip, "tc": s.tc} for s in setups],
         "computed_checksums": [] if shape.checksum_offload else [(e.netns, e.device) for e in ends],
+        "trims": _trims(shape),
         "hosts": [host_plan(shape, state, host) for host in state.hosts],
     }
+
+
+def _trims(shape: LabShape) -> list[dict[str, Any]]:
+    """Every switch port that trims, and how; to a host is the last hop."""
+    if not shape.trim_kib:
+        return []
+    ends = [(end, link) for link in wiring.links(shape) for end in (link.lower, link.upper)]
+    hosts = set(shape.nodes)
+    return [
+        {
+            "netns": end.netns,
+            "device": end.device,
+            "rate_mbps": int(link.rate_mbps),
+            "limit": shape.trim_kib << 10,
+            "full": max(shape.buffer_kib, shape.trim_kib) << 10,
+            "last_hop": link.lower.netns in hosts,
+        }
+        for end, link in ends
+        if end.netns not in hosts
+    ]
 
 
 def host_plan(shape: LabShape, state: LabState, host: HostState) -> dict[str, Any]:

@@ -44,6 +44,8 @@ class LabShape(msgspec.Struct, frozen=True, kw_only=True):
     """Rate of every T0-T1 link, both directions."""
     burst_kib: int = 32
     buffer_kib: int = 256
+    trim_kib: int = 0
+    """Queue of a switch port beyond which data packets of MRC are trimmed; 0: none is."""
     mtu: int = 9000
     segmentation_offload: bool = False
     """True lets super-packets of up to 64 KiB cross every hop whole: faster, but one drop then takes many packets."""
@@ -108,6 +110,7 @@ class LabShape(msgspec.Struct, frozen=True, kw_only=True):
             uplink_rate_mbps=lab.uplink_rate_mbps or lab.rate_mbps,
             burst_kib=lab.burst_kib,
             buffer_kib=lab.buffer_kib,
+            trim_kib=lab.trim_kib,
             mtu=lab.mtu,
             segmentation_offload=lab.segmentation_offload,
             checksum_offload=lab.checksum_offload,

@@ -42,6 +42,10 @@ class Lab(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     buffer_kib: Annotated[int, Meta(ge=1, le=1_048_576)] = 256
     """Queue of a port; what does not fit is dropped."""
 
+    trim_kib: Annotated[int, Meta(ge=0, le=1_048_576)] = 0
+    """Queue of a switch port beyond which MRC's data packets lose their payload and go first, as real switches trim;
+    0: never. Needs root."""
+
     mtu: Annotated[int, Meta(ge=1280, le=65_535)] = 9000
     """Largest packet on the fabric, in bytes."""
 

@@ -164,10 +164,10 @@ def t0_setup(shape: LabShape, plane: int, t0: int) -> Setup:
     tc = []
     for port in range(topo.hosts_per_t0):
         ip += _next_hop(plane, usid.port_usid(port), f"d{port}", _DOWN, _mac(0x02, plane, t0, port))
-        tc.append(shaping(f"d{port}", shape.rate_mbps, shape))
+        tc += _switch_port(f"d{port}", shape.rate_mbps, shape)
     for t1 in range(topo.t1):
         ip += _next_hop(plane, usid.t1_usid(t1), f"u{t1}", _UP, _mac(0x0E, plane, t1, t0))
-        tc.append(shaping(f"u{t1}", shape.uplink_rate_mbps, shape))
+        tc += _switch_port(f"u{t1}", shape.uplink_rate_mbps, shape)
     return Setup(netns_of(t0_name(plane, t0)), _SWITCH_SYSCTL, tuple(ip), tuple(tc))
 
 
@@ -177,7 +177,7 @@ def t1_setup(shape: LabShape, plane: int, t1: int) -> Setup:
     tc = []
     for t0 in range(shape.t0):
         ip += _next_hop(plane, usid.t0_usid(t0), f"d{t0}", _DOWN, _mac(0x0A, plane, t0, t1))
-        tc.append(shaping(f"d{t0}", shape.uplink_rate_mbps, shape))
+        tc += _switch_port(f"d{t0}", shape.uplink_rate_mbps, shape)
     return Setup(netns_of(t1_name(plane, t1)), _SWITCH_SYSCTL, tuple(ip), tuple(tc))
 
 
@@ -227,6 +227,24 @@ def shaping(device: str, rate_mbps: float, shape: LabShape) -> str:
     """The `tc -batch` line that holds a device to a rate."""
     bucket = f"burst {shape.burst_kib}kb limit {shape.buffer_kib}kb"
     return f"qdisc replace dev {device} root tbf rate {rate_mbps:g}mbit {bucket}"
+
+
+def _switch_port(device: str, rate_mbps: float, shape: LabShape) -> list[str]:
+    """The same of a switch's port; one that trims has a class ahead of the others, for what is trimmed (bpf.py)."""
+    if not shape.trim_kib:
+        return [shaping(device, rate_mbps, shape)]
+    burst = f"burst {shape.burst_kib}kb cburst {shape.burst_kib}kb"
+    lines = [
+        f"qdisc replace dev {device} root handle 1: htb default 20",
+        f"class replace dev {device} parent 1: classid 1:1 htb rate {rate_mbps:g}mbit {burst}",
+    ]
+    for number, (minor, share) in enumerate((("10", 0.1), ("20", 0.9))):
+        rates = f"rate {share * rate_mbps:g}mbit ceil {rate_mbps:g}mbit"
+        lines += [
+            f"class replace dev {device} parent 1:1 classid 1:{minor} htb {rates} {burst} prio {number}",
+            f"qdisc replace dev {device} parent 1:{minor} handle {minor}: bfifo limit {shape.buffer_kib}kb",
+        ]
+    return lines
 
 
 def _management(address: IPv4Address) -> list[str]:

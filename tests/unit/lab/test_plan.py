@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from fairlead.lab.plan import describe, host_plan
+from fairlead.lab.plan import describe, host_plan, plan
 from fairlead.lab.shape import LabShape
 from fairlead.records.addressbook import PLACE, Place
 from fairlead.records.codec import from_json
@@ -33,3 +33,17 @@ def test_a_host_is_the_same_machine_for_as_long_as_its_lab_stands():
     assert len(set(ids(created="a"))) == 4
     assert ids(created="a") == ids(created="a")
     assert not set(ids(created="a")) & set(ids(created="b"))
+
+
+def test_only_switch_ports_trim_and_know_whether_a_host_is_next():
+    shape = LabShape(planes=1, rate_mbps=100, uplink_rate_mbps=40, trim_kib=32)
+    state = describe(shape, (), is_rootless=False)
+    ports = {(t["netns"], t["device"]): t for t in plan(shape, state, (), 0)["trims"]}
+    assert {netns for netns, _ in ports} == {"p0-t0-0", "p0-t0-1", "p0-t1-0", "p0-t1-1"}
+    assert {device for (_, device), t in ports.items() if t["last_hop"]} == {"d0", "d1"}
+    assert {t["netns"][:5] for t in ports.values() if t["last_hop"]} == {"p0-t0"}
+    assert ports["p0-t0-0", "u1"]["rate_mbps"] == 40
+    assert ports["p0-t0-0", "d0"] | {"netns": "", "device": ""} == {
+        "netns": "", "device": "", "rate_mbps": 100, "limit": 32 << 10, "full": 256 << 10, "last_hop": True,
+    }  # fmt: skip
+    assert plan(SHAPE, state, (), 0)["trims"] == []

@@ -88,6 +88,21 @@ def test_rates_are_held_at_both_ends():
     assert any("dev d0 root tbf rate 400mbit" in x for x in setup_of("p0-t1-0", shape).tc)
 
 
+def test_a_switch_that_trims_has_a_class_ahead_and_a_host_has_none():
+    shape = LabShape(rate_mbps=100, uplink_rate_mbps=400, trim_kib=32)
+    assert setup_of("n0", shape).tc == setup_of("n0", LabShape(rate_mbps=100, uplink_rate_mbps=400)).tc
+    lines = setup_of("p0-t0-0", shape).tc
+    assert (
+        "class replace dev u0 parent 1:1 classid 1:10 htb rate 40mbit ceil 400mbit burst 32kb cburst 32kb prio 0"
+        in lines
+    )
+    assert (
+        "class replace dev d0 parent 1:1 classid 1:20 htb rate 90mbit ceil 100mbit burst 32kb cburst 32kb prio 1"
+        in lines
+    )
+    assert not any("tbf" in x for x in lines)
+
+
 def test_every_line_of_a_port_can_be_said_again():
     for setup in wiring.setups(SHAPE):
         assert all(x.startswith("link set ") or " replace " in x for x in setup.ip), setup.netns
