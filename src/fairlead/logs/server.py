@@ -36,7 +36,8 @@ OLDEST = (24, 8)
 LEASE_S = 30.0
 _RETRY_S, _BUSY_S, _CONNECT_S, _LIMIT_S = 60.0, 40.0, 10.0, 900.0
 _NO_CONNECTION = (OSError, http.client.HTTPException)
-_CODE = re.compile(r"Code: (\d+)")
+_CODE = re.compile(r"(?:Code: )?([0-9]{1,9})(?![0-9])")
+"""Of the header, and at the beginning of the text."""
 _PAGE = 1 << 20
 _CLUSTER = {"select_sequential_consistency": "1", "insert_quorum": "auto", "insert_quorum_parallel": "0",
             "distributed_foreground_insert": "1", "distributed_product_mode": "global"}  # fmt: skip
@@ -133,21 +134,23 @@ class Session:
 
     def lines(self, sql: str) -> Iterator[bytes]:
         """The lines of an answer, as they come. Raises Refused or FairleadError."""
-        try:
-            with self._asked(sql.encode()) as answer:
-                while line := answer.readline():
-                    yield line.rstrip(b"\n")
-        except _NO_CONNECTION as error:
-            raise self._away(error) from None
+        for line in self._pieces(sql, lambda answer: answer.readline()):
+            yield line.rstrip(b"\n")
 
     def into(self, sql: str, file: IO[bytes]) -> None:
-        """An answer into a file. Raises Refused or FairleadError."""
+        """An answer into a file. Raises Refused or FairleadError; OSError is of the file alone."""
+        for chunk in self._pieces(sql, lambda answer: answer.read(_PAGE)):
+            file.write(chunk)
+        file.flush()
+
+    def _pieces(self, sql: str, more: Callable[[http.client.HTTPResponse], bytes]) -> Iterator[bytes]:
         try:
             with self._asked(sql.encode()) as answer:
-                while chunk := answer.read(_PAGE):
-                    file.write(chunk)
-            file.flush()
-        except http.client.HTTPException as error:
+                while piece := more(answer):
+                    yield piece
+                if answer.length:  # http.client says nothing of an answer that ends early and is read by pieces
+                    raise http.client.HTTPException(f"its answer ended {answer.length:,} bytes too early")
+        except _NO_CONNECTION as error:
             raise self._away(error) from None
 
     @contextlib.contextmanager
@@ -172,8 +175,10 @@ class Session:
 
     def _refused(self, answer: http.client.HTTPResponse) -> None:
         text = answer.read(_PAGE).decode("utf-8", "replace").strip()
-        found = _CODE.match(text)
-        code = int(answer.headers.get("X-ClickHouse-Exception-Code", "") or (found[1] if found else 0))
+        found = _CODE.fullmatch(answer.headers.get("X-ClickHouse-Exception-Code", "")) or (
+            _CODE.match(text) if text.startswith("Code: ") else None
+        )
+        code = int(found[1]) if found else 0
         if code in _REFUSED:
             said = f"{self.server} refuses the user {shown(self.server.user, 60)}: {_REFUSED[code]}"
             if code == 81:

@@ -6,14 +6,17 @@ import contextlib
 import json
 import subprocess
 import sys
+import threading
+import urllib.parse
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from fairlead.cli.app import run
 from fairlead.errors import FairleadError
-from fairlead.logs import schema
+from fairlead.logs import parquet, schema
 from fairlead.logs.server import Server, Session
 from fairlead.logs.store import Store
 from fairlead.logs.table import wrong
@@ -174,6 +177,59 @@ def test_what_a_server_has_against_it_is_one_sentence(desk: Desk, url: str) -> N
     (desk.folder / "password").chmod(0o644)
     desk.say(url.replace("someone@", "someone:hunter2@"))
     assert "hunter2" not in json.dumps(desk.served("query", "Logs", status=2))
+
+
+class Odd(BaseHTTPRequestHandler):
+    """A server, or what stands before it, that says what no ClickHouse says."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        code = self.headers["X-ClickHouse-User"]
+        self.close_connection = True
+        self.send_response(500 if code != "cut" else 200)
+        self.send_header("Content-Length", "100")
+        if not code.startswith("Code"):
+            self.send_header("X-ClickHouse-Exception-Code", code)
+        self.end_headers()
+        self.wfile.write(b"[1]\n[2]\n" if code == "cut" else code.encode().ljust(100))
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def odd() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Odd) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_an_answer_that_ends_early_is_none(odd: str, tmp_path: Path) -> None:
+    session = Session(Server.of(f"http://cut@{odd}", env={}), {})
+    with pytest.raises(FairleadError, match="ended 92 bytes too early"):
+        list(session.lines("SELECT 1"))
+    with pytest.raises(FairleadError, match="ended 92 bytes too early"):
+        parquet._beside(tmp_path / "logs.parquet", lambda file: session.into("SELECT 1", file))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_server_that_is_gone_is_no_fault_of_the_disk(tmp_path: Path) -> None:
+    session = Session(Server.of("http://127.0.0.1:9", env={}), {})
+    with pytest.raises(FairleadError, match="does not answer") as caught:
+        parquet._beside(tmp_path / "logs.parquet", lambda file: session.into("SELECT 1", file))
+    assert caught.value.code == "logs/server"
+
+
+@pytest.mark.parametrize("said", ["abc", "9" * 5000, "Code: " + "9" * 90])
+def test_a_code_that_is_no_number_is_that_of_no_clickhouse(odd: str, said: str) -> None:
+    session = Session(Server.of(f"http://{urllib.parse.quote(said)}@{odd}", env={}), {})
+    with pytest.raises(FairleadError, match="is no ClickHouse server: 500"):
+        session.query("SELECT 1")
 
 
 def test_an_old_server_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
