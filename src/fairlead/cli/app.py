@@ -92,7 +92,7 @@ def _call(words: list[str]) -> Answer:
         return Answer(schema="fairlead.help/1", text=text, body={"help": text})
     if words[0] in {"--version", "-V"}:
         return Answer(schema="fairlead.version/1", text=f"fairlead {__version__}")
-    from cyclopts import CycloptsError, UnusedCliTokensError
+    from cyclopts import CycloptsError, MissingArgumentError, UnusedCliTokensError
 
     try:
         answer = build()(words, exit_on_error=False, print_error=False)
@@ -102,9 +102,14 @@ def _call(words: list[str]) -> Answer:
         hint = f"fairlead {verb} -f {left}" if is_file else f"fairlead {verb} --help"
         raise UsageError("cli/usage", f"`fairlead {verb}` has no place for `{left}`", hint=hint) from None
     except CycloptsError as error:
-        verb = session().verb
+        verb = " ".join(error.command_chain or ()) or session().verb
         hint = f"fairlead {verb} --help" if verb != "fairlead" else "fairlead --help"
-        raise UsageError("cli/usage", " ".join(str(error).split()), hint=hint) from None
+        text = " ".join(str(error).split())
+        missed = error.argument if isinstance(error, MissingArgumentError) and not error.keyword else None
+        if missed is not None and missed.index is not None:
+            name = missed.name.lstrip("-").replace("-", "_").upper()  # as the help says it
+            text = f"`fairlead {verb}` needs {name}"
+        raise UsageError("cli/usage", text, hint=hint) from None
     return answer if isinstance(answer, Answer) else Answer(schema="fairlead.done/1", text="")
 
 

@@ -207,7 +207,7 @@ def verify(
         The cluster file, for [serve]; else FAIRLEAD_SPEC, or ./cluster.toml, where there is one.
     """
     if words and words[0].startswith("-"):
-        raise UsageError("cli/usage", f"no option `{words[0]}`", hint="fairlead serve --help")
+        raise UsageError("cli/usage", f"no option `{words[0]}`", hint="fairlead serve verify --help")
     if offline_proof:
         if manifests or key is not None:
             raise UsageError("cli/usage", "the proof takes a command alone", hint="verify the bundle by itself")

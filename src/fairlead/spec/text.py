@@ -52,10 +52,10 @@ def read_text(path: Path, *, what: str = "file", hint: str = "", named: bool = T
     except FileNotFoundError:
         raise whole_file("spec/missing-file", f"there is no {what} {path}", path, hint) from None
     except IsADirectoryError:
-        raise whole_file("spec/unreadable", f"{path} is a directory, not a {what}", path, hint) from None
+        raise whole_file("spec/unreadable", f"{path} is a directory, not a {what}", path, "name a file in it") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise whole_file("spec/unreadable", f"cannot read {path}: {reason}", path, hint) from None
+        raise whole_file("spec/unreadable", f"cannot read {path}: {reason}", path, f"ls -l {path}") from None
     return decode_bytes(raw, file=str(path))
 
 

@@ -125,7 +125,7 @@ PATHS = [pytest.param(path, id=" ".join(path)) for path in command_paths()]
 def test_a_wrong_flag_is_one_document_with_status_2(fairlead, path):
     done = fairlead(*path, "--no-such-flag", "--json")
     assert (done.status, done.document["error"]["code"]) == (2, "cli/usage")
-    assert done.document["error"]["hint"] == f"fairlead {path[0]} --help"
+    assert done.document["error"]["hint"] == f"fairlead {' '.join(path)} --help"
     assert done.document["schema"] == "fairlead.error/1"
     assert f"-{path[0]}-" in done.document["run"]
 
@@ -142,6 +142,24 @@ def test_words_too_many_are_said_and_a_file_is_shown_its_place(fairlead, words, 
     error = fairlead(*words, "--json").document["error"]
     assert (error["code"], error["hint"]) == ("cli/usage", hint)
     assert error["message"] == f"`fairlead {' '.join(words).removesuffix(left).strip()}` has no place for `{left}`"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["weights", "pull"], "`fairlead weights pull` needs SOURCE"),
+        (["serve", "bundle", "model"], "`fairlead serve bundle` needs DEST"),
+        (["logs", "diagnose"], "`fairlead logs diagnose` needs JOB"),
+        (["weights", "pull", "a", "b", "--include"], "--include"),
+    ],
+)
+def test_what_is_missing_has_the_name_that_the_help_gives_it(fairlead, words, message):
+    error = fairlead(*words, "--json").document["error"]
+    verb = f"fairlead {' '.join(words[:2])}"
+    assert (error["code"], error["hint"]) == ("cli/usage", f"{verb} --help")
+    assert message in error["message"]
+    assert "--source" not in error["message"]
+    assert message.rpartition(" ")[2] in fairlead(*words[:2], "--help").out
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -38,6 +38,7 @@ def test_missing(tmp_path: Path) -> None:
 def test_directory(tmp_path: Path) -> None:
     error = refused(tmp_path)
     assert (error.code, "is a directory, not a cluster file" in str(error)) == ("spec/unreadable", True)
+    assert error.hint == "name a file in it"
 
 
 @contextlib.contextmanager
