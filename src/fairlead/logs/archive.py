@@ -59,7 +59,7 @@ def members(path: Path, folder: Path, problems: list[str]) -> Iterator[reading.M
                         continue
                     to = folder / str(at)
                     _unpacked(tar, info, to, bounded)
-                    when = min(max(info.mtime, 0.0), float(1 << 33))
+                    when = min(max(0.0, info.mtime), float(1 << 33))  # in this order NaN is 0
                     os.utime(to, (when, when))
                     found[name] = reading.Member(path.absolute() / name, to)
     except BROKEN as error:

@@ -141,3 +141,16 @@ def test_an_archive_is_imported_once_and_again_when_it_has_more(
          "Logs | where FilePath endswith 'syslog' | summarize count() by FilePath, SourceTable"])  # fmt: skip
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert rows == [[f"{path}/gpu05/var/log/syslog", "syslog_raw_CL", 120]]
+
+
+def test_an_odd_time_of_one_member_costs_none_of_the_others(tmp_path: Path) -> None:
+    packed = tmp_path / "a.tar"
+    with tarfile.open(packed, "w", format=tarfile.PAX_FORMAT) as tar:
+        for name, when in (("a.log", "1"), ("b.log", "nan"), ("c.log", "-inf"), ("d.log", "inf"), ("e.log", "1")):
+            info = tarfile.TarInfo(name)
+            info.size, info.pax_headers = 2, {"mtime": when}
+            tar.addfile(info, io.BytesIO(b"x\n"))
+    (tmp_path / "out").mkdir()
+    problems: list[str] = []
+    found = list(archive.members(packed, tmp_path / "out", problems))
+    assert ([member.path.name[0] for member in found], problems) == (list("abcde"), [])
