@@ -40,11 +40,14 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from fairlead.cluster.enter import into_host, running
 from support.injector import FAIRLEAD, World
 from support.origins import Origin, Request, serving
+from support.spreads import faulted, when_given
 from support.stores import s3_env
 from support.trials import world
 
 PEERS = Path(__file__).with_name("weights_peers.py")
 BUCKET = "models"
+CUT, CUT_BOUND = "fairlead by MRC, a plane cut", 1.5
+"""With one of two planes gone for the second half of the bytes, no spread ends before so many times the bound."""
 START_S = 20.0
 """What starting a way on all hosts, and looking at what came, takes at most, roughly."""
 
@@ -109,7 +112,8 @@ def main() -> None:
                 began = time.monotonic()
                 with given(model) as origin:
                     took_s = ways[name](model, origin)
-                    ratio, egress = took_s * model.rate / model.size, origin.given / model.size
+                    bound_s = model.size / model.rate * (CUT_BOUND if name == CUT else 1.0)
+                    ratio, egress = took_s / bound_s, origin.given / model.size
                 whole(model)
                 model.took[name] = time.monotonic() - began
                 ratios[name].append(ratio)
@@ -192,6 +196,16 @@ def spread(model: Model, origin: Origin) -> float:
 def by_mrc(model: Model, origin: Origin) -> float:
     """The same over all planes at once, by MRC: a TCP connection has one of them."""
     return one(model, origin, "--transport", "mrc")["took_s"]["spread"]
+
+
+def by_mrc_cut(model: Model, origin: Origin) -> float:
+    """One of the two planes of every host carries nothing any more once the origin has given half."""
+    cut = when_given(origin, model.size // 2, lambda: faulted(model.lab, "silent-drop", "p1/*"))
+    try:
+        return by_mrc(model, origin)
+    finally:
+        cut.join()
+        faulted(model.lab, "--heal", "all")
 
 
 def one(model: Model, origin: Origin, *more: str) -> dict:
@@ -320,6 +334,7 @@ def missing(*needs: str) -> Callable[[], str]:
 WAYS: dict[str, tuple[Callable[[Model, Origin], float], Callable[[], str]]] = {
     "fairlead": (spread, missing()),
     "fairlead by MRC": (by_mrc, missing("numba:")),
+    CUT: (by_mrc_cut, missing("numba:")),
     "each by itself": (each, missing("curl")),
     "MPI": (by_mpi, missing("mpirun", "mpi4py:")),
     "MPI, tuned": (by_tuned_mpi, missing("mpirun", "mpi4py:")),
