@@ -173,7 +173,7 @@ def test_files_of_one_inode_number_on_two_disks_are_both_read(tmp_path: Path):
 
 def test_more_files_than_a_process_may_have_open_leave_room_to_send(tmp_path: Path):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    few = len(os.listdir("/proc/self/fd")) + 64  # tests that ran before in this process keep some
+    few = len(list(Path("/proc/self/fd").iterdir())) + 64  # tests that ran before in this process keep some
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(few, hard), hard))
     try:
         node = Node(tmp_path)
