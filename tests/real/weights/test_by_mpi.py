@@ -65,8 +65,13 @@ def ranks(tmp_path):
     return start
 
 
-def ended(child: subprocess.Popen) -> tuple[int, dict, str]:
-    out, err = child.communicate(timeout=60)
+def ended(child: subprocess.Popen, limit_s: float = 60) -> tuple[int, dict, str]:
+    try:
+        out, err = child.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        child.terminate()  # mpirun ends its ranks, also those that are stopped
+        child.communicate(timeout=60)
+        raise
     return child.returncode, json.loads(out[: out.rindex("}") + 1]) if "}" in out else {}, err
 
 
@@ -110,6 +115,18 @@ def test_what_dies_ends_the_run_and_the_next_goes_on(ranks, model, tmp_path, vic
         assert status == 0, err
         assert result["origin_bytes"] < SIZE, "what is on a disk is not fetched again"
     assert digests(tmp_path, 3) == {hashlib.sha256((model / "model.safetensors").read_bytes()).hexdigest()}
+
+
+def test_a_rank_that_freezes_is_named_and_the_job_ends_without_it(ranks, model, tmp_path):
+    with serving(model, rate=8e6) as origin:
+        child = ranks(3, f"{origin.url}/model.safetensors")
+        when_given(origin, SIZE // 2, lambda: os.kill(found("a rank"), signal.SIGSTOP)).join()
+        status, result, err = ended(child, 150)
+    assert status != 0
+    (out,) = [f for f in result["findings"] if f["verdict"] == "fail"]
+    assert (out["code"], out["subject"]["nodes"], result["complete"]) == ("weights/node-lost", ["r1"], "r[0,2]")
+    assert "a rank does not answer" in err
+    assert not (tmp_path / "1" / "model.safetensors").exists()
 
 
 def test_ranks_that_make_no_spread_are_said_in_a_sentence(ranks, model, tmp_path):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
+import socket
 import threading
 import time
 from multiprocessing.connection import Connection
@@ -31,7 +33,8 @@ class Ranks:
         self.names: list[str] = json.loads(self.way.recv_bytes())
         self._lines: queue.SimpleQueue[Line | None] = queue.SimpleQueue()
         self._ended: list[tuple[Key, Result]] = []
-        threading.Thread(target=self._hear, daemon=True).start()
+        self._hearing = threading.Thread(target=self._hear, daemon=True)
+        self._hearing.start()
 
     def start(self, program: Program, nodes: object, *, limit_s: float) -> Self:
         """Nothing: every rank is a node that waits."""
@@ -77,6 +80,12 @@ class Ranks:
         deadline = time.monotonic() + grace_s
         while time.monotonic() < deadline and self.has_unread:
             self.read_all(0.0)
+        if self.way.closed:
+            return
+        # a descriptor that is closed while a thread reads from it stays open, and its number may be another file's soon
+        with socket.socket(fileno=os.dup(self.way.fileno())) as way, contextlib.suppress(OSError):
+            way.shutdown(socket.SHUT_RDWR)
+        self._hearing.join()
         self.way.close()
 
     def _hear(self) -> None:

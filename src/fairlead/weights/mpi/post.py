@@ -9,7 +9,9 @@ from __future__ import annotations
 import importlib
 import os
 import socket
+import sys
 import threading
+import traceback
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -37,7 +39,7 @@ class Post:
         self.error: FairleadError | None = None
         self._out: deque[tuple[int, int, Any, Callable[[], None] | None]] = deque()
         self._begun, self._may_carry, self._wake = threading.Event(), threading.Event(), threading.Event()
-        self._is_over = False
+        self._is_over, self._lock = False, threading.Lock()
         self._thread = threading.Thread(target=self._run, name="fairlead-mpi", daemon=True)
         self._thread.start()
         self._begun.wait()
@@ -52,19 +54,33 @@ class Post:
 
     def send(self, rank: int, tag: int, data: Any, done: Callable[[], None] | None = None) -> None:
         """To a rank; `done` is called once the memory is free again. Never waits."""
-        if not self._is_over:
-            self._out.append((rank, tag, data, done))
-            self._wake.set()
+        with self._lock:  # what came after the last look at the queue would be under way when MPI ends
+            if not self._is_over:
+                self._out.append((rank, tag, data, done))
+                self._wake.set()
 
-    def leave(self) -> None:
-        """Send what is to be sent, take what others send until they leave too, and end MPI."""
-        self._is_over = True
+    def leave(self, limit_s: float) -> bool:
+        """Send what is to be sent, take what others send until they leave too, and end MPI; whether that was done in
+        time. Where it was not, a rank does not answer, and only an end of this process ends the job.
+        """
+        with self._lock:
+            self._is_over = True
         self._wake.set()
-        self._thread.join()
+        self._thread.join(limit_s)
+        return not self._thread.is_alive()
 
     # ---- the thread --------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        """Its fault is the end of this process, and so of the job: others would wait for this rank forever."""
+        try:
+            self._use()
+        except BaseException:  # noqa: BLE001
+            traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(1)
+
+    def _use(self) -> None:
         mpi = self._begin()
         self._begun.set()
         if mpi is None:

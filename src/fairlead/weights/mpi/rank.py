@@ -30,6 +30,8 @@ FD = "FAIRLEAD_WEIGHTS_RANKS"
 HEAD = struct.Struct(">i?")
 """A rank (EVERYBODY: all), and whether it is text."""
 EVERYBODY = -1
+LEAVE_S = 30.0
+"""How long ranks may take to end MPI together, once the control side has ended: milliseconds where all live."""
 WORD, OVER = tag_of(CONTROL, DATA, opener=False), tag_of(CONTROL, END, opener=False)
 
 
@@ -128,12 +130,27 @@ def be_a_rank(argv: Sequence[str]) -> NoReturn:
         """A node that has failed stays a rank: MPI would end all others with it."""
         threading.Event().wait()
 
+    def take() -> None:
+        """A fault of the node is said: its process goes on, so nobody would hear of its end."""
+        try:
+            take_part(channel, leave, carrier)
+        except EOFError:
+            pass  # the control side has ended before this node began
+        except BaseException as error:  # noqa: BLE001
+            text = f"{type(error).__name__}: {error}"
+            channel.say(json.dumps({"do": "failed", "code": "weights/node-fault", "text": text, "hint": ""}))
+
     post.begin(heard)
-    threading.Thread(target=take_part, args=(channel, leave, carrier), daemon=True).start()
+    threading.Thread(target=take, daemon=True).start()
     status = 0
     if relay is not None:
         status = relay.carry()
     else:
         over.wait()
-    post.leave()
+    # rank 0 gives up first: the status that mpirun shows is that of who ends the job
+    if not post.leave(LEAVE_S if relay is not None else 2 * LEAVE_S):
+        text = "a rank does not answer: the job is ended. What was said of the nodes holds."
+        sys.stderr.write(f"fairlead: MPI did not end within {LEAVE_S:g} s, as {text}\n")
+        sys.stderr.flush()
+        os._exit(status or 1)
     os._exit(status)
