@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from fairlead.weights.onnode import taking
 from fairlead.weights.onnode.mrc import Mrc
 from fairlead.weights.onnode.pieces import SLOT_BYTES, SLOTS
 from fairlead.weights.onnode.streams import SENT_BYTES, Broken, Stream, Tcp, Transport
@@ -51,7 +52,7 @@ def connected(ends: tuple[Transport, Transport]) -> tuple[Stream, Stream]:
 
 def test_a_node_is_there_by_each_of_its_addresses_at_one_port():
     other = Tcp("127.0.0.1")
-    node = Tcp("127.0.0.1", ["127.0.0.2", "192.0.2.1"])  # the last is not this machine's: others go elsewhere
+    node = Tcp("127.0.0.1", ["127.0.0.2", "203.0.113.1"])  # the last is not this machine's: others go elsewhere
     try:
         for there, here in (("127.0.0.2", "127.0.0.3"), ("127.0.0.1", "")):
             mine = other.connect(there, node.port, here)
@@ -198,7 +199,7 @@ def started(work, *args) -> threading.Thread:
 def test_a_rail_that_does_not_carry_is_passed_over_for_the_first_connection():
     """The first rail's address is not this machine's, as where its port is down."""
     giver, said = Tcp("127.0.0.2"), []
-    rails = [("192.0.2.1", "127.0.0.2"), ("127.0.0.3", "127.0.0.2")]
+    rails = [("203.0.113.1", "127.0.0.2"), ("127.0.0.3", "127.0.0.2")]
     node = SimpleNamespace(
         over=False, lock=threading.Condition(), has=bytearray(1), chunks=[[(0, 0, 1)]], me=0, key=KEY, streams=1,
         transport=Tcp("127.0.0.1"), tell=lambda do, **_: said.append(do), start=started,
@@ -211,6 +212,30 @@ def test_a_rail_that_does_not_carry_is_passed_over_for_the_first_connection():
     assert said == ["lost"], "the control side knows of the rail that failed"
     taking.stopped = node.over = True
     stream.close()
+    thread.join(5)
+    assert not thread.is_alive()
+    for server in (*giver.servers, *node.transport.servers):
+        server.close()
+
+
+def test_where_no_rail_carries_the_kernels_own_way_does(monkeypatch):
+    """As with several ports in one subnet, and a kernel that takes packets by one of them alone (rp_filter)."""
+    monkeypatch.setattr(taking, "AGAIN_S", 0.01)
+    giver, said = Tcp("127.0.0.2"), []
+    rails = [("203.0.113.1", "127.0.0.2"), ("203.0.113.2", "127.0.0.2")]
+    node = SimpleNamespace(
+        over=False, lock=threading.Condition(), has=bytearray(1), chunks=[[(0, 0, 1)]], me=0, key=KEY, streams=1,
+        transport=Tcp("127.0.0.1"), tell=lambda do, **_: said.append(do), start=started,
+    )  # fmt: skip
+    one = Taking(node, {"node": 1, "kind": "all", "address": "127.0.0.2", "port": giver.port, "lanes": rails}, 1)
+    thread = started(one.hold)
+    links = [greeted(giver.answer(giver.accept()), KEY) for _ in range(2)]
+    assert [hello["joins"] for _, hello in links] == [0, 1]
+    assert said == ["lost", "lost"]
+    one.stopped = node.over = True
+    one.stop()
+    for link, _ in links:
+        link.close()
     thread.join(5)
     assert not thread.is_alive()
     for server in (*giver.servers, *node.transport.servers):

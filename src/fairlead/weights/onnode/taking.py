@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import secrets
 import threading
 import time
@@ -51,9 +52,10 @@ class Taking:
     def hold(self) -> None:
         """Connect, take, and connect again when that breaks, as long as it is wanted.
 
-        As many connections over each rail that the two have in common; the first of them by another one every time.
+        As many connections over each rail that the two have in common. The first of them is tried by one after the
+        other, and then by whatever way the kernel has.
         """
-        rails = deque(self.source["lanes"] or [()])
+        firsts = deque([*self.source["lanes"], ()])
         while not self.stopped and not self.node.over:
             self.sub = secrets.token_hex(8)
             with self.node.lock:
@@ -67,10 +69,10 @@ class Taking:
                 "joins": 0,
             }
             try:
-                link = self.greeting(hello, rails[0])
+                link = self.greeting(hello, firsts[0])
             except (Broken, OSError) as error:
                 self.node.tell("lost", peer=self.peer, why=str(error))
-                rails.rotate(-1)
+                firsts.rotate(-1)
                 time.sleep(AGAIN_S)
                 continue
             with self.node.lock:
@@ -80,6 +82,7 @@ class Taking:
             links, ended = {0: link}, threading.Event()
             self.links = links
             self.have(came)
+            rails = [rail for rail in firsts if rail] or [()]  # that of the first connection stands first
             width = len(rails) * -(-self.node.streams // len(rails))
             for i in range(1, width):
                 self.node.start(self.more, i, hello, rails[i % len(rails)], links, ended)
@@ -89,7 +92,7 @@ class Taking:
                 left.close()
             if not self.stopped and not self.node.over:
                 self.node.tell("lost", peer=self.peer, why=why)
-                rails.rotate(-1)
+                firsts.rotate(-1)
                 time.sleep(AGAIN_S)
 
     def greeting(self, hello: dict[str, Any], lane: Sequence[str] = ()) -> Link:
@@ -100,13 +103,15 @@ class Taking:
     def more(
         self, number: int, hello: dict[str, Any], lane: Sequence[str], links: dict[int, Link], ended: threading.Event
     ) -> None:
-        """One more connection beside the first, as long as that one is there: a lane that does not carry is left to the
-        others, and tried again now and then.
+        """One more connection beside the first, as long as that one is there. A lane that does not carry is tried
+        again; every third time the kernel's own way is, as several ports in one subnet may have none of their own.
         """
         wait_s = AGAIN_S
-        while not ended.is_set():
+        for tries in itertools.count(1):
+            if ended.is_set():
+                return
             with contextlib.suppress(Broken, OSError):
-                link = self.greeting({**hello, "has": "", "joins": 1}, lane)
+                link = self.greeting({**hello, "has": "", "joins": 1}, lane if tries % 3 else ())
                 links[number] = link
                 if not ended.is_set():
                     self.read(link)
