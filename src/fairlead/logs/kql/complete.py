@@ -12,7 +12,7 @@ from fairlead.logs.kql import registry
 from fairlead.logs.kql.binding import WINDOWS
 from fairlead.logs.kql.charts import KINDS
 from fairlead.logs.kql.kinds import Column
-from fairlead.logs.kql.parser import OPERATORS
+from fairlead.logs.kql.operators import OPERATORS
 from fairlead.logs.kql.registry import AGGREGATES, SCALARS
 from fairlead.logs.kql.steps.combine import JOINS
 from fairlead.logs.kql.steps.plugins import PLUGINS

@@ -13,8 +13,8 @@ from fairlead.logs.kql.catalogue import REFUSED_FUNCTIONS
 from fairlead.logs.kql.charts import KINDS
 from fairlead.logs.kql.charts import REFUSED as REFUSED_CHARTS
 from fairlead.logs.kql.expressions import MEMBERSHIP, STRING_OPS
-from fairlead.logs.kql.parser import ALIASES, OPERATORS
-from fairlead.logs.kql.parser import REFUSED as REFUSED_OPERATORS
+from fairlead.logs.kql.operators import ALIASES, OPERATORS
+from fairlead.logs.kql.operators import REFUSED as REFUSED_OPERATORS
 from fairlead.logs.kql.registry import AGGREGATES, MANY, SCALARS, Scalar
 from fairlead.logs.kql.sql.functions import EXACT
 from fairlead.logs.kql.sql.relation import PUSHED
