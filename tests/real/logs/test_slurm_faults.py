@@ -40,6 +40,11 @@ rank, node, root, what = int(os.environ["SLURM_PROCID"]), os.environ["SLURMD_NOD
 now = lambda: datetime.datetime.now(datetime.timezone.utc)
 say = lambda text: print(text, flush=True)
 say("step 1 loss 2.5")
+def told(*what):  # srun that kills on a bad exit may end before it has passed on what a rank wrote last
+    sys.__excepthook__(*what)
+    while "Traceback" not in open(f"{root}/shared/slurm-{os.environ['SLURM_JOB_ID']}.out").read():
+        time.sleep(0.01)
+sys.excepthook = told
 def crash():
     if rank == 1:
         os.kill(os.getpid(), signal.SIGSEGV)

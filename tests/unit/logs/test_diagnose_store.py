@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,32 @@ def test_a_line_that_nobody_knows_is_shown_where_no_cause_is_known(
     assert not any("usb" in line for line in unusual), "it was there before"
     run(["logs", "diagnose", "4711", "--store", str(store)])
     assert "\x1b" not in capsys.readouterr().out
+
+
+@pytest.mark.requires("chdb")
+@pytest.mark.parametrize(
+    ("after", "what"),
+    [
+        pytest.param(
+            "step 1 loss 2.5\n" * 6, "program-error", id="slow ranks print the step that others printed before"
+        ),
+        pytest.param("".join(f"step {n} loss 2.5\n" for n in range(2, 9)), "not-in-the-logs", id="steps go on"),
+        pytest.param("".join(f"Epoch 0 {n}/80 3.1it/s\n" for n in range(2, 9)), "not-in-the-logs", id="one epoch"),
+    ],
+)
+def test_a_step_that_several_ranks_print_is_one_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], after: str, what: str
+) -> None:
+    place, store = tmp_path / "logs" / "gpu01", tmp_path / "store"
+    place.mkdir(parents=True)
+    out = place / "slurm-4711.out"
+    out.write_text("step 1 loss 2.5\nsrun: error: gpu02: task 1: Segmentation fault\n" + after)
+    os.utime(out, (1772449200, 1772449200))  # 2026-03-02T11:00:00Z
+    (tmp_path / "sacct.txt").write_text(SACCT)
+    assert ask(capsys, "import", "--store", store, "--by-folder", tmp_path / "logs")["exit"] == 0
+    assert ask(capsys, "import", "--store", store, tmp_path / "sacct.txt")["exit"] == 0
+    said = ask(capsys, "diagnose", "4711", "--store", store)["diagnosis"]
+    assert (said["what"], said["at"]) == (what, "gpu02" if what == "program-error" else "")
 
 
 ROOT = captures_root()

@@ -23,9 +23,11 @@ _OF_A_KIND = 2000
 """Lines of one file with the same literal that are looked at: the first ones."""
 _OUTPUT, _CONTROLLER = "'slurmjobs_raw_CL'", "'slurmctld_raw_CL'"
 _STEP = r"\b([Ss]tep|[Ii]ter(ation)?s?|[Ee]poch|[Bb]atch|global_step)\b[^A-Za-z0-9]{0,8}[0-9]+|\b(it/s|s/it|tokens/s)"
+_COUNT = r"\b(?:[Ss]tep|[Ii]ter(?:ation)?s?|[Ee]poch|[Bb]atch|global_step)\b[^A-Za-z0-9]{0,8}[0-9.]+|[0-9]+/[0-9]+"
 _NO_STEP = r"(?i)error|exception|traceback|slurmstepd|srun:|watchdog|nccl|cancelled|warn"
 _FEW = 4
-"""So many lines of progress behind an error are what other ranks still wrote."""
+"""So many steps behind an error are what other ranks still wrote. A step counts once, where it was first told: ranks
+whose output is not told apart each print it, and a slow one does so after another has ended."""
 
 
 class Engine(Protocol):
@@ -140,13 +142,15 @@ def _lines(engine: Engine, job: Job, now_ns: int) -> Iterator[Line]:
 def _progress(engine: Engine, job: Job) -> dict[tuple[int, str], Progress]:
     """Where the last lines that count steps stand, but for a few."""
     dated = "if(TimeFrom = 'line', toUnixTimestamp64Nano(TimeGenerated), 0)"
-    sql = (
-        f"SELECT FileId, r, p, t FROM (SELECT FileId, Fields['Rank'] AS r, "  # noqa: S608 - quoted
-        f"arrayElement(arrayReverseSort(groupArray(Offset)), {_FEW}) AS p, "
-        f"arrayElement(arrayReverseSort(groupArray({dated})), {_FEW}) AS t "
+    step = f"arrayStringConcat(extractAll(RawData, {quoted(_COUNT)}), ' ')"
+    steps = (
+        f"SELECT FileId, Fields['Rank'] AS r, min(Offset) AS o, min({dated}) AS d "  # noqa: S608 - quoted
         f"FROM Logs WHERE {_of_job(job)} AND match(RawData, {quoted(_STEP)}) "
-        f"AND NOT match(RawData, {quoted(_NO_STEP)}) GROUP BY FileId, Fields['Rank']) "
-        "WHERE p > 0"
+        f"AND NOT match(RawData, {quoted(_NO_STEP)}) GROUP BY FileId, r, if({step} = '', RawData, {step})"
+    )
+    sql = (
+        f"SELECT FileId, r, arrayElement(arrayReverseSort(groupArray(o)), {_FEW}) AS p, "  # noqa: S608 - quoted
+        f"arrayElement(arrayReverseSort(groupArray(d)), {_FEW}) FROM ({steps}) GROUP BY FileId, r HAVING p > 0"
     )
     return {(row[0], row[1]): Progress(row[2], row[3]) for row in engine.rows(sql)}
 
