@@ -264,7 +264,6 @@ def test_a_hundred_kills_lose_and_repeat_nothing(site: Site):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.xfail(reason="a file that was rotated away and read to its end may be in the unsynced spool alone")
 def test_a_hundred_kills_of_which_some_take_the_power_lose_and_repeat_nothing(site: Site):
     _killed(site, 100, seed=int(time.time()), loses_power=True)
 

@@ -9,6 +9,7 @@ import os
 import resource
 import shutil
 import subprocess
+import sys
 import time
 import zlib
 from pathlib import Path
@@ -19,6 +20,7 @@ from fairlead.logs.batch import unpacked
 from fairlead.logs.onnode.follow import Follower
 from fairlead.logs.onnode.ship import batch
 from fairlead.logs.onnode.sources import Sources
+from fairlead.logs.onnode.streams import Journal
 
 
 class Node:
@@ -214,3 +216,83 @@ def test_no_name_and_no_number_of_a_file_stops_what_the_others_send(
     header, parts = unpacked(packed)
     assert parts == [b"one\n"]
     assert header.sources[0].path == path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def lose_power(node: Node, *, keep: tuple[int, ...] = ()) -> None:
+    """What waits was not synced: it is gone, but for some of its segments in the order of their places."""
+    parts = [path for path in node.state.glob("*.seg") if int(path.name.partition(".")[0]) != node.sources.own.number]
+    for num, part in enumerate(sorted(parts, key=lambda path: int(path.name.split(".")[1]))):
+        if num not in keep:
+            part.unlink()
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+@pytest.mark.parametrize("is_finished", [False, True])
+def test_a_rotated_log_that_waited_when_the_power_went_is_read_again(
+    tmp_path: Path, is_packed: bool, is_finished: bool
+) -> None:
+    """What the owner had of it is not; all else is."""
+    node = Node(tmp_path)
+    log = node.logs / "a.log"
+    lines = [f"{num:0200}" for num in range(100)]
+    log.write_text("\n".join(lines) + "\n")
+    node.look()
+    (source,) = (each for each in node.sources.all.values() if each.kind == "file")
+    assert source.pos == 201 * 100
+    node.sources.acknowledge(source, 201 * 40)
+    source.finished = is_finished
+    node.sources.save(source)
+    log.rename(node.logs / "a.log.1")
+    if is_packed:
+        (node.logs / "a.log.1.gz").write_bytes(gzip.compress((node.logs / "a.log.1").read_bytes()))
+        (node.logs / "a.log.1").unlink()
+    log.write_text("new\n")
+    node.end()
+    lose_power(node)
+    node.begin()
+    node.look()
+    assert node.lines() == sorted([*lines[40:], "new"])
+    assert node.said() == []
+
+
+def test_what_waits_behind_a_hole_is_read_again_and_in_order(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    lines = [f"{num:01000}" for num in range(4000)]
+    (node.logs / "a.log").write_text("\n".join(lines) + "\n")
+    node.look()
+    node.end()
+    assert len(list(node.state.glob("*.seg"))) > 3
+    lose_power(node, keep=(0, 2))
+    node.begin()
+    node.look()
+    assert node.lines() == lines
+
+
+def test_records_of_the_journal_that_waited_when_the_power_went_are_asked_for_again(tmp_path: Path) -> None:
+    """`journalctl --after-cursor` gives what stands behind a cursor (journalctl(1)); so does this stand-in of it."""
+    (tmp_path / "journalctl").write_text(
+        "import json, sys\n"
+        "after = [int(word.partition('=')[2][1:]) for word in sys.argv if word.startswith('--after-cursor=')]\n"
+        "for number in range(*[each + 1 for each in after], 50):\n"
+        "    print(json.dumps({'__CURSOR': 's%d' % number, 'MESSAGE': 'x' * 2000}), flush=True)\n"
+    )
+    words = [sys.executable, str(tmp_path / "journalctl")]
+    state = tmp_path / "state"
+    state.mkdir()
+    read: list[list[str]] = []
+    for _ in range(2):
+        sources = Sources(str(state), 1 << 24)
+        journal = Journal(sources, words)
+        deadline = time.monotonic() + 30
+        while journal.source.key != "s49":
+            assert time.monotonic() < deadline
+            journal.poll()
+        journal.close()
+        data = sources.spool.read(journal.source.number, journal.source.acked, 1 << 24)[1]
+        read.append([json.loads(line)["__CURSOR"] for line in data.splitlines()])
+        ends = [place for place, byte in enumerate(data, 1) if byte == 10]
+        sources.acknowledge(journal.source, ends[19])
+        sources.save(journal.source)
+        for part in state.glob("*.seg"):
+            part.unlink()
+    assert read == [[f"s{number}" for number in range(50)], [f"s{number}" for number in range(20, 50)]]

@@ -77,7 +77,7 @@ class Follower:
         for source in sources.all.values():
             if source.kind == "file":
                 self.matched[source.number] = now
-                if not source.finished:
+                if not source.finished or source.pos < source.seen:  # or read to its end, and lost with the power
                     self.orphans[source.number] = now + COPY_S
 
     def scan(self) -> None:

@@ -17,10 +17,12 @@ from fairlead.logs.onnode.spool import Spool
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Collection, Iterator
+    from typing import Any, Callable, Collection, Iterator
 
 HEAD_BYTES, TAIL_BYTES = 4096, 64
 STATE_BYTES = 1 << 16
+KEY_BYTES = (1 << 16, 4 << 20)
+"""The last record of a stream is looked for among so many bytes; where it is longer, among so many."""
 OWN = "fairlead-collect"
 """The source that holds what the collector says of itself: what was lost, and where."""
 
@@ -51,6 +53,9 @@ class Source:
         self.grew = time.monotonic()
         self.head_sent = False
         self.saved_acked = -1
+        self.saved_tail, self.saved_key = b"", ""
+        self.key_of: Callable[[bytes], str] | None = None
+        """Of a stream: the key that a line of it stands for."""
 
     def is_over(self) -> bool:
         """Whether the owner has all there will ever be."""
@@ -82,10 +87,11 @@ class Sources:
                 source.finished = bool(said["finished"])
             except (OSError, ValueError, KeyError, TypeError, RecursionError):
                 continue  # damaged: its file is a new one, and read again from its beginning
-            source.pos = max(source.acked, self.spool.end(source.number))
-            with contextlib.suppress(OSError):
-                found = self.spool.read(source.number, max(source.begin, source.pos - TAIL_BYTES), TAIL_BYTES)
-                source.tail = found[1] or source.tail
+            source.pos = self.spool.go_on(source.number, max(source.acked, source.begin))
+            source.saved_tail, source.saved_key = source.tail, source.key
+            if source.pos > source.acked:
+                with contextlib.suppress(OSError):
+                    source.tail = self._before(source, source.pos, TAIL_BYTES)
             self.all[source.number] = source
         for nameless in list(self.spool.segments):
             if nameless not in self.all:
@@ -154,15 +160,38 @@ class Sources:
         return (each for each in list(self.all.values()) if each.acked < each.pos)
 
     def save(self, source: Source) -> None:
-        """Its state, whole and on the disk. Raises OSError."""
+        """Its state, whole and on the disk. Raises OSError.
+
+        What waits is on the disk when the kernel likes, so the state is that of the last byte that the owner has.
+        """
+        if source.acked == source.pos:
+            tail, key = source.tail, source.key
+        else:
+            tail = self._before(source, source.acked, TAIL_BYTES) or source.saved_tail
+            key = self._key_before(source, source.acked) or source.saved_key
         said: dict[str, Any] = {
             "kind": source.kind, "path": source.path, "inode": source.inode, "begin": source.begin,
             "acked": source.acked, "seen": source.seen, "head": base64.b64encode(source.head).decode(),
-            "tail": base64.b64encode(source.tail).decode(), "key": source.key, "boot_ns": source.boot_ns,
+            "tail": base64.b64encode(tail).decode(), "key": key, "boot_ns": source.boot_ns,
             "written_ns": source.written_ns, "finished": source.finished,
         }  # fmt: skip
         write_whole(self._path(source), json.dumps(said).encode())
-        source.saved_acked = source.acked
+        source.saved_acked, source.saved_tail, source.saved_key = source.acked, tail, key
+
+    def _before(self, source: Source, end: int, limit: int) -> bytes:
+        """Up to `limit` bytes that wait, or are kept, right before `end`."""
+        begin = max(source.begin, end - limit)
+        start, data = self.spool.read(source.number, begin, end - begin)
+        return data if start + len(data) == end else b""
+
+    def _key_before(self, source: Source, end: int) -> str:
+        if source.key_of is None:
+            return ""
+        for limit in KEY_BYTES:
+            for line in reversed((b"\n" + self._before(source, end, limit)).splitlines()):
+                if key := source.key_of(line):
+                    return key
+        return ""
 
     def _path(self, source: Source) -> str:
         return os.path.join(self.folder, "%d.json" % source.number)

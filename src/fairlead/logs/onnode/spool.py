@@ -1,7 +1,8 @@
 """What a node has read and the owner does not have yet, on the node's disk: `ID.BASE.seg` holds bytes of one source.
 
 BASE is where its first byte stands in the source, so names and sizes alone say how far a source was read, and a kill
-between any two steps leaves nothing that could disagree. What a write did not finish is cut off again.
+between any two steps leaves nothing that could disagree. What a write did not finish is cut off again. Nothing is
+synced: after a loss of power there may be less, and holes.
 
 Must not know: what a source is, who is sent to.
 """
@@ -102,6 +103,17 @@ class Spool:
                     self.size -= size - keep
                 else:
                     self._remove(source, part)
+
+    def go_on(self, source: int, at: int) -> int:
+        """Where the bytes end that go on from `at`. What stands behind a hole is forgotten:
+        it is read again.
+        """
+        for part in list(self.segments.get(source, ())):
+            if part[0] > at:
+                self._remove(source, part)
+            else:
+                at = max(at, part[0] + part[1])
+        return at
 
     def drop(self, source: int, end: int) -> None:
         """Remove what the owner has: the segments that lie before `end` as a whole."""

@@ -58,6 +58,7 @@ class Kmsg:
             each.finished = each.finished or (each.kind == "kmsg" and each.path != name)
         self.source = found[0] if found else sources.new("kmsg", name)
         self.source.boot_ns = self.source.boot_ns or boot_ns()
+        self.source.key_of = _key_of
         lines = [line for line in last_lines(sources, self.source) if line[:1].isdigit()]
         self.last = _sequence(lines[-1]) if lines else int(self.source.key or -1)
 
@@ -102,6 +103,11 @@ def _sequence(record: bytes) -> int:
     return int(parts[1]) if len(parts) > 2 and parts[1].isdigit() else -1
 
 
+def _key_of(line: bytes) -> str:
+    number = _sequence(line) if line[:1].isdigit() else -1
+    return str(number) if number >= 0 else ""
+
+
 class Journal:
     """`journalctl -o json -f`, from the cursor of the last record that was kept."""
 
@@ -109,6 +115,7 @@ class Journal:
         self.sources, self.words = sources, words
         found = [each for each in sources.all.values() if each.kind == "journal"]
         self.source = found[0] if found else sources.new("journal", "journal.json")
+        self.source.key_of = _cursor
         lines = last_lines(sources, self.source)
         if lines:
             self.source.key = _cursor(lines[-1]) or self.source.key
