@@ -14,6 +14,7 @@ from typing import IO, Any, Protocol
 from fairlead.base.files import own_place
 from fairlead.errors import FairleadError
 from fairlead.logs import schema
+from fairlead.logs.kql.sql import words
 from fairlead.logs.kql.sql.relation import Embedded, Engine
 from fairlead.logs.kql.sql.text import quoted
 
@@ -100,6 +101,7 @@ class Folder:
             for name in ("Logs", "_files", "_reached"):
                 self.session.query(schema.local(name))
             self._part_by_day()
+            self._index_words()
         except BaseException:
             self._held.close()
             raise
@@ -140,6 +142,12 @@ class Folder:
     def free_bytes(self) -> int | None:
         """How much room its disk has."""
         return shutil.disk_usage(self.place).free
+
+    def _index_words(self) -> None:
+        """A table that was made before there was an index of words gets one."""
+        if not next(Embedded(self.session).rows(words.MADE))[0]:
+            for statement in schema.index():
+                self.session.query(statement)
 
     def _part_by_day(self) -> None:
         """A table that was made before days could be dropped is copied once; a kill leaves the old one."""

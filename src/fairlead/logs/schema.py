@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from fairlead.logs.kql.sql import words
 from fairlead.logs.kql.sql.text import named, quoted
 
 LOGS = (
@@ -64,25 +65,42 @@ TABLES = {
 }  # fmt: skip
 
 
-def local(name: str, shown: str = "") -> str:
+def local(name: str, shown: str = "", *, indexed: bool = True) -> str:
     """A table of the embedded engine; `shown`: under another name."""
     table = TABLES[name]
-    made = f"CREATE TABLE IF NOT EXISTS {named(shown or name)} ({table.columns}) ENGINE = {table.engine} {table.rest}"
+    columns = _columns(name, indexed=indexed)
+    made = f"CREATE TABLE IF NOT EXISTS {named(shown or name)} ({columns}) ENGINE = {table.engine} {table.rest}"
     return f"{made} SETTINGS {_SYNCED}"
 
 
-def served(database: str, cluster: str = "") -> list[str]:
+def index(database: str = "", cluster: str = "") -> list[str]:
+    """What gives a table of before the index of words; the rows that are there get it by and by."""
+    here, on = (f"{named(database)}." if database else "") + named("_here_Logs" if cluster else "Logs"), ""
+    if cluster:
+        on = f" ON CLUSTER {named(cluster)}"
+    add = words.INDEX.replace("INDEX", "INDEX IF NOT EXISTS", 1)
+    return [f"ALTER TABLE {here}{on} {what} INDEX {rest}" for what, rest in (
+        ("ADD", add.removeprefix("INDEX ")), ("MATERIALIZE", f"{words.NAME} SETTINGS mutations_sync = 0"),
+    )]  # fmt: skip
+
+
+def _columns(name: str, *, indexed: bool) -> str:
+    return TABLES[name].columns + (f", {words.INDEX}" if indexed and name == "Logs" else "")
+
+
+def served(database: str, cluster: str = "", *, indexed: bool = False) -> list[str]:
     """The tables of a server, or of all servers of a cluster."""
     said = []
     for name, table in TABLES.items():
         if not cluster:
             # a block that is sent again after a lost answer is the same block
-            said.append(f"{local(name)}, non_replicated_deduplication_window = 1000")
+            said.append(f"{local(name, indexed=indexed)}, non_replicated_deduplication_window = 1000")
             continue
         here, on = f"{named(database)}.{named('_here_' + name)}", f"ON CLUSTER {named(cluster)}"
         family, _, told = table.engine.rstrip(")").partition("(")
         where = "'/clickhouse/tables/{shard}/{database}/{table}', '{replica}'" + (f", {told}" if told else "")
-        made = f"CREATE TABLE IF NOT EXISTS {here} {on} ({table.columns}) ENGINE = Replicated{family}({where})"
+        made = f"CREATE TABLE IF NOT EXISTS {here} {on} ({_columns(name, indexed=indexed)})"
+        made += f" ENGINE = Replicated{family}({where})"
         said.append(f"{made} {table.rest} SETTINGS {_SYNCED}")
         over = f"{quoted(cluster)}, {quoted(database)}, {quoted('_here_' + name)}, {table.shard}"
         made = f"CREATE TABLE IF NOT EXISTS {named(database)}.{named(name)} {on} ({table.columns})"

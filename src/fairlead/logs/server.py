@@ -26,6 +26,7 @@ from typing import IO, Any, NamedTuple
 from fairlead.base.trust import read_file
 from fairlead.errors import FairleadError, UsageError
 from fairlead.logs import schema
+from fairlead.logs.kql.sql import words
 from fairlead.logs.kql.sql.relation import Engine
 from fairlead.logs.kql.sql.text import named, quoted
 from fairlead.logs.table import PASSWORD_ENV, wrong
@@ -268,10 +269,14 @@ class Owning:
         self.engine: Engine = engine
         _checked(engine, server)
         there = set(engine.names())
+        indexed = bool(next(engine.rows(words.KNOWN))[0])
         if not set(schema.TABLES) <= there:
-            for statement in schema.served(server.database, server.cluster):
+            for statement in schema.served(server.database, server.cluster, indexed=indexed):
                 self.session.query(statement)
             _checked(engine, server)
+        elif indexed and not next(engine.rows(words.MADE))[0]:
+            for statement in schema.index(server.database, server.cluster):
+                self.session.query(statement)
         self._lease = Lease(Session(server, settings))
         self.session.guard = self._lease.check
 

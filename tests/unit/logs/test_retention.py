@@ -10,6 +10,10 @@ from pathlib import Path
 import pytest
 
 from fairlead.cli.app import run
+from fairlead.logs import schema
+from fairlead.logs.kql.evaluate import answer
+from fairlead.logs.kql.sql import words
+from fairlead.logs.kql.sql.relation import StoreTables
 from fairlead.logs.receive import Receiver
 from fairlead.logs.retention import plan, trim
 from fairlead.logs.store import Day, Store
@@ -176,5 +180,30 @@ def test_a_store_from_before_is_parted_by_its_days(tmp_path: Path) -> None:
         assert sum(day.records for day in store.days()) == 1000
         assert store.progress()[7].end == 999
         assert next(store.engine.rows("SELECT count() FROM syslog_raw_CL")) == [1000]
+        assert next(store.engine.rows(words.MADE)) == [1]
+    finally:
+        store.close()
+
+
+@pytest.mark.requires("chdb")
+def test_a_store_from_before_gets_an_index_of_its_words(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    store.session.query("DROP TABLE Logs")
+    store.session.query(schema.local("Logs", indexed=False))
+    store.session.query("INSERT INTO Logs (RawData, IngestTime, FileId, Offset, End, SourceTable) SELECT "
+                        "if(number = 777, 'Lost carrier', 'closed'), now64(3), 7, number, number + 1, 'syslog_raw_CL' "
+                        "FROM numbers(100000)")  # fmt: skip
+    counted = "Logs | where RawData has 'carrier' | count"
+    assert answer(counted, StoreTables(store.engine)).rows == [(1,)]
+    store.close()
+    store = Store(tmp_path / "store")
+    try:
+        assert next(store.engine.rows(words.MADE)) == [1]
+        deadline = time.monotonic() + 30
+        while not next(store.engine.rows(words.THERE))[0]:
+            assert time.monotonic() < deadline
+        tables = StoreTables(store.engine)
+        assert answer(counted, tables).rows == [(1,)]
+        assert words.NAME in store.session.query(f"EXPLAIN indexes = 1 {tables.asked[-1]}", "TSV").bytes().decode()
     finally:
         store.close()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fairlead.logs.kql.kinds import Kind
+from fairlead.logs.kql.sql import words
 from fairlead.logs.kql.sql.text import literal, quoted
 from fairlead.logs.kql.times import EPOCH
 from fairlead.logs.kql.typed import Apply, Col, Const, Contains, Typed
@@ -27,7 +28,7 @@ def expression(expr: Typed, columns: Sequence[str]) -> str | None:
         case Const(value=value, kind=kind):
             return literal(value, kind)
         case Contains(value=value, items=items, fold=fold, negated=negated):
-            return _contains(value, items, columns, fold=fold, negated=negated)
+            return _is_in(value, items, columns, fold=fold, negated=negated)
         case Apply(fn=fn, args=args):
             rule = EXACT.get(fn.name)
             if rule is None:
@@ -43,7 +44,7 @@ def expression(expr: Typed, columns: Sequence[str]) -> str | None:
             return None
 
 
-def _contains(value: Typed, items: frozenset[Any], columns: Sequence[str], *, fold: bool, negated: bool) -> str | None:
+def _is_in(value: Typed, items: frozenset[Any], columns: Sequence[str], *, fold: bool, negated: bool) -> str | None:
     sql = expression(value, columns)
     if (
         sql is None
@@ -104,17 +105,40 @@ def _contains_folded(sql: str, needle: str) -> str:
     return f"({name}({sql}, {quoted(needle)}) > 0)"
 
 
+def _contains(fold: bool) -> Callable[[str, str], str]:
+    def made(sql: str, needle: str) -> str:
+        exact = _contains_folded(sql, needle) if fold else f"(position({sql}, {quoted(needle)}) > 0)"
+        return _first(words.contains(needle), exact, sql)
+
+    return made
+
+
+def _first(test: str, exact: str, sql: str) -> str:
+    """An exact test of a column, and one that an index answers. The exact one first: where the index does not, it is
+    the cheap one, and the engine looks no further.
+    """
+    return f"({exact} AND {test})" if test and isinstance(sql, words.Searched) else exact
+
+
 def _term(fold: bool, before: bool, after: bool) -> Callable[[str, str], str]:
     """A term: first where the text is at all, then whether what stands beside it is no letter and no digit."""
 
     def made(sql: str, needle: str) -> str:
         edge = r"[^\pL\pN]"
-        regex = ("(?i)" if fold else "") + "(?s)"
+        test, is_enough = words.term(needle, before=before, after=after)
+        if is_enough and fold and isinstance(sql, words.Searched):
+            return test
+        text = re.sub(r"([^A-Za-z0-9_\s\x80-\U0010ffff])", r"\\\1", needle)
+        if (
+            fold and needle.isascii()
+        ):  # (?i) holds the long s and the Kelvin sign for s and k, which the first test does not
+            text = re.sub("[A-Za-z]", lambda letter: f"[{letter[0].lower()}{letter[0].upper()}]", text)
+        regex = ("(?i)" if fold and not needle.isascii() else "") + "(?s)"
         regex += f"(?:^|{edge})" if before and needle[0].isalnum() else ""
-        regex += re.sub(r"([^A-Za-z0-9_\s\x80-\U0010ffff])", r"\\\1", needle)
+        regex += text
         regex += f"(?:$|{edge})" if after and needle[-1].isalnum() else ""
         first = _contains_folded(sql, needle) if fold else f"(position({sql}, {quoted(needle)}) > 0)"
-        return f"({first} AND match({sql}, {quoted(regex)}))"
+        return _first(test, f"({first} AND match({sql}, {quoted(regex)}))", sql)
 
     return made
 
@@ -246,8 +270,8 @@ EXACT: dict[str, Rule] = {
 """By the name in the catalogue."""
 
 for _name, _make in {
-    "contains": _contains_folded,
-    "contains_cs": lambda sql, needle: f"(position({sql}, {quoted(needle)}) > 0)",
+    "contains": _contains(fold=True),
+    "contains_cs": _contains(fold=False),
     "startswith": _edge("startsWith", fold=True),
     "startswith_cs": _edge("startsWith", fold=False),
     "endswith": _edge("endsWith", fold=True),

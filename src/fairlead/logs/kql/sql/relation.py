@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from fairlead.logs.kql.kinds import Column, Kind
 from fairlead.logs.kql.relation import Relation, Row
+from fairlead.logs.kql.sql import words
 from fairlead.logs.kql.sql.functions import expression
 from fairlead.logs.kql.sql.text import column_sql, from_engine, kind_of_type, named, quoted, row_sql
 from fairlead.logs.kql.typed import Col, Typed
@@ -219,6 +220,7 @@ class StoreTables:
         self.asked: list[str] = []
         self._names = list(engine.tables())
         self._found: dict[str, Relation] = {}
+        self._has_words = bool(next(iter(engine.rows(words.THERE)))[0])
 
     def names(self) -> list[str]:
         return self._names
@@ -231,7 +233,9 @@ class StoreTables:
             for column, type_name in self.engine.columns(name):
                 kind = kind_of_type(type_name)
                 if kind is not None:
-                    columns.append((Column(column, kind), column_sql(column, type_name)))
+                    sql = column_sql(column, type_name)
+                    searched = self._has_words and column == words.COLUMN
+                    columns.append((Column(column, kind), words.Searched(sql) if searched else sql))
             select = Select(self.engine, named(name), tuple(columns), name=name, asked=self.asked)
             shown = tuple(column for column, _ in columns)
             self._found[name] = Relation(shown, select.rows, False, name, select)
