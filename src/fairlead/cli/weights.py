@@ -27,6 +27,7 @@ _First = Annotated[tuple[str, ...], Parameter(name="--ready-when", negative=(), 
 _Compare = Annotated[Literal["record", "size", "filelist", "none"], Parameter(group=_WHAT)]
 _Transport = Annotated[Literal["tcp", "mrc", "mpi"] | None, Parameter(group=_HOW)]
 _Verify = Annotated[bool, Parameter(group=_HOW, negative=())]
+_Stream = Annotated[str, Parameter(name="--stream-to", group=_HOW)]
 _FileList = Annotated[Path | None, Parameter(group=_FILES)]
 
 
@@ -46,6 +47,7 @@ def spread(
     file_shards: Annotated[int, Parameter(group=_HOW)] = 0,
     transport: _Transport = None,
     verify: _Verify = False,
+    stream_to: _Stream = "",
     dry_run: Annotated[bool, Parameter(group=_HOW, negative=())] = False,
     prom: Annotated[Path | None, Parameter(group=_FILES)] = None,
     nodes: Nodes = None,
@@ -95,6 +97,10 @@ def spread(
     verify
         Before anything is published, compare every file with what the store itself says of it: Content-MD5 of a blob,
         MD5 of S3 and Google Cloud, SHA-256 of Hugging Face. Each file is read by one node.
+    stream_to
+        A command for the shell on each node. It gets the files as a tar archive on its standard input while they still
+        come, those of --ready-when first: 'tar xf - -C /dev/shm/model', or a loader that reads tar. The node is done
+        when the command is; others do not wait for it.
     dry_run
         Only say what would be done.
     prom
@@ -106,7 +112,7 @@ def spread(
         from fairlead.weights.mpi.rank import be_a_rank
 
         be_a_rank(sys.argv[1:])
-    how = how_of(max_bandwidth, download_ranks, shard_size, file_shards, transport, verify=verify)
+    how = how_of(max_bandwidth, download_ranks, shard_size, file_shards, transport, verify=verify, stream_to=stream_to)
     for file in filter(None, (prom, save_filelist)):
         check_place(file)
     wished = api.choose(
@@ -188,6 +194,7 @@ def pull(
     filelist: _FileList = None,
     max_bandwidth: Annotated[str, Parameter(group=_HOW)] = "",
     verify: _Verify = False,
+    stream_to: _Stream = "",
     common: Common = Common(),
 ) -> Answer:
     """Put every object below SOURCE into a folder of this machine: the same as `spread`, with one node.
@@ -212,6 +219,8 @@ def pull(
         In bits a second: 10G.
     verify
         Compare with what the store itself says of each file before anything is published, as for `spread`.
+    stream_to
+        A command that gets the files as a tar archive on its standard input while they still come, as for `spread`.
     """
     from fairlead import weights as api
 
@@ -219,7 +228,7 @@ def pull(
         source, include=include, leave_out=leave_out, ready_when=ready_when, compare=compare, filelist=filelist
     )
     session().open_folder(common.runs)
-    how = how_of(max_bandwidth, verify=verify)
+    how = how_of(max_bandwidth, verify=verify, stream_to=stream_to)
     report = api.pull(wished, dest, how=how, progress=session().progress)
     return answer(report, "weights-pull")
 

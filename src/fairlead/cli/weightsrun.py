@@ -79,6 +79,7 @@ def how_of(
     transport: Literal["tcp", "mrc", "mpi"] | None = None,
     *,
     verify: bool = False,
+    stream_to: str = "",
 ) -> How:
     """What the command line says of the way. Raises UsageError."""
     from fairlead.weights import How
@@ -90,6 +91,7 @@ def how_of(
         file_shards=file_shards,
         transport=transport,
         verify=verify,
+        stream_to=stream_to,
     )
 
 

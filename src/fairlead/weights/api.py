@@ -63,6 +63,8 @@ class How:
     """The same as a number of parts of the largest file; 0: not said so."""
     transport: Transport | None = None
     """By what chunks go from node to node; None: what the cluster file says."""
+    stream_to: str = ""
+    """A command on each node that gets the files as a tar archive on its standard input, while they still come."""
     verify: bool = False
     """Before anything is published, compare every file with what the store itself says of it."""
 
@@ -215,6 +217,7 @@ def _options(own: Weights, dest: str, how: How, plan_: Plan, *, is_dry: bool) ->
         slow_share=own.slow_share,
         dry_run=is_dry,
         verify=how.verify,
+        stream_to=how.stream_to,
         shard_bytes=-(-largest // how.file_shards) if how.file_shards else how.shard_bytes,
     )
 

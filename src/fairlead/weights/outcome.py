@@ -35,6 +35,8 @@ class Options:
     dry_run: bool = False
     verify: bool = False
     """Read every file once more before it is published, and compare it with what the store says of it."""
+    stream_to: str = ""
+    """A command on each node that reads the files as they come."""
     shard_bytes: int = 0
     """What one node is given to fetch at a time; 0: as much as its requests take."""
 
@@ -69,6 +71,8 @@ class NodeState:
     failed: tuple[str, str, str] | None = None
     """(code, text, hint)"""
     slow: bool = False
+    reader: str = ""
+    """How the command that reads the files failed."""
 
 
 def stalled(waits: Sequence[NodeState], now: float, give_up_s: float) -> tuple[NodeState, str] | None:

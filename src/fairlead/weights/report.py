@@ -97,6 +97,16 @@ def _findings(out: SpreadOutcome) -> list[Finding]:
                     code="weights/slow-node", verdict=Verdict.WARN, subject=node(one.name), message=text, remedy=hint
                 )
             )
+        if one.reader:
+            found.append(
+                Finding(
+                    code="weights/reader",
+                    verdict=Verdict.FAIL,
+                    subject=node(one.name),
+                    message=f"the command of --stream-to failed: {one.reader}",
+                    remedy=f"look at {out.dest}/.fairlead/reader.log on {one.name}",
+                )
+            )
     found += [_bad(out, giver, taker, num) for (giver, taker), num in out.bad.items()]
     found += _other_bytes(out.complete)
     if out.missing:

@@ -55,6 +55,7 @@ PROGRAM = (
     "fairlead.weights.onnode.giving",
     "fairlead.weights.onnode.taking",
     "fairlead.weights.onnode.origin",
+    "fairlead.weights.onnode.reader",
     "fairlead.weights.onnode.node",
 )
 LIMIT_S = 86_400.0
@@ -177,6 +178,7 @@ class Spread:
                     "headers": dict(self.source.headers),
                     "pins": self.source.pins,
                     "dry": self.options.dry_run,
+                    "reader": self.options.stream_to,
                     "give_up_s": self.options.give_up_s,
                     "num_frames": len(frames),
                 }
@@ -339,6 +341,9 @@ class Spread:
             for file, why in told.odd:
                 if file < len(self.plan.objects):
                     self.out.odd[self.plan.objects[file].path] = shown(why)
+        elif told.do == "reader":
+            node.reader = shown(told.text)
+            tell(log, "its reader failed", level=logging.WARNING, node=node.name, why=node.reader)
         elif told.do == "failed":
             self._lose(node, told.code, told.text, told.hint)
 
@@ -389,10 +394,14 @@ class Spread:
                 text = f"chunks from {names} go on not to verify here: one of the two changes them"
                 self._lose(node, "weights/bad-chunk", text, f"fairlead preflight -w {names},{node.name}")
 
+    def _is_read(self, node: NodeState) -> bool:
+        """Whether it has everything, and only its reader is not done."""
+        return bool(self.options.stream_to) and node.count == len(self.plan.chunks)
+
     def _stalled(self, now: float) -> None:
         """Everything is on some node, and only this one gets no further: its disk or its way does not move."""
         assert self.scheduler is not None
-        waits = [n for n in self.members if n.failed is None and not n.root]
+        waits = [n for n in self.members if n.failed is None and not n.root and not self._is_read(n)]
         leased = any(p.leased for p in self.scheduler.peers if p.alive)
         if self.comparison is not None or self.scheduler.to_fetch or leased:
             for node in waits:

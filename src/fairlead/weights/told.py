@@ -18,7 +18,7 @@ class Told(msgspec.Struct, kw_only=True):
     """What a node says; see onnode/node.py."""
 
     do: Literal["here", "hello", "fetched", "refused", "returned", "survey", "look", "lost", "bad", "ready", "whole",
-                "compared", "dropped", "done", "failed"]  # fmt: skip
+                "compared", "reader", "dropped", "done", "failed"]  # fmt: skip
     blake3: bool = False
     has: Bits | Count = ""
     skips: Bits = ""

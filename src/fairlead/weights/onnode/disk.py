@@ -38,7 +38,7 @@ from fairlead.weights.onnode.stored import digest_of_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Iterator
     from typing import Any
 
     from fairlead.weights.onnode.layout import Pieces
@@ -81,7 +81,8 @@ class Disk:
         self.parts: dict[int, list[bytes]] = {}
         """Of packed chunks, the digest of each file."""
         self.published, self.trusted = bytearray(len(files)), bytearray(len(files))
-        self.skips = bytearray(len(chunks))
+        self.skips, self.here = bytearray(len(chunks)), bytearray(len(chunks))
+        """Chunks that are left alone; that can be read."""
         self.left = [0] * len(files)
         """Of each file, how many of its chunks are not on the disk."""
         self.of_file: list[list[int]] = [[] for _ in files]
@@ -168,42 +169,48 @@ class Disk:
         self.known(number, digest, parts)
         with self.guard:
             self.unsynced.append(number)
+        self.here[number] = 1
 
     def read(self, number: int, into: memoryview) -> int:
         """The bytes of a chunk from the disk; returns how many. Raises Unusable where they cannot be read."""
         at = 0
+        for file, offset, length in self.chunks[number]:
+            self.read_piece(file, offset, into[at : at + length])
+            at += length
+        return at
+
+    def read_piece(self, file: int, offset: int, into: memoryview) -> None:
+        """Bytes of a file that are on the disk. Raises Unusable where they cannot be read."""
+        at = 0
         try:
-            for file, offset, length in self.chunks[number]:
-                if self.published[file]:
-                    with beneath(self.top, self.files[file]["path"]) as (folder, name):
-                        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-                else:
-                    fd = os.open(stage_file(file), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.stage)
-                try:
-                    end = at + length
-                    while at < end:
-                        num = os.preadv(fd, [into[at:end]], offset + length - (end - at))
-                        if not num:
-                            raise OSError(errno.EIO, "the file is shorter than it was")
-                        at += num
-                finally:
-                    os.close(fd)
+            with self._reading(file) as fd:
+                while at < len(into) and (num := os.preadv(fd, [into[at:]], offset + at)):
+                    at += num
         except OSError as error:
             raise disk_trouble(error, self.dest) from None
-        return at
+        if at < len(into):
+            raise disk_trouble(OSError(errno.EIO, "the file is shorter than it was"), self.dest)
+
+    @contextlib.contextmanager
+    def _reading(self, file: int) -> Iterator[int]:
+        """A file under the name that it has now. Raises OSError."""
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+        with self.guard:  # it may get its own just now
+            if self.published[file]:
+                with beneath(self.top, self.files[file]["path"]) as (folder, name):
+                    fd = os.open(name, flags, dir_fd=folder)
+            else:
+                fd = os.open(stage_file(file), flags, dir_fd=self.stage)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
 
     def stored_digest(self, file: int, said: str) -> str:
         """The digest that a file has, of the kind that its store gives. Raises Unusable."""
         try:
-            if self.published[file]:
-                with beneath(self.top, self.files[file]["path"]) as (folder, name):
-                    fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-            else:
-                fd = os.open(stage_file(file), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.stage)
-            try:
+            with self._reading(file) as fd:
                 return digest_of_file(fd, self.files[file]["size"], said)
-            finally:
-                os.close(fd)
         except OSError as error:
             raise disk_trouble(error, self.dest) from None
 
@@ -236,6 +243,7 @@ class Disk:
 
     def written(self, number: int) -> None:
         """A chunk is on the disk for good."""
+        self.here[number] = 1
         for file, _, _ in self.chunks[number]:
             self.left[file] -= 1
 

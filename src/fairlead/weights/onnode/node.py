@@ -1,8 +1,8 @@
 """A node of a spread: carries out what the control side orders, and tells how far it is. Python 3.9.
 
     orders   setup, lease, ask, return, take, survey, compare, publish, drop, end    lines of JSON; files behind setup
-    tells    here, hello, fetched, refused, returned, survey, look, lost, bad, ready, whole, compared, dropped, done,
-             failed
+    tells    here, hello, fetched, refused, returned, survey, look, lost, bad, ready, whole, compared, reader, dropped,
+             done, failed
 
 Threads do one thing each: some ask the origin, one or more read from each node this one takes from, one or more send to
 each that takes from this one, one has the disk written for good. They meet in `Node`, under one lock, for a few
@@ -33,6 +33,7 @@ from fairlead.weights.onnode.mrc import mrc_of
 from fairlead.weights.onnode.origin import Gate, Origin, Refused
 from fairlead.weights.onnode.place import Unusable, has_blake3
 from fairlead.weights.onnode.present import present
+from fairlead.weights.onnode.reader import Reader
 from fairlead.weights.onnode.streams import Tcp, Transport
 from fairlead.weights.onnode.taking import Taking
 
@@ -103,6 +104,7 @@ class Node:
             "doubles": 0,
             "adopted_bytes": adopted,
         }
+        self.reader = Reader(self.disk, setup["reader"]) if setup["reader"] and not self.is_dry else None
         self.transport = self.transport_of(setup)
 
     def transport_of(self, setup: dict[str, Any]) -> Transport:
@@ -167,6 +169,8 @@ class Node:
         with self.lock:
             self.over = True
             self.lock.notify_all()
+        if self.reader is not None:
+            self.reader.kill()
 
     def start(self, work: Any, *args: Any) -> threading.Thread:
         """A thread whose fault is this node's."""
@@ -310,7 +314,15 @@ class Node:
         self.look()
         paths = {file["path"] for file in self.files}
         odd = ((n, self.disk.odd(n, paths)) for n in range(len(self.files)))
+        if self.reader is not None:
+            self.reader.over.wait()
         self.tell("done", root=root, odd=list(itertools.islice(([n, why] for n, why in odd if why), MAX_ODD)))
+
+    def feed(self, reader: Reader) -> None:
+        """Have the command read, as soon as files may have their names."""
+        reader.run(lambda: not self.holds, lambda: self.over)
+        if reader.why:
+            self.tell("reader", text=reader.why)
 
     def compare(self, files: dict[int, str]) -> None:
         """Read these files and say which digest they have, several at a time: hashing leaves other threads alone."""
@@ -394,6 +406,8 @@ class Node:
         self.start(Giving(self).serve)
         self.start(self.keep)
         self.start(self.look_on)
+        if self.reader is not None:
+            self.start(self.feed, self.reader)
         while True:
             order = self.channel.read()
             if not self.obey(json.loads(order)):  # type: ignore[arg-type]
@@ -429,3 +443,4 @@ def take_part(channel: Channel, leave: Callable[[int], None], carrier: Transport
     node.tell("hello", need_bytes=need, free_bytes=free, **hello)
     with contextlib.suppress(EOFError):
         node.run()
+    node.stop()
