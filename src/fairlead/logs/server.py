@@ -40,6 +40,8 @@ _NO_CONNECTION = (OSError, http.client.HTTPException)
 _CODE = re.compile(r"(?:Code: )?([0-9]{1,9})(?![0-9])")
 """Of the header, and at the beginning of the text."""
 _PAGE = 1 << 20
+_ROW_BYTES = 256 << 20
+"""More than any row: a record has 1 MiB, and what one asks for of many is bounded by memory."""
 _CLUSTER = {"select_sequential_consistency": "1", "insert_quorum": "auto", "insert_quorum_parallel": "0",
             "distributed_foreground_insert": "1", "distributed_product_mode": "global"}  # fmt: skip
 """On a cluster: what was acknowledged is on most replicas, and what is asked of the tables holds all of it."""
@@ -135,7 +137,9 @@ class Session:
 
     def lines(self, sql: str) -> Iterator[bytes]:
         """The lines of an answer, as they come. Raises Refused or FairleadError."""
-        for line in self._pieces(sql, lambda answer: answer.readline()):
+        for line in self._pieces(sql, lambda answer: answer.readline(_ROW_BYTES)):
+            if len(line) == _ROW_BYTES:
+                raise self._away(http.client.HTTPException(f"a row of its answer has {_ROW_BYTES:,} bytes and no end"))
             yield line.rstrip(b"\n")
 
     def into(self, sql: str, file: IO[bytes]) -> None:

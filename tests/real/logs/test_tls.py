@@ -45,8 +45,11 @@ class Secure:
                                 stderr=subprocess.PIPE)  # fmt: skip
 
     def ask(self, *words: object) -> dict:
-        found = subprocess.run([*FAIRLEAD, "query", "Logs | where RawData has 'line' | count", "--json",
-                                *map(str, words)], env=self.env, capture_output=True, timeout=LIMIT_S)  # fmt: skip
+        return self.call("query", "Logs | where RawData has 'line' | count", *words)
+
+    def call(self, *words: object) -> dict:
+        found = subprocess.run([*FAIRLEAD, *map(str, words), "--json"], env=self.env, capture_output=True,
+                               timeout=LIMIT_S)  # fmt: skip
         return json.loads(found.stdout)
 
     def collect(self, *words: object) -> subprocess.Popen[bytes]:
@@ -94,6 +97,13 @@ def test_lines_go_over_tls_to_an_owner_that_is_known_and_to_no_other(secure: Sec
     said = secure.begin("collect", *secure.by, "--authority", secure.place / "none.pem", "/x.log")
     _, text = said.communicate(timeout=LIMIT_S)
     assert b"none.pem holds no certificates" in text
+
+
+def test_a_job_is_diagnosed_by_an_owner_that_is_known_and_by_no_other(secure: Secure):
+    words = ["diagnose", 99, *secure.by, "--authority"]
+    assert "CERTIFICATE_VERIFY_FAILED" in json.dumps(secure.call(*words, secure.place / "other.pem"))
+    assert secure.call(*words, secure.place / "ours.pem")["error"]["code"] == "logs/no-job"
+    assert "none.pem holds no certificates" in json.dumps(secure.call(*words, secure.place / "none.pem"))
 
 
 def test_a_key_that_others_read_or_that_is_not_the_certificates_is_refused(tmp_path: Path):

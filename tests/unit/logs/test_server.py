@@ -188,12 +188,15 @@ class Odd(BaseHTTPRequestHandler):
         self.rfile.read(int(self.headers["Content-Length"]))
         code = self.headers["X-ClickHouse-User"]
         self.close_connection = True
-        self.send_response(500 if code != "cut" else 200)
-        self.send_header("Content-Length", "100")
+        self.send_response(500 if code not in {"cut", "endless"} else 200)
+        self.send_header("Content-Length", "100" if code != "endless" else str(1 << 40))
         if not code.startswith("Code"):
             self.send_header("X-ClickHouse-Exception-Code", code)
         self.end_headers()
-        self.wfile.write(b"[1]\n[2]\n" if code == "cut" else code.encode().ljust(100))
+        with contextlib.suppress(ConnectionError):
+            while code == "endless":
+                self.wfile.write(bytes(1 << 16))
+            self.wfile.write(b"[1]\n[2]\n" if code == "cut" else code.encode().ljust(100))
 
     def log_message(self, *_: object) -> None:
         pass
@@ -216,6 +219,13 @@ def test_an_answer_that_ends_early_is_none(odd: str, tmp_path: Path) -> None:
     with pytest.raises(FairleadError, match="ended 92 bytes too early"):
         parquet._beside(tmp_path / "logs.parquet", lambda file: session.into("SELECT 1", file))
     assert not list(tmp_path.iterdir())
+
+
+def test_a_row_without_an_end_is_not_read_to_it(odd: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairlead.logs.server._ROW_BYTES", 1 << 18)
+    session = Session(Server.of(f"http://endless@{odd}", env={}), {})
+    with pytest.raises(FairleadError, match="a row of its answer has 262,144 bytes and no end"):
+        list(session.lines("SELECT 1"))
 
 
 def test_a_server_that_is_gone_is_no_fault_of_the_disk(tmp_path: Path) -> None:
