@@ -53,11 +53,14 @@ class Work:
     """What all other operations read and write."""
     calls: int = 0
     """Operations of any kind that compute."""
+    drawn: int = 0
+    """Random numbers, one for each element that dropout looks at."""
 
     def of_one(self, num: int) -> Work:
         """The same for one of `num` that are alike."""
         products = Counter({shape: times // num for shape, times in self.products.items()})
-        return Work(products, self.attention_flop / num, self.moved_bytes // num, self.calls // num)
+        moved, calls, drawn = self.moved_bytes // num, self.calls // num, self.drawn // num
+        return Work(products, self.attention_flop / num, moved, calls, drawn)
 
     @property
     def flop(self) -> float:
@@ -122,6 +125,8 @@ class _Alive(TorchDispatchMode):
             num = left.shape[0] if left.dim() == 3 else 1
             self.work.products[left.shape[-2], left.shape[-1], right.shape[-1]] += num
         else:
+            if name == "bernoulli_":
+                self.work.drawn += results[0].numel()
             self.work.moved_bytes += sum(leaf.numel() * leaf.element_size() for leaf in (*tensors, *results))
 
     def add(self, tensor: torch.Tensor) -> None:
@@ -150,18 +155,21 @@ class _Alive(TorchDispatchMode):
         return most
 
 
-def play(parts: Parts, dtype: torch.dtype, rows: int, length: int, head_tokens: int, micro: int = 1) -> Activations:
-    """A step of `micro` micro-batches, each of `rows` samples of `length` tokens; guessed where layers ask for values.
+def play(
+    parts: Parts, dtype: torch.dtype, rows: int, length: int, head_tokens: int, micro: int = 1, device: str = "cpu"
+) -> Activations:
+    """A step of `micro` micro-batches, each of `rows` samples of `length` tokens, on a kind of device; guessed where
+    layers ask for values.
 
     From the fourth on each micro-batch adds what the fourth did: which heads go back at once has settled by then.
     """
     config = parts.model.config
     kind = repr(parts.model), config.to_json_string(), config._attn_implementation, parts.blocks
-    key = (*kind, dtype, rows, length, head_tokens, micro)
+    key = (*kind, dtype, rows, length, head_tokens, micro, device)
     if key not in _FOUND:
         if len(_FOUND) == _KEPT:
             _FOUND.pop(next(iter(_FOUND)))
-        _FOUND[key] = _play(parts, dtype, rows, length, head_tokens, micro)
+        _FOUND[key] = _play(parts, dtype, rows, length, head_tokens, micro, device)
     return _FOUND[key]
 
 
@@ -170,9 +178,12 @@ _FOUND: dict[tuple[Any, ...], Activations] = {}
 """What was played last: a plan that compares places asks several times."""
 
 
-def _play(parts: Parts, dtype: torch.dtype, rows: int, length: int, head_tokens: int, micro: int) -> Activations:
+def _play(
+    parts: Parts, dtype: torch.dtype, rows: int, length: int, head_tokens: int, micro: int, device: str
+) -> Activations:
+    nums = (3, 4) if micro > 4 else (micro,)
     try:
-        played = [_played(parts, dtype, rows, length, head_tokens, num) for num in ((3, 4) if micro > 4 else (micro,))]
+        played = [_played(parts, dtype, rows, length, head_tokens, num, device) for num in nums]
     except (NotImplementedError, RuntimeError) as error:
         words = next(iter(str(error).splitlines()), "")[:_MAX_WORDS]
         why = f"{type(error).__name__}: {words}".rstrip(": ")
@@ -220,11 +231,13 @@ class _Played:
     """Of one micro-batch."""
 
 
-def _played(parts: Parts, dtype: torch.dtype, rows: int, length: int, head_tokens: int, micro: int) -> _Played:
+def _played(
+    parts: Parts, dtype: torch.dtype, rows: int, length: int, head_tokens: int, micro: int, device: str
+) -> _Played:
     """All micro-batches as the engine computes them: in lock step, then backward over all at once."""
     nowhere = torch.device("meta")
     inputs = shared = 0
-    with _Alive() as alive, _attention_of_kernels(alive.work):
+    with _Alive() as alive, _kernels(alive.work, device):
         weights = {
             param.name: alive.leave_out(torch.empty(param.shape, dtype=dtype, device=nowhere))
             for block in parts.blocks
@@ -271,14 +284,47 @@ def _played(parts: Parts, dtype: torch.dtype, rows: int, length: int, head_token
 
 
 @contextlib.contextmanager
-def _attention_of_kernels(work: Work) -> Iterator[None]:
-    """Attention keeps what fused kernels keep: their inputs and outputs, no matrix of scores."""
-    real = nn.functional.scaled_dot_product_attention
-    nn.functional.scaled_dot_product_attention = lambda q, k, v, *_args, **_more: _Attention.apply(work, q, k, v)
+def _kernels(work: Work, device: str) -> Iterator[None]:
+    """Attention keeps what fused kernels keep: their inputs and outputs, no matrix of scores. CPUs have none with
+    dropout (pytorch aten/src/ATen/native/transformers/sdp_utils_cpp.cpp): scores are made, and kept for backward.
+    Grouped products of experts know on meta no types but one; here they are their shapes.
+    """
+    real = nn.functional.scaled_dot_product_attention, nn.functional.grouped_mm
+
+    def attention(*given: Any, **more: Any) -> Any:
+        dropout = more.get("dropout_p", given[4] if len(given) > 4 else 0.0)
+        if dropout and device == "cpu":
+            return torch.ops.aten._scaled_dot_product_attention_math(*given, **more)[0]
+        return _Attention.apply(work, *given[:3])
+
+    nn.functional.scaled_dot_product_attention = attention
+    nn.functional.grouped_mm = lambda rows, weights, *_, **_more: _Grouped.apply(work, rows, weights)
     try:
         yield
     finally:
-        nn.functional.scaled_dot_product_attention = real
+        nn.functional.scaled_dot_product_attention, nn.functional.grouped_mm = real
+
+
+class _Grouped(torch.autograd.Function):
+    """Rows of several experts, each group by a matrix of its own; groups are taken to be alike."""
+
+    @staticmethod
+    def forward(ctx: Any, work: Work, rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        num, inner, columns = weights.shape
+        ctx.work, ctx.each = work, max(1, rows.shape[0] // num)
+        ctx.save_for_backward(rows, weights)
+        work.products[ctx.each, inner, columns] += num
+        work.calls += 1
+        return rows.new_empty((rows.shape[0], columns))
+
+    @staticmethod
+    def backward(ctx: Any, _grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        rows, weights = ctx.saved_tensors
+        num, inner, columns = weights.shape
+        ctx.work.products[ctx.each, columns, inner] += num
+        ctx.work.products[inner, ctx.each, columns] += num
+        ctx.work.calls += 2
+        return None, torch.empty_like(rows), torch.empty_like(weights)
 
 
 class _Attention(torch.autograd.Function):

@@ -51,6 +51,7 @@ def rates(settings: Settings, work: Work, head_dim: int, length: int, place: Pat
         attention_flops=_attention(head_dim, length, device, dtype),
         moved_bytes_s=_elements(device, dtype),
         call_s=_call(device),
+        draw_s=_draw(device, dtype) if work.drawn else 0.0,
         processors=len(os.sched_getaffinity(0)),
         threads=torch.get_num_threads(),
         is_host=device.type == "cpu",
@@ -101,6 +102,12 @@ def _call(device: torch.device) -> float:
             small.add_(1.0)
 
     return _time(many, device) / 200
+
+
+def _draw(device: torch.device, dtype: torch.dtype) -> float:
+    """What dropout draws for an element."""
+    some = torch.empty(1 << 20, device=device, dtype=dtype)
+    return _time(lambda: some.bernoulli_(0.9), device) / some.numel()
 
 
 def _home(settings: Settings, lanes: Lanes, folder: Path) -> dict[str, float]:

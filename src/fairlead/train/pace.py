@@ -27,6 +27,8 @@ class Rates:
     """Bytes that operations on elements read and write a second."""
     call_s: float
     """What an operation costs before it does anything."""
+    draw_s: float
+    """Seconds of a random number of dropout."""
     update_s: float
     """Seconds of the updating thread a parameter: optimizer, and from a store reading and writing."""
     update_cpu_s: float
@@ -97,4 +99,5 @@ def computing_s(work: Work, rates: Rates) -> float:
         one = rates.product_s.get((m, k, n))
         total += num * (one if one is not None else 2.0 * m * k * n / rates.flops)
     total += work.attention_flop / rates.attention_flops
+    total += work.drawn * rates.draw_s
     return total + work.moved_bytes / rates.moved_bytes_s + work.calls * rates.call_s

@@ -297,7 +297,9 @@ def fitted(
         return _placed(config, base, parts, length, team)
     settings = replace(settings_of(config, base), team=team)
     micro = len(settings.mine)
-    found = play(parts, settings.dtype, config.run.rows, length, settings.head_tokens, micro)
+    found = play(
+        parts, settings.dtype, config.run.rows, length, settings.head_tokens, micro, device=settings.device.type
+    )
     tokens = config.run.rows * config.run.accumulation * length
     limits, active = limits_of(config, base, settings), active_params(parts)
     for slots in (config.memory.slots,) if config.memory.slots else (3, 2, 1):

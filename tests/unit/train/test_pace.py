@@ -27,6 +27,7 @@ RATES = Rates(
     attention_flops=1e6,
     moved_bytes_s=1e6,
     call_s=1e-5,
+    draw_s=1e-8,
     update_s=1e-6,
     update_cpu_s=2e-6,
     block_s=0.01,
@@ -58,7 +59,7 @@ def test_the_work_is_what_torch_counts_in_real_training_with_recompute(family) -
 def test_attention_of_kernels_counts_as_its_products_do() -> None:
     shape = config("llama")
     shape._attn_implementation = "sdpa"
-    fused = play(take_apart(skeleton(shape, torch.float32), ()), torch.float32, 2, 16, 0).work
+    fused = play(take_apart(skeleton(shape, torch.float32), ()), torch.float32, 2, 16, 0, device="cuda").work
     shape = config("llama")
     shape._attn_implementation = "eager"
     eager = play(take_apart(skeleton(shape, torch.float32), ()), torch.float32, 2, 16, 0).work
@@ -67,11 +68,43 @@ def test_attention_of_kernels_counts_as_its_products_do() -> None:
     assert eager.flop - (fused.flop - fused.attention_flop) == products * (2 + 2)
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_attention_with_dropout_is_no_fused_kernel_on_a_cpu_and_draws(dropout: float) -> None:
+    """As torch's own counter sees it: products one by one there, where flash attention has one operation."""
+    shape = config("llama")
+    shape._attn_implementation, shape.attention_dropout = "sdpa", dropout
+    played = play(take_apart(skeleton(shape, torch.float32), ()), torch.float32, 2, 16, 0).work
+    net = transformers.AutoModelForCausalLM.from_config(shape, dtype=torch.float32, attn_implementation="sdpa").train()
+    net.gradient_checkpointing_enable({"use_reentrant": False})
+    ids = torch.randint(3, 90, (2, 16))
+    with FlopCounterMode(display=False) as counter, set_checkpoint_early_stop(False):
+        net(input_ids=ids, labels=ids, use_cache=False).loss.backward()
+    scores = 2 * shape.num_attention_heads * 16 * 16 * shape.num_hidden_layers
+    assert played.drawn == (2 * scores if dropout else 0)  # forward, and once more before backward
+    assert bool(played.attention_flop) == (not dropout)
+    if dropout:
+        assert played.flop == counter.get_total_flops()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_products_of_experts_are_played_in_every_type(dtype: torch.dtype) -> None:
+    shape = config("mixtral")
+    shape._experts_implementation = "grouped_mm"
+    found = play(take_apart(skeleton(shape, dtype), ()), dtype, 2, 16, 0)
+    assert not found.guessed
+    each = 2 * 16 * shape.num_experts_per_tok // shape.num_local_experts
+    inner = shape.intermediate_size
+    num = shape.num_hidden_layers * shape.num_local_experts
+    products = found.work.products
+    assert products[each, shape.hidden_size, 2 * inner] == products[each, inner, shape.hidden_size] == 2 * num
+    assert products[shape.hidden_size, each, 2 * inner] == products[inner, each, shape.hidden_size] == num
+
+
 def test_times_add_up() -> None:
-    work = Work(attention_flop=2e4, moved_bytes=5000, calls=300)
+    work = Work(attention_flop=2e4, moved_bytes=5000, calls=300, drawn=200_000)
     work.products[8, 4, 2] = 3
     work.products[16, 4, 2] = 1  # not measured: by the rate of those that were
-    assert computing_s(work, RATES) == pytest.approx(3e-3 + 2e-3 + 0.02 + 0.005 + 0.003)
+    assert computing_s(work, RATES) == pytest.approx(3e-3 + 2e-3 + 0.02 + 0.005 + 0.003 + 0.002)
 
 
 def test_the_busiest_resource_binds() -> None:

@@ -115,7 +115,7 @@ def test_what_was_played_is_not_played_again_unless_something_differs(monkeypatc
 
 def test_of_many_micro_batches_four_are_played() -> None:
     parts = take_apart(skeleton(config("llama", vocab_size=4096), torch.float32), GROUPS)
-    real = activations._played(parts, torch.float32, 1, 16, 0, 6)
+    real = activations._played(parts, torch.float32, 1, 16, 0, 6, "cpu")
     told = play(parts, torch.float32, 1, 16, 0, 6)
     most_at_once = 6 * (told.inputs * 4 + told.shared) + told.head + told.computing
     assert most_at_once == pytest.approx(max(real.most.values()), rel=0.02)
