@@ -71,10 +71,14 @@ class Pace:
         return max(self.bounds.values())
 
 
-def pace(work: Work, micro: int, blocks: Sequence[Block], loads: int, rates: Rates, *, on_disk: bool) -> Pace:
-    """A step of `micro` micro-batches; layers are loaded `loads` times without an update."""
-    computing = micro * computing_s(work, rates)
+def pace(
+    work: Work, micro: int, blocks: Sequence[Block], loads: int, rates: Rates, *, on_disk: bool, width: int
+) -> Pace:
+    """A step of `micro` micro-batches; layers are loaded `loads` times without an update. Gradients come in numbers of
+    `width` bytes.
+    """
     trained = sum(block.trained for block in blocks)
+    computing = micro * computing_s(work, rates) + summing_bytes(trained, micro, width) / rates.moved_bytes_s
     layer = sum(block.numel for block in blocks[1:]) / max(1, len(blocks) - 1)
     thread = trained * rates.update_s + len(blocks) * rates.block_s
     way = loads * layer * rates.load_s + trained * rates.keep_s
@@ -90,6 +94,11 @@ def pace(work: Work, micro: int, blocks: Sequence[Block], loads: int, rates: Rat
         busy = computing * rates.threads + trained * rates.update_cpu_s
         bounds["processors, for computing and updates"] = busy / rates.processors + alone
     return Pace(bounds)
+
+
+def summing_bytes(trained: int, micro: int, width: int) -> int:
+    """What is read and written to sum gradients over micro-batches, in fp32, or to copy those of one; and for norms."""
+    return trained * (micro * (width + 8) + 4 if micro > 1 else 3 * width)
 
 
 def computing_s(work: Work, rates: Rates) -> float:

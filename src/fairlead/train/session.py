@@ -328,7 +328,8 @@ def fitted(
         give_back_at_once()
     measured = rates(settings, found.work, head, length, _nearest(base / config.run.store))
     loads, on_disk = schedule.copies - streamed, settings.store is not None
-    taken = pace(found.work, config.run.accumulation, parts.blocks, loads, measured, on_disk=on_disk)
+    micro, width = config.run.accumulation, settings.dtype.itemsize
+    taken = pace(found.work, micro, parts.blocks, loads, measured, on_disk=on_disk, width=width)
     return replace(plan, pace=taken, rates=measured)
 
 
