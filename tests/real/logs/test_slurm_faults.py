@@ -40,10 +40,12 @@ rank, node, root, what = int(os.environ["SLURM_PROCID"]), os.environ["SLURMD_NOD
 now = lambda: datetime.datetime.now(datetime.timezone.utc)
 say = lambda text: print(text, flush=True)
 say("step 1 loss 2.5")
-def told(*what):  # srun that kills on a bad exit may end before it has passed on what a rank wrote last
-    sys.__excepthook__(*what)
-    while "Traceback" not in open(f"{root}/shared/slurm-{os.environ['SLURM_JOB_ID']}.out").read():
+def passed_on(text, num=1):  # srun that kills on a bad exit may end before it has passed on what ranks wrote last
+    while open(f"{root}/shared/slurm-{os.environ['SLURM_JOB_ID']}.out").read().count(text) < num:
         time.sleep(0.01)
+def told(*what):
+    sys.__excepthook__(*what)
+    passed_on("Traceback")
 sys.excepthook = told
 def crash():
     if rank == 1:
@@ -70,6 +72,7 @@ def hang():  # NVIDIA/nccl src/init.cc; pytorch ProcessGroupNCCL.cpp
         say(f"[rank{rank}]:[E{now():%m%d %H:%M:%S.%f} ProcessGroupNCCL.cpp:632] [Rank {rank}] Watchdog caught "
             "collective operation timeout: WorkNCCL(SeqNum=812, OpType=ALLREDUCE, NumelIn=865, NumelOut=865, "
             "Timeout(ms)=600000) ran for 600068 milliseconds before timing out.")
+        passed_on("Watchdog caught", 3)
         os.abort()
     time.sleep(300)
 def port():  # systemd src/network/networkd-link.c, as rsyslog writes it; NVIDIA/nccl src/transport/net_ib.cc
@@ -82,6 +85,7 @@ def port():  # systemd src/network/networkd-link.c, as rsyslog writes it; NVIDIA
     if rank != 1:
         say(f"{node}:{os.getpid()}:{os.getpid()} [0] transport/net_ib.cc:1279 NCCL WARN NET/IB : Got completion from "
             "peer n2<4420> with error 12, opcode 0, len 0, vendor err 129")
+        passed_on("Got completion", 3)
         sys.exit(1)
     time.sleep(300)
 def wait():
