@@ -43,8 +43,11 @@ _PAGE = 1 << 20
 _ROW_BYTES = 256 << 20
 """More than any row: a record has 1 MiB, and what one asks for of many is bounded by memory."""
 _CLUSTER = {"select_sequential_consistency": "1", "insert_quorum": "auto", "insert_quorum_parallel": "0",
-            "distributed_foreground_insert": "1", "distributed_product_mode": "global"}  # fmt: skip
+            "insert_quorum_timeout": "20000", "distributed_foreground_insert": "1",
+            "distributed_product_mode": "global"}  # fmt: skip
 """On a cluster: what was acknowledged is on most replicas, and what is asked of the tables holds all of it."""
+_UNKNOWN, _EARLIER, _TOO_FEW = 319, 286, 285
+"""Of a block: it is on too few replicas yet, an earlier one is, or too few replicas are up and nothing was kept."""
 _REFUSED = {
     192: "there is no such user, or the password is another", 193: "the password is another",
     194: "it wants a password", 516: "there is no such user, or the password is another",
@@ -116,16 +119,21 @@ class Session:
         asked = {"database": server.database, "wait_end_of_query": "1", **settings}
         self._path = "/?" + urllib.parse.urlencode(asked)
         self._headers = {"X-ClickHouse-User": server.user, "X-ClickHouse-Key": server.password}
-        self._heard = False
+        self._heard, self._lost = False, ""
         if any(not word.isprintable() or not word.isascii() for word in self._headers.values()):
             raise UsageError("cli/usage", "the user or the password is no plain ASCII", hint="password_file in [logs]")
 
     def query(self, sql: str | bytes, form: str = "") -> Said:
-        """Run a statement, however often it has to be sent. Raises Refused or FairleadError."""
+        """Run a statement, however often it has to be sent. Raises Refused or FairleadError.
+
+        A block that is on too few replicas is not seen by questions, and will be once they are back: it goes again, as
+        the same block, until it is on enough. Where that lasts too long, nothing more is asked over this session.
+        """
         body = sql.encode() if isinstance(sql, str) else sql
         if form:
             body += f" FORMAT {form}".encode()
         until = time.monotonic() + _RETRY_S
+        is_unsettled = False
         while True:
             try:
                 with self._asked(body) as answer:
@@ -134,6 +142,21 @@ class Session:
                 if not self._heard or time.monotonic() > until:  # who was never there is not waited for
                     raise self._away(error) from None
                 time.sleep(0.5)
+            except Refused as error:
+                is_first, is_unsettled = not is_unsettled, is_unsettled or error.code in {_UNKNOWN, _EARLIER}
+                if not is_unsettled or error.code not in {_UNKNOWN, _EARLIER, _TOO_FEW}:
+                    raise
+                if time.monotonic() > until or (is_first and error.code == _EARLIER):  # an earlier one is another's
+                    self._lost = (
+                        f"too few replicas of {self.server} are up to keep a block, or to say whether it is kept"
+                    )
+                    self._check()
+                time.sleep(0.5)
+
+    def _check(self) -> None:
+        if self._lost:
+            raise FairleadError("logs/server", self._lost, hint="once they are up, start it again")
+        self.guard()
 
     def lines(self, sql: str) -> Iterator[bytes]:
         """The lines of an answer, as they come. Raises Refused or FairleadError."""
@@ -160,7 +183,7 @@ class Session:
 
     @contextlib.contextmanager
     def _asked(self, body: bytes) -> Iterator[http.client.HTTPResponse]:
-        self.guard()
+        self._check()
         made: http.client.HTTPConnection
         if self._secure:
             made = http.client.HTTPSConnection(self._host, self._port, timeout=_CONNECT_S, context=self._secure)
@@ -261,6 +284,12 @@ def _checked(engine: Serving, server: Server) -> None:
             raise FairleadError("logs/server", text, hint="name a database of its own in store of [logs]")
 
 
+def is_unsettled(session: Session, path: str) -> bool:
+    """Whether the last block of a replicated table is on too few replicas; its path is the keeper's."""
+    sql = f"SELECT count() FROM system.zookeeper WHERE path = {quoted(path + '/quorum')} AND name = 'status'"  # noqa: S608
+    return next(session.lines(f"{sql} FORMAT TabSeparated"), b"0") != b"0"
+
+
 class Owning:
     """A store of a server, for the one process that writes."""
 
@@ -283,6 +312,24 @@ class Owning:
                 self.session.query(statement)
         self._lease = Lease(Session(server, settings))
         self.session.guard = self._lease.check
+        try:
+            if server.cluster:
+                self._settled()
+        except BaseException:
+            self.close()
+            raise
+
+    def _settled(self) -> None:
+        """Wait until the last block of whoever wrote before is seen by questions, so that it is not taken twice."""
+        here = f"cluster({quoted(self.server.cluster)}, system.replicas)"
+        where = f"database = {quoted(self.server.database)} AND table = '_here_Logs'"
+        paths = [row[0] for row in self.engine.rows(f"SELECT DISTINCT zookeeper_path FROM {here} WHERE {where}")]  # noqa: S608
+        until = time.monotonic() + _BUSY_S
+        while any(is_unsettled(self.session, path) for path in paths):
+            if time.monotonic() > until:
+                text = f"the last block of {self.server} is on too few replicas yet"
+                raise FairleadError("logs/server", text, hint="once they are up, start it again")
+            time.sleep(1.0)
 
     def close(self) -> None:
         """Another process may have it."""
