@@ -61,7 +61,8 @@ class Perf:
         self.tape: Any = None
         if wish.get("tape"):
             self.tape = importlib.import_module("fairlead.fabric.transport.tape").Tape(int(wish["tape"]))
-        self.context = ours.Context(convert(wish["place"], place), sealed=bool(wish["sealed"]), tape=self.tape)
+        options = {"sealed": bool(wish["sealed"]), "gso": bool(wish.get("gso")), "tape": self.tape}
+        self.context = ours.Context(convert(wish["place"], place), **options)
         self.queue = self.context.completion_queue(4 * self.depth + 16)
         self.memory = bytearray(max(self.size * self.depth, 1))
         self.private = ours.remote_of(self.context.register(self.memory))

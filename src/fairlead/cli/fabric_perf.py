@@ -96,6 +96,7 @@ def perf(
     depth: int = 8,
     both: Annotated[bool, Parameter(negative=())] = False,
     sealed: Annotated[bool, Parameter(negative=())] = False,
+    gso: Annotated[bool, Parameter(negative=())] = False,
     histogram: Annotated[bool, Parameter(negative=())] = False,
     spec: SpecFile = None,
     common: Common = Common(),
@@ -127,6 +128,8 @@ def perf(
         Both nodes write.
     sealed
         Authenticate every packet.
+    gso
+        Segmentation offload: spray by batches of packets, which the kernel takes as one. Not over steered paths.
     histogram
         Show how many messages took how long.
     spec
@@ -141,7 +144,7 @@ def perf(
     facts, silent, cluster_file, folder = from_nodes(f"{source},{target}", "", None, spec, common, imds=False)
     if silent:
         raise FabricError("fabric/no-place", silent[0].message, hint=f"fairlead probe -w {source},{target}")
-    wish = wish_of(duration=duration, interval=interval, sizes=asked, depth=depth, both=both, sealed=sealed)
+    wish = wish_of(duration=duration, interval=interval, sizes=asked, depth=depth, both=both, sealed=sealed, gso=gso)
     ends = Ends(source, target, book_of(facts), wish)
     program = Program.of("fairlead-perf", *PARTS, call="main()", needs_packages=True)
     limit_s = duration + SLACK_S
@@ -166,11 +169,12 @@ def wish_of(
     depth: int,
     both: bool = False,
     sealed: bool = False,
+    gso: bool = False,
     tape: int = 0,
 ) -> dict[str, Any]:
     """What both ends are told; `tape` is how many datagrams each keeps."""
     work = {"duration_s": duration, "interval_s": interval, "sizes": list(sizes), "depth": depth, "both": both}
-    return {**work, "sealed": sealed, "tape": tape, "token": secrets.token_hex(32)}
+    return {**work, "sealed": sealed, "gso": gso, "tape": tape, "token": secrets.token_hex(32)}
 
 
 def sizes_of(text: str) -> list[int]:

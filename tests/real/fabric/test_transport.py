@@ -287,9 +287,11 @@ def test_a_peer_killed_or_stopped_in_the_middle_is_an_error_in_bounded_time(how:
                 assert peer.stdout.readline() == "met\n"
                 qp.post_write(bytes(1 << 26), qp.remote, wr_id=1)
                 qp.post_write(bytes(8), qp.remote, wr_id=2)
-                time.sleep(0.1)
                 begin = time.monotonic()
+                while qp.counters()["new"] < 100 and time.monotonic() - begin < LIMIT_S:
+                    time.sleep(0.001)
                 peer.send_signal(how)
+                begin = time.monotonic()
                 done = []
                 while len(done) < 2 and time.monotonic() - begin < LIMIT_S:
                     done += queue.wait(1.0)

@@ -7,12 +7,13 @@ import json
 import msgspec
 import pytest
 
+from fairlead.cli.fabric_onnode import Perf
 from fairlead.cli.fabric_perf import MAX_LINES, Ends, wish_of
 from fairlead.cli.fabric_trace import _Taped
 from fairlead.cluster.protocol import Line
 from fairlead.errors import FabricError
 from fairlead.fabric.transport.tape import Taped
-from fairlead.records.addressbook import AddressBook, Place
+from fairlead.records.addressbook import AddressBook, Place, Port
 
 GOOD = msgspec.to_builtins(Taped(5, True, 0, "10.0.0.1", 7, "10.0.0.2", 9, 0, 2, 12, b"x" * 12))
 
@@ -32,6 +33,13 @@ class Says:
     def read(self, timeout_s: float) -> Line:
         self.num += 1
         return Line("n1", None, "stdout", self.text)
+
+
+class Silent:
+    """A channel that nothing is said on."""
+
+    def say(self, text: str) -> None:
+        raise AssertionError(text)
 
 
 def ends(kind: type[Ends], tape: int = 0) -> Ends:
@@ -60,3 +68,14 @@ def test_a_tape_is_as_long_as_was_asked_for_and_holds_datagrams_alone() -> None:
     for bad in (["x"], {}, [*GOOD[:3], "nowhere", *GOOD[4:]], 7):
         with pytest.raises(FabricError, match="no datagram"):
             ends(_Taped, tape=300).run(Says({"say": "tape", "taped": [bad]}))
+
+
+@pytest.mark.parametrize("gso", [False, True])
+def test_an_end_has_the_options_that_were_asked_for(gso: bool) -> None:
+    wish = wish_of(duration=1, interval=1, sizes=[8], depth=1, gso=gso)
+    own = Place(node="n0", address="::1", ports=(Port(rail="rail 0", address="::1"),))
+    end = Perf(Silent(), {**wish, "place": msgspec.to_builtins(own)})
+    try:
+        assert end.context._sockets.gso is gso
+    finally:
+        end.context.close()

@@ -136,6 +136,14 @@ def rotate(m: Words, tx: int, ports: int, avoid: int) -> int:
     return _next_in_plane(m, tx, plane, EV_ACTIVE, avoid)
 
 
+def is_in_turn(m: Words, tx: int, slot: int, ports: int) -> bool:
+    """Whether an EV is in rotation, not to be skipped, and its port (bit set `ports`) free."""
+    plane = slot >> m[m[tx + E_PROFILE] + P_EV_SHIFT]
+    word = _word(m, tx, slot)
+    is_good = m[word + EV_ACTIVE] & ~m[word + EV_SKIP] & 1 << (slot & 31)
+    return is_good != 0 and open_planes(m, tx) & ports & 1 << plane != 0
+
+
 def _last_resort(m: Words, tx: int, ports: int) -> int:
     """With no EV left in rotation: any that is not denied, on a free port; -1 if there is none."""
     planes = open_planes(m, tx) & ports

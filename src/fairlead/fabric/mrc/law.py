@@ -113,8 +113,10 @@ def next_packet(m: Words, tx: int, now: int, ports: int, out: Words, o: int) -> 
     if psn < 0:
         return SEND_NOTHING
     again = psn < m[tx + TX_NEXT]
-    avoid = window.record_ev(m[window.record_address(m, tx, psn)]) if again else -1
-    slot = paths.choose(m, tx, ports, avoid)
+    if again:
+        slot = paths.choose(m, tx, ports, window.record_ev(m[window.record_address(m, tx, psn)]))
+    else:
+        slot = paths.choose_in_run(m, tx, ports)
     if slot < 0:
         return SEND_NOTHING
     sending.send_data(m, tx, now, psn, slot, out, o)

@@ -67,6 +67,7 @@ LINE_WORDS: Final = 8  # one 64-byte cache line
     P_EV_SHIFT,  # log2 of EVs per plane; slot = plane << P_EV_SHIFT | number in the plane
     P_EV_ACTIVE,  # EVs per plane in rotation; the rest stand by as replacements
     P_EV_MIN_ACTIVE,  # EVs that stay in rotation, all planes together, whatever happens
+    P_EV_RUN,  # new data packets in a row that share an EV, for drivers that send them as one; 1: each has its own
     P_EV_PROBE_NS,  # an ASSUMED_BAD EV is probed every so often, ever more rarely while nothing answers; 0: never
     P_EV_PROBE_OK,  # successful probes in a row that bring it back
     P_PLANE_LOSSES,  # so many losses, and nothing that arrives over the plane: all its EVs are bad; 0: each by itself
@@ -112,7 +113,7 @@ LINE_WORDS: Final = 8  # one 64-byte cache line
     P_BASE_FLOOR_NS,  # the base RTT is never believed to be shorter
     P_BASE_AGE_NS,  # a sample counts towards the base RTT for one to two of these; 0: for ever
     NUM_PROFILE_FIELDS,
-) = range(67)
+) = range(68)
 
 # --- endpoint: the first words of requestor and responder rows ----------------------------------------------
 (
@@ -199,6 +200,8 @@ PEER_ID_SHIFT: Final = 32
     TX_LOSING,  # plane over which nothing has arrived since a loss
     TX_LOSING_NUM,  # losses since then
     TX_LOSING_PSN,  # the first of them
+    TX_RUN_EV,  # EV of the last new data packet
+    TX_RUN_LEFT,  # new data packets that are still to share it
     TX_RING_HEAD,  # where the next recycled EV goes
     TX_RING_FRESH,  # recycled EVs not used yet
     TX_RING_COUNT,  # valid length of the ring while frozen
@@ -214,7 +217,7 @@ PEER_ID_SHIFT: Final = 32
     TX_NUM_LOST,  # losses inferred from order
     TX_NUM_SPURIOUS,  # packets declared lost that had only been late
     NUM_TX_FIELDS,
-) = range(NUM_ENDPOINT_FIELDS, NUM_ENDPOINT_FIELDS + 78)
+) = range(NUM_ENDPOINT_FIELDS, NUM_ENDPOINT_FIELDS + 80)
 
 # a sent packet, one word: send time (38 bits) | transmissions - 1, at most 3 (2) | bytes (14) | EV slot (8)
 REC_BYTES_SHIFT: Final = 8

@@ -48,6 +48,19 @@ def choose(m: Words, tx: int, ports: int, avoid: int) -> int:
     return slot
 
 
+def choose_in_run(m: Words, tx: int, ports: int) -> int:
+    """As `choose`, for a new data packet: the EV of the one before, while its run lasts and it is in turn."""
+    slot = m[tx + TX_RUN_EV]
+    if m[tx + TX_RUN_LEFT] > 0 and evs.is_in_turn(m, tx, slot, ports):
+        m[tx + TX_RUN_LEFT] -= 1
+        return slot
+    slot = choose(m, tx, ports, -1)
+    if slot >= 0:
+        m[tx + TX_RUN_EV] = slot
+        m[tx + TX_RUN_LEFT] = m[m[tx + E_PROFILE] + P_EV_RUN] - 1
+    return slot
+
+
 def feedback(m: Words, tx: int, now: int, slot: int, what: int) -> None:
     """Tell the rule how a packet on this EV fared (PATH_IS_*)."""
     rule = m[m[tx + E_PROFILE] + P_PATH_RULE]

@@ -70,6 +70,7 @@ class Profile:
     evs_per_plane: int = 32  # power of two
     evs_active: int = 16  # per plane, in rotation
     ev_min_active: int = 8  # all planes together
+    ev_run: int = 1  # new data packets in a row that share an EV
     ev_probe_ns: int = 100_000  # longer than a round trip, or no probe is answered in time; 0: bad EVs are not probed
     ev_probe_ok: int = 3
     plane_losses: int = 0  # after which a plane is judged as a whole; 0: never, each EV by itself
@@ -118,6 +119,7 @@ class Profile:
             (1 <= self.planes <= 32, "planes must be 1 to 32"),
             (self.planes * self.evs_per_plane <= 256, "a queue pair holds at most 256 EVs"),
             (1 <= self.evs_active <= self.evs_per_plane, "evs_active must be 1 to evs_per_plane"),
+            (1 <= self.ev_run <= 64, "ev_run must be 1 to 64"),
             (1 <= self.ev_probe_ok <= 15, "ev_probe_ok must be 1 to 15"),
             (0 <= self.plane_losses <= 1 << 15, "plane_losses must be 0 to 32,768"),
             (
@@ -284,6 +286,7 @@ PLACES = {  # where the fields that go into the block as they are stand
     "planes": at.P_PLANES,
     "evs_active": at.P_EV_ACTIVE,
     "ev_min_active": at.P_EV_MIN_ACTIVE,
+    "ev_run": at.P_EV_RUN,
     "ev_probe_ns": at.P_EV_PROBE_NS,
     "ev_probe_ok": at.P_EV_PROBE_OK,
     "plane_losses": at.P_PLANE_LOSSES,

@@ -30,9 +30,10 @@ from fairlead.errors import FabricError, LocalProtocolError, MissingTool, Remote
 from fairlead.fabric.mrc import layout as at
 from fairlead.fabric.mrc.device import Device
 from fairlead.fabric.mrc.memory import MemoryRegion
-from fairlead.fabric.mrc.profile import Profile
+from fairlead.fabric.mrc.profile import SOFTWARE_SACK_BYTES, Profile
 from fairlead.fabric.mrc.verbs import MPR_UNIT
 from fairlead.fabric.transport import exchange, lanes, seal
+from fairlead.fabric.transport.batches import run_of
 from fairlead.fabric.transport.driver import Driver
 from fairlead.fabric.transport.engine import Engine, Line
 from fairlead.fabric.transport.exchange import Offer, Ready, Remote, Talk
@@ -59,7 +60,7 @@ def remote_of(region: MemoryRegion) -> str:
     return msgspec.json.encode(Remote(addr=region.addr, rkey=region.rkey, length=region.length)).decode()
 
 
-def _engine_of(*, compiled: bool | None) -> tuple[Callable[[Device, Any, int], Engine], Callable[..., Sockets]]:
+def _engine_of(*, compiled: bool | None) -> tuple[Callable[..., Engine], Callable[..., Sockets]]:
     """The engine and its sockets: compiled where that is possible, plain where not or where it is asked for."""
     if compiled is not False:
         try:
@@ -227,6 +228,7 @@ class Context:
         port: int = 0,
         rate_mbps: int = 0,
         sealed: bool = False,
+        gso: bool = False,
         compiled: bool | None = None,
         tape: Tape | None = None,
         **changes: object,
@@ -234,10 +236,11 @@ class Context:
         """`place` says where the host sits in a fabric, `addresses` are its ports where nobody knows more.
 
         `port` is the UDP port to receive at (0: a free one), `rate_mbps` what all ports carry together, `sealed` asks
-        for authentication of every packet, `changes` are fields of Profile. `compiled` False keeps to plain Python,
-        which does the same more slowly; by default it is used only where there is no numba or no zlib to be called.
-        The first context on a machine compiles, half a minute of one core, and says so. A `tape` has all datagrams
-        written down, in plain Python.
+        for authentication of every packet, `changes` are fields of Profile. With `gso` packets are sprayed batch by
+        batch, and the kernel takes a batch as one (UDP_SEGMENT); each end decides how it sends. `compiled` False keeps
+        to plain Python, which does the same more slowly; by default it is used only where there is no numba or no zlib
+        to be called. The first context on a machine compiles, half a minute of one core, and says so. A `tape` has all
+        datagrams written down, in plain Python.
         """
         if place is None:
             place = Place(ports=tuple(Port(rail=f"rail {i}", address=a) for i, a in enumerate(addresses)))
@@ -250,15 +253,16 @@ class Context:
         self._rate_mbps = rate_mbps
         self._changes = changes
         steered = place.steering.by == "usid"
+        self._gso = gso
         make_engine, make_sockets = (Engine, tape.sockets) if tape is not None else _engine_of(compiled=compiled)
         self._sockets = make_sockets(
-            [p.address for p in own], steered=steered, sources=1 if steered else lanes.SOURCES, port=port
+            [p.address for p in own], steered=steered, sources=1 if steered else lanes.SOURCES, port=port, gso=gso
         )
         interfaces = [p.interface or interface_of(p.address) for p in own]
         self.mtu = self._payload(min(mtu_of(name) for name in interfaces))
         self._links = LinkWatch(interfaces)
         randoms = _randoms()
-        self.engine = make_engine(Device(Profile.software(MIN_RTT_NS), randoms), self._sockets, len(own))
+        self.engine = make_engine(Device(Profile.software(MIN_RTT_NS), randoms), self._sockets, len(own), gso=gso)
         self.driver = Driver(self.engine, self._sockets, self._links)
         self.lock = self.driver.lock
 
@@ -363,6 +367,7 @@ class Context:
                 **self.engine.counts,
                 "lost_locally": self.engine.counts["lost_locally"] + self._sockets.num_lost_locally,
                 "cut_short": self._sockets.num_cut_short,
+                "batches": self._sockets.num_batches,
                 "bad": device.num_bad_packets,
                 "foreign": self.engine.counts["foreign"] + device.num_foreign_packets,
             }
@@ -397,6 +402,13 @@ class Context:
             private=private,
         )
 
+    def _batched(self, mtu: int) -> dict[str, object]:
+        """What a queue pair does otherwise where packets go in batches: one entropy value each, and about one SACK."""
+        if not self._gso:
+            return {}
+        run = run_of(mtu + HEADER_BYTES + (seal.SIZE_BYTES if self._sealed else 0))
+        return {"ev_run": run, "sack_bytes": max(SOFTWARE_SACK_BYTES, run * mtu)}
+
     def _line(  # noqa: PLR0917 - both offers, and what was found out
         self,
         mine: Offer,
@@ -425,7 +437,7 @@ class Context:
             rtt_ns=rtt_ns,
             driver_mbps=driver_mbps,
             rate_mbps=self._rate_mbps,
-            **self._changes,
+            **(self._batched(met.mtu) | self._changes),
         )
         with self.lock:
             self.driver.check()

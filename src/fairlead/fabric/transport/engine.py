@@ -5,6 +5,7 @@ All rules are the core's. Here is what a driver has to know beside them:
     whose packet       (port it came by, address, source port) -> the peer of an exchange; anything else is counted
     which way          entropy value -> route: the address to send to, the socket, the flow label
     no room            what a port did not take waits; no other packet of that port is made meanwhile
+    batches            with segmentation offload: packets one after the other that go the same way go as one
     fairness           a queue pair sends so many packets, then the next one
 
 An engine is driven by one thread at a time: by `context.py`, or by a test with a network and a clock of its own.
@@ -23,14 +24,17 @@ from fairlead.fabric.mrc.device import Device
 from fairlead.fabric.mrc.packets import Path
 from fairlead.fabric.mrc.qp import QueuePair
 from fairlead.fabric.mrc.verbs import QpState
+from fairlead.fabric.transport import batches
 from fairlead.fabric.transport.lanes import Route
-from fairlead.fabric.transport.ports import Arrival, Buffer, Ports
+from fairlead.fabric.transport.ports import Arrival, Buffer, Outgoing, Ports
 from fairlead.fabric.transport.seal import Seal, Seals
 
 BURST = 16
 """Packets of one queue pair before others have their turn, and before the clock is read again."""
 DRIVER_MBPS = 2_000
 """What this engine can hope to send in packets of 4 KB; where the ports could do more, windows are reckoned from it."""
+GSO_BURST = 64
+"""The same where packets go in batches."""
 READ_BURST = 64
 """Datagrams of one port before others have their turn."""
 
@@ -71,19 +75,10 @@ class Line:
     """Packets by route; `Engine.sent` has all."""
 
 
-class Held(NamedTuple):
-    """A datagram that its port had no room for."""
-
-    route: Route
-    to: tuple[str, int]
-    dscp: int
-    parts: Sequence[Buffer]
-
-
 class Engine:
     """Queue pairs over ports."""
 
-    def __init__(self, device: Device, ports: Ports, num_rails: int) -> None:
+    def __init__(self, device: Device, ports: Ports, num_rails: int, *, gso: bool = False) -> None:
         self.device = device
         self.ports = ports
         self.num_rails = num_rails
@@ -93,9 +88,10 @@ class Engine:
         self.seals = Seals()
         self._by_qp: dict[QueuePair, Line] = {}
         self._by_source: dict[Source, Peer] = {}
-        self._held: dict[int, deque[Held]] = {}
+        self._held: dict[int, deque[Outgoing]] = {}
         self._ready: dict[Line, None] = {}  # in the order of their turns
-        self.burst = BURST
+        self._batch: deque[Outgoing] | None = deque() if gso else None  # packets that may go as one; None: each alone
+        self.burst = GSO_BURST if gso else BURST
         self.driver_mbps = DRIVER_MBPS
 
     # --- who is there ------------------------------------------------------------------------------------------------
@@ -198,7 +194,9 @@ class Engine:
     def send(self, now: int) -> bool:
         """One turn for each queue pair that may send; True if some have more."""
         for line in list(self._ready):
-            if self._burst(line, now):
+            has_more = self._burst(line, now)
+            self._flush_batch()
+            if has_more:
                 self._ready[line] = self._ready.pop(line)
             else:
                 self._ready.pop(line, None)
@@ -217,7 +215,7 @@ class Engine:
                     parts = (*parts, line.peer.sending.close(parts))
                 line.sent[route] += 1
                 budget -= 1
-                if not self._put(Held(route, (route.to, line.ports[path.plane]), path.dscp, parts)):
+                if not self._put(Outgoing(route, (route.to, line.ports[path.plane]), path.dscp, parts)):
                     break  # with fewer ports free the core decides anew
                 if budget <= 0:
                     return True
@@ -225,14 +223,34 @@ class Engine:
                 return False
         return bool(self._held)
 
-    def _put(self, packet: Held) -> bool:
-        route = packet.route
-        if self.ports.send(route.rail, route.source, packet.to, route.label, packet.dscp, packet.parts):
-            self.counts["sent"] += 1
+    def _put(self, packet: Outgoing) -> bool:
+        """Send a packet, or have it wait for those that may go with it; False if there was no room."""
+        if self._batch is None:
+            return self._send([packet])
+        self._batch.append(packet)
+        return True
+
+    def _flush_batch(self) -> None:
+        """Send what waits for company."""
+        while self._batch:
+            self._send([self._batch.popleft() for _ in _together(self._batch)])
+
+    def _send(self, packets: Sequence[Outgoing]) -> bool:
+        """Send a packet, or a batch; it waits if there is no room."""
+        if self._try(packets):
             return True
-        self._held.setdefault(route.rail, deque()).append(packet)
-        self.counts["held"] += 1
+        self._held.setdefault(packets[0].route.rail, deque()).extend(packets)
+        self.counts["held"] += len(packets)
         return False
+
+    def _try(self, packets: Sequence[Outgoing]) -> bool:
+        route, to, dscp, parts = packets[0]
+        if len(packets) > 1:
+            went = self.ports.send_batch(packets, sum(map(len, parts)))
+        else:
+            went = self.ports.send(route.rail, route.source, to, route.label, dscp, parts)
+        self.counts["sent"] += len(packets) if went else 0
+        return went
 
     def _free(self, line: Line) -> int:
         free = 0
@@ -250,12 +268,11 @@ class Engine:
         """A port has room again."""
         queue = self._held.get(rail)
         while queue:
-            packet = queue[0]
-            route = packet.route
-            if not self.ports.send(route.rail, route.source, packet.to, route.label, packet.dscp, packet.parts):
+            packets = _together(queue) if self._batch is not None else [queue[0]]
+            if not self._try(packets):
                 return
-            self.counts["sent"] += 1
-            queue.popleft()
+            for _ in packets:
+                queue.popleft()
         self._held.pop(rail, None)
         for line in self.lines:
             self.wake(line)
@@ -296,3 +313,16 @@ class Engine:
         while (event := line.qp.poll_event()) is not None:
             assert isinstance(event, QpFailed)
             line.error = line.error or event.error
+
+
+def _together(queue: Sequence[Outgoing] | deque[Outgoing]) -> list[Outgoing]:
+    """The packets at the head of a queue that may go as one; at least the first."""
+    out: list[Outgoing] = []
+    first = last = 0
+    for packet in queue:
+        size = sum(map(len, packet.parts))
+        if out and (packet[:3] != out[0][:3] or not batches.fits(first, last, len(out), size)):
+            break
+        first, last = first or size, size
+        out.append(packet)
+    return out

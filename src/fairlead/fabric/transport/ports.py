@@ -9,6 +9,8 @@ The thin edge to the Linux kernel; it decides nothing. What has to be known of t
 - Class and ECN are the traffic class octet, each way as a control message. The kernel copies no ECN mark from an outer
   header it takes off; steered packets have one header only, so marks arrive.
 - Nothing is fragmented, neither here nor on the way.
+- The kernel takes several packets as one, and gives what came as one, where it is asked to (`batches.py`). It refuses
+  that to a socket that sends no checksum.
 """
 
 from __future__ import annotations
@@ -16,13 +18,16 @@ from __future__ import annotations
 import errno
 import socket
 import struct
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from fairlead.errors import LocalProtocolError, MissingTool
 from fairlead.fabric.mrc.packets import Path
+from fairlead.fabric.transport.batches import UDP_GRO, UDP_SEGMENT
+from fairlead.fabric.transport.lanes import Route
 
 # linux/in.h, linux/in6.h, linux/udp.h: names that Python's socket module lacks
 IP_RECVTOS = 13
@@ -49,6 +54,7 @@ RECEIVE_BYTES = 8 << 20  # asked for; without CAP_NET_ADMIN net.core.rmem_max ma
 SEND_BYTES = 256 << 10
 UDP_BYTES = 8
 _INT = struct.Struct("=i")
+_SHORT = struct.Struct("=H")
 
 # an interface that went down or lost its address: the packet is lost like any other, and the law finds out
 LOST_LOCALLY = frozenset(
@@ -69,6 +75,15 @@ class Arrival:
     """`plane` is the number of the local port."""
 
 
+class Outgoing(NamedTuple):
+    """A datagram to be sent."""
+
+    route: Route
+    to: tuple[str, int]
+    dscp: int
+    parts: Sequence[Buffer]
+
+
 class Ports(Protocol):
     """What carries datagrams: the kernel's sockets, or a network of a test."""
 
@@ -77,6 +92,9 @@ class Ports(Protocol):
     ) -> bool:
         """Send a datagram out of a port; False: no room now, the same again later."""
 
+    def send_batch(self, packets: Sequence[Outgoing], size: int) -> bool:
+        """Send datagrams of one way and class as one, each of `size` bytes but for a shorter last one."""
+
     def receive(self, rail: int) -> Arrival | None:
         """The next datagram that came by a port; None: there is none now."""
 
@@ -84,12 +102,27 @@ class Ports(Protocol):
 class Sockets:
     """The sockets of one host: for each port one to receive by, and more where source ports are the entropy."""
 
-    def __init__(self, addresses: Sequence[str], *, steered: bool, sources: int = 1, port: int = 0) -> None:
-        """`addresses` are those of the ports, by rail; `port` is the UDP port to receive at, 0 a free one each."""
+    def __init__(
+        self, addresses: Sequence[str], *, steered: bool, sources: int = 1, port: int = 0, gso: bool = False
+    ) -> None:
+        """`addresses` are those of the ports, by rail; `port` is the UDP port to receive at, 0 a free one each.
+
+        With `gso` packets may be sent in batches, and are received so.
+        """
+        if gso and steered:
+            raise LocalProtocolError(
+                "fabric/no-offload",
+                "segmentation offload cannot be had over steered paths, whose packets carry no UDP checksum, which the "
+                "kernel asks of a batch",
+                hint="leave `gso` away, or give addresses of ports that are not steered",
+            )
+        self.gso = gso
+        self.num_batches = 0
+        self._pending: dict[int, deque[Arrival]] = {}
         self.addresses = tuple(addresses)
         self.num_lost_locally = 0
         self.num_cut_short = 0
-        self._buffer = memoryview(bytearray(MAX_DATAGRAM))
+        self._buffers = [memoryview(bytearray(MAX_DATAGRAM)) for _ in (self.addresses if gso else (0,))]
         self.is_steered = steered
         self.rails: list[list[socket.socket]] = []
         self._v6 = [ip_address(address).version == 6 for address in self.addresses]
@@ -99,6 +132,8 @@ class Sockets:
                 self.rails.append(own)
                 own.append(_open(address, port, steered=steered, receives=True))
                 own += (_open(address, 0, steered=steered, receives=False) for _ in range(sources - 1))
+                if gso:
+                    _set_gso(own[0])
         except BaseException:
             self.close()
             raise
@@ -117,28 +152,56 @@ class Sockets:
         self, rail: int, source: int, to: tuple[str, int], label: int, dscp: int, parts: Sequence[Buffer]
     ) -> bool:
         """Send a datagram; False if the socket has no room."""
+        return self._send(rail, source, to, label, dscp, parts)
+
+    def send_batch(self, packets: Sequence[Outgoing], size: int) -> bool:
+        """Send datagrams as one; False if the socket has no room for them."""
+        route, to, dscp, _ = packets[0]
+        parts = [part for packet in packets for part in packet.parts]
+        went = self._send(route.rail, route.source, to, route.label, dscp, parts, len(packets), size)
+        self.num_batches += went
+        return went
+
+    def _send(  # noqa: PLR0917 - once a packet
+        self,
+        rail: int,
+        source: int,
+        to: tuple[str, int],
+        label: int,
+        dscp: int,
+        parts: Sequence[Buffer],
+        num: int = 1,
+        size: int = 0,
+    ) -> bool:
         tclass = _INT.pack(dscp << DSCP_SHIFT | ECN_ECT0)
+        v6 = self._v6[rail]
+        control: list[tuple[int, int, bytes]] = [
+            (socket.IPPROTO_IPV6, socket.IPV6_TCLASS, tclass) if v6 else (socket.IPPROTO_IP, socket.IP_TOS, tclass)
+        ]
+        if size:
+            control.append((socket.IPPROTO_UDP, UDP_SEGMENT, _SHORT.pack(size)))
+        address = (*to, label, 0) if v6 else to
         try:
-            if self._v6[rail]:
-                control = ((socket.IPPROTO_IPV6, socket.IPV6_TCLASS, tclass),)
-                self.rails[rail][source].sendmsg(parts, control, socket.MSG_DONTWAIT, (*to, label, 0))
-            else:
-                control = ((socket.IPPROTO_IP, socket.IP_TOS, tclass),)
-                self.rails[rail][source].sendmsg(parts, control, socket.MSG_DONTWAIT, to)
+            self.rails[rail][source].sendmsg(parts, control, socket.MSG_DONTWAIT, address)
         except BlockingIOError:
             return False
         except OSError as exc:
             if exc.errno not in LOST_LOCALLY:
+                raise_if_refused(exc.errno or 0, gso=self.gso)
                 raise
-            self.num_lost_locally += 1
+            self.num_lost_locally += num
         return True
 
     def receive(self, rail: int) -> Arrival | None:
         """The next datagram that came by a port."""
+        pending = self._pending.get(rail)
+        if pending:
+            return pending.popleft()
+        buffer = self._buffers[rail if self.gso else 0]
         while True:
             try:
-                size, control, flags, address = self.rails[rail][0].recvmsg_into(
-                    [self._buffer], CONTROL_BYTES, socket.MSG_DONTWAIT
+                num_bytes, control, flags, address = self.rails[rail][0].recvmsg_into(
+                    [buffer], CONTROL_BYTES, socket.MSG_DONTWAIT
                 )
             except BlockingIOError:
                 return None
@@ -150,9 +213,11 @@ class Sockets:
                 self.num_cut_short += 1
                 continue
             break
-        tclass = label = 0
-        for _, kind, value in control:
-            if kind == IPV6_FLOWINFO:
+        tclass = label = step = 0
+        for level, kind, value in control:
+            if level == socket.IPPROTO_UDP and kind == UDP_GRO:
+                (step,) = _INT.unpack(value)
+            elif kind == IPV6_FLOWINFO:
                 label = int.from_bytes(value[2:4], "big")
             elif kind in (socket.IPV6_TCLASS, socket.IP_TOS):
                 tclass = value[0]
@@ -160,7 +225,11 @@ class Sockets:
             label = 0
         ev = address[1] << 16 | label
         path = Path(ev=ev, plane=rail, dscp=tclass >> DSCP_SHIFT, is_marked=tclass & ECN_MASK == ECN_CE)
-        return Arrival(self._buffer[:size], address[0], path)
+        first = step or num_bytes
+        if first < num_bytes:
+            parts = (buffer[at : min(at + step, num_bytes)] for at in range(step, num_bytes, step))
+            self._pending[rail] = deque(Arrival(part, address[0], path) for part in parts)
+        return Arrival(buffer[: min(first, num_bytes)], address[0], path)
 
     def path_mtu(self, rail: int, to: str) -> int:
         """The largest UDP payload that the kernel would send out of a port to an address."""
@@ -217,6 +286,27 @@ def _open(address: str, port: int, *, steered: bool, receives: bool) -> socket.s
             hint="give an address that this host owns, and a UDP port that is free",
         ) from exc
     return sock
+
+
+def _set_gso(sock: socket.socket) -> None:
+    """Receive what came as one as one; LocalProtocolError where the kernel knows neither this nor sending so."""
+    try:
+        sock.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, 0)
+        sock.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
+    except OSError as exc:
+        raise _refused(exc.strerror or str(exc)) from exc
+
+
+def raise_if_refused(number: int, *, gso: bool) -> None:
+    """LocalProtocolError if this is what the kernel says of a batch that it cannot send on this way."""
+    if gso and number == errno.EIO:
+        raise _refused("the port reckons no UDP checksums, or the way is encrypted")
+
+
+def _refused(why: str) -> LocalProtocolError:
+    return LocalProtocolError(
+        "fabric/no-offload", f"the kernel refuses segmentation offload: {why}", hint="leave `gso` away"
+    )
 
 
 def _set_room(sock: socket.socket, num_bytes: int) -> None:

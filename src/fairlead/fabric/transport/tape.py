@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Meta
 
 from fairlead.fabric.mrc.packets import WRITES, Packet, WireError, decode
-from fairlead.fabric.transport.ports import DSCP_SHIFT, ECN_CE, ECN_ECT0, Arrival, Buffer, Sockets
+from fairlead.fabric.transport.ports import DSCP_SHIFT, ECN_CE, ECN_ECT0, Arrival, Buffer, Outgoing, Sockets
 from fairlead.records.fabricevent import FabricEvent
 
 SNAP_BYTES = 128
@@ -92,12 +92,24 @@ class _TapedSockets(Sockets):
         """Send a datagram, and write it down if it went."""
         if not super().send(rail, source, to, label, dscp, parts):
             return False
+        self._note(rail, source, to, label, dscp, parts)
+        return True
+
+    def send_batch(self, packets: Sequence[Outgoing], size: int) -> bool:
+        """Send datagrams as one, and write each down if they went."""
+        went = super().send_batch(packets, size)
+        for route, to, dscp, parts in packets if went else ():
+            self._note(route.rail, route.source, to, route.label, dscp, parts)
+        return went
+
+    def _note(  # noqa: PLR0917 - as Ports has it
+        self, rail: int, source: int, to: tuple[str, int], label: int, dscp: int, parts: Sequence[Buffer]
+    ) -> None:
         head = b"".join(bytes(memoryview(part)[:SNAP_BYTES]) for part in parts)[:SNAP_BYTES]
         size = sum(len(part) for part in parts)
         here, tclass = self.addresses[rail], dscp << DSCP_SHIFT | ECN_ECT0
         at = (time.time_ns(), True, rail, here, self._numbers[rail][source], *to, label, tclass, size, head)
         self._tape.add(Taped(*at))
-        return True
 
     def receive(self, rail: int) -> Arrival | None:
         """The next datagram, written down."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
+from fairlead.fabric.mrc import packets
 from fairlead.fabric.transport.engine import Engine
 from fairlead.fabric.transport.fast.engine import FastEngine
 from fairlead.fabric.transport.fast.seals import FastSeal
@@ -84,7 +86,9 @@ def seen(end: End) -> tuple[Any, ...]:
     seed=st.integers(0, 1 << 30),
     planes=st.integers(1, 4),
     sizes=st.lists(st.integers(0, 30_000), min_size=1, max_size=8),
-    options=st.fixed_dictionaries({}, optional={"mtu": st.sampled_from([256, 1500]), "trim": st.booleans()}),
+    options=st.fixed_dictionaries(
+        {}, optional={"mtu": st.sampled_from([256, 1500]), "trim": st.booleans(), "ev_run": st.integers(2, 20)}
+    ),
     dies=st.booleans(),
     late=st.booleans(),
     sealed=st.booleans(),
@@ -123,6 +127,42 @@ def test_python_takes_endpoint_packets_alone(*, sealed: bool) -> None:
     for counts, num_left in ((end[3][0], end[5]) for end in (a, b)):
         assert counts["received"] > 1000
         assert num_left < 0.03 * counts["received"]
+
+
+RUN = 15
+
+
+@pytest.mark.parametrize("kind", [FastEngine, Engine])
+def test_packets_share_an_entropy_value_by_batches_and_what_is_lost_of_one_is_sent_again_alone(kind: Any) -> None:
+    pair = Pair(Faults(), planes=2, mtu=512, kind=kind, ev_run=RUN)
+    wanted, lost, again = {7, 22, 23, 44}, set(), []
+    carry, seen = pair.net.carry, []
+
+    def losing(to: str, arrival: Arrival) -> None:
+        packet = packets.decode(bytes(arrival.data))
+        if isinstance(packet, packets.Write):
+            if packet.bth.rtx:
+                again.append(packet.bth.psn)
+            else:
+                seen.append((packet.bth.psn, arrival.path.ev))
+                if len(seen) - 1 in wanted:
+                    lost.add(packet.bth.psn)
+                    return
+        carry(to, arrival)
+
+    pair.net.carry = losing
+    data = random.Random(1).randbytes(512 * 8 * RUN)
+    room = bytearray(len(data))
+    region = pair.b.engine.device.domain.register(room)
+    pair.a.line.qp.post_write(data, wr_id=1, remote_addr=region.addr, rkey=region.rkey)
+    pair.a.engine.wake(pair.a.line)
+    assert pair.run(lambda: bool(pair.a.done), for_ns=MINUTE_NS)
+    assert bytes(room) == data
+    lengths = [len(list(group)) for _, group in groupby(ev for _, ev in seen)]
+    assert lengths == [RUN] * 8
+    batches_hit = {psn for psn, _ in seen[: 3 * RUN]}
+    assert sorted(batches_hit.intersection(again)) == sorted(lost)
+    assert len(lost) == len(wanted)
 
 
 @settings(max_examples=cases(20), deadline=None)

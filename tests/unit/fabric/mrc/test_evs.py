@@ -269,3 +269,54 @@ def test_ports_that_are_down_at_either_end_are_left_out() -> None:
     law.on_peer_ports(row.m, row.at, 0b1101, 1, 0)
     assert {s >> 3 for s in take(row, 12)} == {0, 2}
     assert take(row, 1, ports=0b1010) == [-1]
+
+
+# --- runs --------------------------------------------------------------------------------------------------------
+
+
+def runs(slots: list[int]) -> list[tuple[int, int]]:
+    """Slot and length of each run."""
+    out: list[tuple[int, int]] = []
+    for slot in slots:
+        if out and out[-1][0] == slot:
+            out[-1] = slot, out[-1][1] + 1
+        else:
+            out.append((slot, 1))
+    return out
+
+
+def test_new_packets_share_an_ev_for_a_run_and_planes_take_turns_run_by_run() -> None:
+    row = make(ev_run=5)
+    row.post(40 * 4096)
+    sent = runs([slot for _, slot, _ in row.send(20)])
+    assert [length for _, length in sent] == [5, 5, 5, 5]
+    assert sorted(slot >> 3 for slot, _ in sent) == [0, 1, 2, 3]
+
+
+def test_a_run_ends_where_its_ev_is_marked_or_lossy_or_its_port_busy() -> None:
+    for event in (MARK, LOSS, None):
+        row = make(ev_run=8)
+        row.post(40 * 4096)
+        (first, second) = (slot for _, slot, _ in row.send(2))
+        assert first == second
+        if event is None:
+            assert row.next(0, ALL & ~(1 << (first >> 3))) == at.SEND_DATA
+            assert row.out[at.D_EV] != first
+            continue
+        feel(row, first, event)
+        after = runs([slot for _, slot, _ in row.send(9)])
+        assert after[0][0] != first
+        assert [length for _, length in after] == [8, 1]
+
+
+def test_what_is_sent_again_takes_another_ev_than_its_run() -> None:
+    row = make(ev_run=8)
+    row.post(40 * 4096)
+    sent = row.send(10)
+    row.nack(sent[3][0])
+    row.nack(sent[4][0])
+    (one, two), new = row.send(2), row.send(2)
+    assert [psn for psn, _, _ in (one, two)] == [sent[3][0], sent[4][0]]
+    assert sent[3][1] not in (one[1], two[1])
+    assert one[1] != two[1]
+    assert [slot for _, slot, _ in new] == [sent[9][1]] * 2  # the run of new packets goes on

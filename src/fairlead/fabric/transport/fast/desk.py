@@ -61,8 +61,8 @@ def table(rows: Iterable[tuple[int, Sequence[int]]], row_words: int, num_slots: 
 class Desk:
     """What kernels are given: the address of words that hold all other addresses."""
 
-    def __init__(self) -> None:
-        """`kernels.c_functions` says whether this machine has what kernels call."""
+    def __init__(self, max_in: int = MAX_IN) -> None:
+        """`kernels.c_functions` says whether this machine has what kernels call; `max_in` letters come at once."""
         functions = kernels.c_functions()
         assert functions is not None
         self.functions = functions
@@ -70,8 +70,8 @@ class Desk:
         self.address = address_of(self.words)
         self.out: Words = np.zeros((MAX_OUT, at.OUT_ROW), dtype=np.int64)
         self.heads = np.zeros((MAX_OUT, at.HEAD_ROOM), dtype=np.uint8)
-        self.letters: Words = np.zeros((MAX_IN, at.IN_ROW), dtype=np.int64)
-        self.news: Words = np.zeros((MAX_IN * at.NEWS_PER_LETTER + at.NEWS_PER_LETTER, at.NEWS_ROW), dtype=np.int64)
+        self.letters: Words = np.zeros((max_in, at.IN_ROW), dtype=np.int64)
+        self.news: Words = np.zeros(((max_in + 1) * at.NEWS_PER_LETTER, at.NEWS_ROW), dtype=np.int64)
         self._block: Words = np.zeros(2 * NUM_SACK_FIELDS, dtype=np.int64)
         self.words[at.K_CRC] = functions["crc32"]
         fixed = ((at.K_OUT, self.out), (at.K_HEADS, self.heads), (at.K_IN, self.letters), (at.K_NEWS, self.news))

@@ -13,18 +13,21 @@ from typing import Any
 from fairlead.fabric.mrc.completion import CompletionQueue
 from fairlead.fabric.mrc.device import Device
 from fairlead.fabric.mrc.qp import QueuePair
-from fairlead.fabric.transport.engine import READ_BURST, Engine, Held, Line, Peer
+from fairlead.fabric.transport.engine import Engine, Line, Peer
 from fairlead.fabric.transport.fast import kernels
 from fairlead.fabric.transport.fast import layout as at
 from fairlead.fabric.transport.fast.desk import MAX_OUT, Desk, address_of_bytes
 from fairlead.fabric.transport.fast.pair import BurstPair
 from fairlead.fabric.transport.fast.seals import FastSeal, seals
-from fairlead.fabric.transport.fast.sheets import LetterPorts, Sheets, name_of
+from fairlead.fabric.transport.fast.sheets import BATCHES_IN, LetterPorts, Sheets, name_of
 from fairlead.fabric.transport.lanes import Route
+from fairlead.fabric.transport.ports import Outgoing
 from fairlead.fabric.transport.seal import Seal
 
 BURST = 128
 DRIVER_MBPS = 8_000
+GSO_MBPS = 32_000
+MOST_IN_BATCH = 128  # UDP_MAX_SEGMENTS of kernels since 6.10
 
 
 class FastEngine(Engine):
@@ -32,13 +35,13 @@ class FastEngine(Engine):
 
     ports: LetterPorts
 
-    def __init__(self, device: Device, ports: LetterPorts, num_rails: int) -> None:
+    def __init__(self, device: Device, ports: LetterPorts, num_rails: int, *, gso: bool = False) -> None:
         """Compiles, the first time on a machine."""
-        super().__init__(device, ports, num_rails)
+        super().__init__(device, ports, num_rails, gso=gso)
         self.burst = BURST
-        self.driver_mbps = DRIVER_MBPS
-        self.desk = Desk()
-        self.sheets = Sheets(self.desk)
+        self.driver_mbps = GSO_MBPS if gso else DRIVER_MBPS
+        self.desk = Desk(BATCHES_IN * MOST_IN_BATCH) if gso else Desk()
+        self.sheets = Sheets(self.desk, gso=gso)
         self.seals = seals(self.desk)
         self._lines: dict[int, Line] = {}  # by the number on the card
         self._names: dict[Line, list[bytes]] = {}
@@ -133,7 +136,7 @@ class FastEngine(Engine):
                 is_open = int(self.desk.letters[first, at.I_SEAL]) == at.SEAL_OPENED
                 self._take(self.sheets.arrival(first, rail), now, is_open=is_open)
                 first += 1
-        return num == READ_BURST
+        return self.sheets.is_full
 
     def _look_up(self) -> None:
         """Bring the tables of the desk up to date."""
@@ -210,7 +213,7 @@ class FastEngine(Engine):
             self.counts["held"] += 1
         self.desk.words[at.K_NUM_OUT] = 0
 
-    def packet(self, index: int) -> Held:
+    def packet(self, index: int) -> Outgoing:
         """A letter that waits on the desk, copied."""
         row = self.desk.out[index]
         line = self._lines[int(row[at.O_CARD])]
@@ -218,7 +221,7 @@ class FastEngine(Engine):
         assert isinstance(qp, BurstPair)
         route = line.routes[qp.evs[slot]]
         to = (route.to, line.ports[slot // qp.profile.evs_per_plane])
-        return Held(route, to, int(row[at.O_DSCP]), qp.parts(index))
+        return Outgoing(route, to, int(row[at.O_DSCP]), qp.parts(index))
 
 
 def _card_address(seal: Seal | None) -> int:

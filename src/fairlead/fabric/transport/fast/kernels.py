@@ -15,7 +15,7 @@ from typing import Any
 
 from fairlead.fabric.mrc import compile as mrc_compile
 from fairlead.fabric.mrc import packets
-from fairlead.fabric.transport import ports
+from fairlead.fabric.transport import batches, ports
 from fairlead.fabric.transport.fast import packing, parsing, wire
 from fairlead.fabric.transport.fast.memory import words_at
 
@@ -43,7 +43,8 @@ def _sort(desk: int, post: int, count: int, rail: int, is_steered: int) -> int:
 
 
 def _sources() -> tuple[Path, ...]:
-    return tuple(sorted((*Path(__file__).parent.glob("*.py"), Path(packets.__file__), Path(ports.__file__))))
+    beside = (Path(module.__file__ or "") for module in (packets, ports, batches))
+    return tuple(sorted((*Path(__file__).parent.glob("*.py"), *beside)))
 
 
 def _compiled(function: Kernel) -> Any:

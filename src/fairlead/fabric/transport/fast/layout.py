@@ -147,8 +147,17 @@ CMSG_HEAD: Final = 16
     X_IN_DATA,
     X_NUM_LOST,  # counters: lost on the way out of this host, longer than a buffer
     X_NUM_CUT,
+    X_GSO,  # 1: letters go in batches
+    X_FIRST,  # by mmsghdr: which of the ordered letters is its first
+    X_OUT_BATCHES,  # control messages of each batch: BATCH_ROW bytes
+    X_NUM_BATCHES,  # counter
+    X_DATA_ROOM,  # bytes of a buffer of X_IN_DATA
+    X_MAX_LETTERS,  # that there is room for on the desk
+    X_NUM_READ,  # datagrams that the last call gave, a batch counted once
     NUM_POST_WORDS,
-) = range(18)
+) = range(25)
 CLASS_ROW: Final = 32
+BATCH_ROW: Final = 48
 NUM_CLASSES: Final = 64
 DATA_ROOM: Final = 8192
+BATCH_ROOM: Final = 65536

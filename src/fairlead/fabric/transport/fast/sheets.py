@@ -14,9 +14,19 @@ from fairlead.fabric.mrc.packets import Path
 from fairlead.fabric.transport.fast import kernels
 from fairlead.fabric.transport.fast import layout as at
 from fairlead.fabric.transport.fast.desk import MAX_IN, MAX_OUT, Desk, Words, address_of
-from fairlead.fabric.transport.ports import DSCP_SHIFT, ECN_ECT0, IPV6_FLOWINFO, Arrival, Ports, Sockets
+from fairlead.fabric.transport.ports import (
+    DSCP_SHIFT,
+    ECN_ECT0,
+    IPV6_FLOWINFO,
+    Arrival,
+    Ports,
+    Sockets,
+    raise_if_refused,
+)
 
 MAX_SOCKETS = 4096
+BATCHES_IN = 8
+"""Datagrams received at once where each may be a batch."""
 _CMSG = struct.Struct("=QiiI4x")
 _FAMILY = struct.Struct("=H")
 
@@ -32,19 +42,23 @@ def name_of(host: str, port: int, label: int = 0) -> bytes:
 class Sheets:
     """What lies beside the letters of a desk."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: Desk, *, gso: bool = False) -> None:
+        """With `gso` letters go in batches where they may, and there is room for batches that come."""
         self.desk = desk
+        self.num_in = BATCHES_IN if gso else MAX_IN
+        self.data_room = at.BATCH_ROOM if gso else at.DATA_ROOM
+        max_in = self.num_in
         self._post, self._collect = kernels.post(), kernels.collect()
         self.words: Words = np.zeros(at.NUM_POST_WORDS, dtype=np.int64)
         self.address = address_of(self.words)
         self._sockets: dict[tuple[int, int], int] = {}
         self.held: Words = np.zeros(MAX_OUT, dtype=np.int64)
         self._fds: Words = np.zeros(MAX_SOCKETS, dtype=np.int64)
-        self._in_hdrs: Words = np.zeros((MAX_IN, at.HDR_ROW), dtype=np.int64)
-        self._in_iovs: Words = np.zeros((MAX_IN, at.IOV_ROW), dtype=np.int64)
-        self._in_names = np.zeros((MAX_IN, at.NAME_ROOM), dtype=np.uint8)
-        self._in_controls = np.zeros((MAX_IN, at.CONTROL_ROOM), dtype=np.uint8)
-        self._in_data = np.zeros((MAX_IN, at.DATA_ROOM), dtype=np.uint8)
+        self._in_hdrs: Words = np.zeros((max_in, at.HDR_ROW), dtype=np.int64)
+        self._in_iovs: Words = np.zeros((max_in, at.IOV_ROW), dtype=np.int64)
+        self._in_names = np.zeros((max_in, at.NAME_ROOM), dtype=np.uint8)
+        self._in_controls = np.zeros((max_in, at.CONTROL_ROOM), dtype=np.uint8)
+        self._in_data = np.zeros((max_in, self.data_room), dtype=np.uint8)
         self._kept = {
             at.X_OUT_HDRS: np.zeros((MAX_OUT, at.HDR_ROW), dtype=np.int64),
             at.X_OUT_IOVS: np.zeros((MAX_OUT, 3 * at.IOV_ROW), dtype=np.int64),
@@ -57,14 +71,18 @@ class Sheets:
             at.X_IN_NAMES: self._in_names,
             at.X_IN_CONTROLS: self._in_controls,
             at.X_IN_DATA: self._in_data,
+            at.X_FIRST: np.zeros(MAX_OUT + 1, dtype=np.int64),
+            at.X_OUT_BATCHES: np.zeros((MAX_OUT, at.BATCH_ROW), dtype=np.uint8),
         }
+        self.words[at.X_GSO], self.words[at.X_DATA_ROOM] = int(gso), self.data_room
+        self.words[at.X_MAX_LETTERS] = len(desk.letters)
         for place, array in self._kept.items():
             self.words[place] = address_of(array)
         functions = desk.functions
         self.words[at.X_SENDMMSG], self.words[at.X_RECVMMSG] = functions["sendmmsg"], functions["recvmmsg"]
         self.words[at.X_ERRNO] = functions["__errno_location"]
         for i, hdr in enumerate(self._in_hdrs):
-            self._in_iovs[i] = address_of(self._in_data[i]), at.DATA_ROOM
+            self._in_iovs[i] = address_of(self._in_data[i]), self.data_room
             hdr[at.HDR_NAME], hdr[at.HDR_CONTROL] = address_of(self._in_names[i]), address_of(self._in_controls[i])
             hdr[at.HDR_IOV], hdr[at.HDR_NUM_IOV] = address_of(self._in_iovs[i]), 1
 
@@ -79,15 +97,21 @@ class Sheets:
         """Send all letters; those that found no room."""
         num_held = self._post(self.desk.address, self.address)
         if num_held < 0:
+            raise_if_refused(-num_held, gso=bool(self.words[at.X_GSO]))
             raise OSError(-num_held, os.strerror(-num_held))
         return [i for i in range(self.desk.num_out) if self.held[i]] if num_held else []
 
     def collect(self, fd: int, rail: int, *, steered: bool) -> int:
         """Receive letters; how many."""
-        num = self._collect(self.desk.address, self.address, fd, rail, MAX_IN, int(steered))
+        num = self._collect(self.desk.address, self.address, fd, rail, self.num_in, int(steered))
         if num < 0:
             raise OSError(-num, os.strerror(-num))
         return num
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the last call gave as much as there was room for: more may be waiting."""
+        return int(self.words[at.X_NUM_READ]) == self.num_in
 
     def put(self, index: int, arrival: Arrival) -> None:
         """Enter a datagram as the kernel would have."""
@@ -110,12 +134,12 @@ class Sheets:
     def arrival(self, index: int, rail: int) -> Arrival:
         """A letter that came, for Python to take."""
         letter = self.desk.letters[index]
-        place = (int(letter[at.I_DATA]) - int(self.words[at.X_IN_DATA])) // at.DATA_ROOM
+        place, begin = divmod(int(letter[at.I_DATA]) - int(self.words[at.X_IN_DATA]), self.data_room)
         name = bytes(self._in_names[place])
         (family,) = _FAMILY.unpack_from(name)
         raw = name[8:24] if family == socket.AF_INET6 else name[4:8]
         path = Path(int(letter[at.I_EV]), rail, int(letter[at.I_DSCP]), is_marked=bool(letter[at.I_MARKED]))
-        return Arrival(self._in_data[place, : int(letter[at.I_LENGTH])].data, str(ip_address(raw)), path)
+        return Arrival(self._in_data[place, begin : begin + int(letter[at.I_LENGTH])].data, str(ip_address(raw)), path)
 
 
 def _classes() -> np.ndarray:
@@ -157,6 +181,8 @@ class LetterSockets(Sockets):
         return num
 
     def _count(self, sheets: Sheets) -> None:
+        self.num_batches += int(sheets.words[at.X_NUM_BATCHES])
+        sheets.words[at.X_NUM_BATCHES] = 0
         if sheets.words[at.X_NUM_LOST] or sheets.words[at.X_NUM_CUT]:
             self.num_lost_locally += int(sheets.words[at.X_NUM_LOST])
             self.num_cut_short += int(sheets.words[at.X_NUM_CUT])
