@@ -165,7 +165,7 @@ def main() -> None:
     for kind, seen in found.items():
         rates = [rate for rate, _ in seen]
         peer = "gso blaster" if "gso" in kind else "blaster"
-        ratio = statistics.median(a / b for a, (b, _) in zip(rates, found[peer], strict=True))
+        ratio = statistics.median(a / b for a, (b, _) in zip(rates, found.get(peer, seen), strict=True))
         used = statistics.median(us for _, us in seen)
         mid = statistics.median(rates)
         print(f"| {kind} | {mid:.2f} | {min(rates):.2f} | {max(rates):.2f} | {ratio:.2f} | {used:.1f} |")

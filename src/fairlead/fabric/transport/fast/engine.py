@@ -26,6 +26,7 @@ from fairlead.fabric.transport.seal import Seal
 
 BURST = 128
 DRIVER_MBPS = 8_000
+GSO_BURST = 240  # sixteen batches of 15 packets of 4 KB
 GSO_MBPS = 32_000
 MOST_IN_BATCH = 128  # UDP_MAX_SEGMENTS of kernels since 6.10
 
@@ -38,7 +39,7 @@ class FastEngine(Engine):
     def __init__(self, device: Device, ports: LetterPorts, num_rails: int, *, gso: bool = False) -> None:
         """Compiles, the first time on a machine."""
         super().__init__(device, ports, num_rails, gso=gso)
-        self.burst = BURST
+        self.burst = GSO_BURST if gso else BURST
         self.driver_mbps = GSO_MBPS if gso else DRIVER_MBPS
         self.desk = Desk(BATCHES_IN * MOST_IN_BATCH) if gso else Desk()
         self.sheets = Sheets(self.desk, gso=gso)
