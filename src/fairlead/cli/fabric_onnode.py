@@ -62,6 +62,7 @@ class Perf:
         if wish.get("tape"):
             self.tape = importlib.import_module("fairlead.fabric.transport.tape").Tape(int(wish["tape"]))
         options = {"sealed": bool(wish["sealed"]), "gso": bool(wish.get("gso")), "tape": self.tape}
+        options |= {"trim": True} if wish.get("trim") else {}
         self.context = ours.Context(convert(wish["place"], place), **options)
         self.queue = self.context.completion_queue(4 * self.depth + 16)
         self.memory = bytearray(max(self.size * self.depth, 1))

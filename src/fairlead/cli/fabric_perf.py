@@ -97,6 +97,7 @@ def perf(
     both: Annotated[bool, Parameter(negative=())] = False,
     sealed: Annotated[bool, Parameter(negative=())] = False,
     gso: Annotated[bool, Parameter(negative=())] = False,
+    trim: Annotated[bool, Parameter(negative=())] = False,
     histogram: Annotated[bool, Parameter(negative=())] = False,
     spec: SpecFile = None,
     common: Common = Common(),
@@ -130,6 +131,9 @@ def perf(
         Authenticate every packet.
     gso
         Segmentation offload: spray by batches of packets, which the kernel takes as one. Not over steered paths.
+    trim
+        Let switches trim: a packet that finds too long a queue loses its payload, which is asked for again at once.
+        For fabrics whose switches do (`trim_kib` of a lab): a silent loss then counts as a fault of the path.
     histogram
         Show how many messages took how long.
     spec
@@ -144,7 +148,9 @@ def perf(
     facts, silent, cluster_file, folder = from_nodes(f"{source},{target}", "", None, spec, common, imds=False)
     if silent:
         raise FabricError("fabric/no-place", silent[0].message, hint=f"fairlead probe -w {source},{target}")
-    wish = wish_of(duration=duration, interval=interval, sizes=asked, depth=depth, both=both, sealed=sealed, gso=gso)
+    wish = wish_of(
+        duration=duration, interval=interval, sizes=asked, depth=depth, both=both, sealed=sealed, gso=gso, trim=trim
+    )
     ends = Ends(source, target, book_of(facts), wish)
     program = Program.of("fairlead-perf", *PARTS, call="main()", needs_packages=True)
     limit_s = duration + SLACK_S
@@ -170,11 +176,12 @@ def wish_of(
     both: bool = False,
     sealed: bool = False,
     gso: bool = False,
+    trim: bool = False,
     tape: int = 0,
 ) -> dict[str, Any]:
     """What both ends are told; `tape` is how many datagrams each keeps."""
     work = {"duration_s": duration, "interval_s": interval, "sizes": list(sizes), "depth": depth, "both": both}
-    return {**work, "sealed": sealed, "gso": gso, "tape": tape, "token": secrets.token_hex(32)}
+    return {**work, "sealed": sealed, "gso": gso, "trim": trim, "tape": tape, "token": secrets.token_hex(32)}
 
 
 def sizes_of(text: str) -> list[int]:

@@ -70,12 +70,13 @@ def test_a_tape_is_as_long_as_was_asked_for_and_holds_datagrams_alone() -> None:
             ends(_Taped, tape=300).run(Says({"say": "tape", "taped": [bad]}))
 
 
-@pytest.mark.parametrize("gso", [False, True])
-def test_an_end_has_the_options_that_were_asked_for(gso: bool) -> None:
-    wish = wish_of(duration=1, interval=1, sizes=[8], depth=1, gso=gso)
+@pytest.mark.parametrize(("gso", "trim"), [(False, False), (True, False), (False, True)])
+def test_an_end_has_the_options_that_were_asked_for(gso: bool, trim: bool) -> None:
+    wish = wish_of(duration=1, interval=1, sizes=[8], depth=1, gso=gso, trim=trim)
     own = Place(node="n0", address="::1", ports=(Port(rail="rail 0", address="::1"),))
     end = Perf(Silent(), {**wish, "place": msgspec.to_builtins(own)})
     try:
         assert end.context._sockets.gso is gso
+        assert end.context._changes.get("trim", False) is trim
     finally:
         end.context.close()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import array
 import asyncio
+import ctypes
 import hmac
 import mmap
+import random
 import select
 import struct
 import threading
 import time
+import zlib
 from multiprocessing import shared_memory
 
 import numpy as np
@@ -19,6 +22,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from fairlead.errors import LocalProtocolError
 from fairlead.fabric.mrc.completion import Completion, Status, WorkOpcode
 from fairlead.fabric.transport import seal
+from fairlead.fabric.transport.fast import kernels
 from fairlead.fabric.transport.interfaces import LinkWatch, interface_of, is_up, mtu_of
 from fairlead.fabric.transport.memory import view_of
 from fairlead.fabric.transport.queues import CompletionQueue
@@ -231,3 +235,17 @@ def test_the_loopback_is_found_by_its_addresses() -> None:
     begin = time.monotonic()
     assert mtu_of("no-such-thing") == 1500
     assert time.monotonic() - begin < 5
+
+
+def test_every_library_that_may_reckon_the_icrc_says_what_zlib_says() -> None:
+    """In one go, and going on from what came before, as headers and payload do."""
+    found = [(library, symbol) for library, symbol in kernels._PLACES["crc32"] if kernels._address(library, symbol)]
+    assert found[-1][1] == "crc32"
+    data = random.Random(1).randbytes(5000)
+    for library, symbol in found:
+        function = getattr(ctypes.CDLL(library), symbol)
+        function.argtypes = [ctypes.c_uint32, ctypes.c_char_p, ctypes.c_size_t]
+        function.restype = ctypes.c_uint32
+        for num in (0, 1, 3, 36, 257, 4096, 5000):
+            assert function(0, data[:num], num) == zlib.crc32(data[:num]), (library, num)
+            assert function(zlib.crc32(data[:40]), data[40:num], max(num - 40, 0)) == zlib.crc32(data[: max(num, 40)])

@@ -93,5 +93,5 @@ def copy(typing_context: Any, to: Any, source: Any, num_bytes: Any) -> Any:
 
 @part
 def crc32(function: int, crc: int, address: int, num_bytes: int) -> int:
-    """The crc32 of zlib or libdeflate, called at its address."""
+    """The crc32 of ISA-L, libdeflate or zlib, called at its address."""
     return call_address(function, crc, address, num_bytes)
