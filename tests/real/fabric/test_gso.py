@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import random
 import secrets
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -208,6 +210,84 @@ def test_a_tape_has_each_packet_of_a_batch(stack: ExitStack) -> None:
     assert len(taped) == a.counters()["sent"]
     writes = [p for one in taped if one.size > 90 and (p := packets.decode(one.head, is_trimmed=True))]
     assert len({p.bth.psn for p in writes}) == -(-SIZE // 4096)
+
+
+# --- over a link that cuts batches -------------------------------------------------------------------------------
+
+END = """
+import array, fcntl, socket, struct, sys
+from fairlead.fabric.transport.context import Context, remote_of
+size, data = 1 << 20, bytes(range(256)) * (1 << 12)
+print("here", flush=True)
+is_target = sys.stdin.readline() == "target\\n"
+if is_target:
+    value = array.array("I", [0x2C, 1])  # linux/ethtool.h: ETHTOOL_SGRO
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        fcntl.ioctl(sock, 0x8946, struct.pack("16sP16x", b"v1", value.buffer_info()[0]))  # SIOCETHTOOL
+        value[:] = array.array("I", [0x2B, 0])  # ETHTOOL_GGRO
+        fcntl.ioctl(sock, 0x8946, struct.pack("16sP16x", b"v1", value.buffer_info()[0]))
+    assert value[1] == 1
+with Context(addresses=["fd77::2" if is_target else "fd77::1"], gso=True) as context:
+    queue = context.completion_queue()
+    if is_target:
+        memory = bytearray(8 * size)
+        with context.listen("fd77::2", b"t" * 32, 7777) as listener:
+            print("listens", flush=True)
+            listener.accept(queue, queue, private=remote_of(context.register(memory)), limit_s=60)
+        sys.stdin.readline()
+        print(memory == 8 * data, flush=True)
+    else:
+        qp = context.connect("fd77::2", 7777, b"t" * 32, queue, queue)
+        for i in range(8):
+            qp.post_write(data, qp.remote, wr_id=i, offset=i * size)
+        done = []
+        while len(done) < 8 and (some := queue.wait(60)):
+            done += some
+        counts = qp.counters()
+        print(len(done), {c.status.name for c in done}, counts["new"], counts["resent"] > 0, flush=True)
+"""
+DROP = """
+table netdev t {
+  chain c {
+    type filter hook ingress device v1 priority 0; policy accept;
+    meta length > 3000 numgen random mod 100 < 2 counter drop
+  }
+}
+"""
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True)
+
+
+@pytest.mark.requires("root", "netns", "nft")
+def test_packets_of_batches_that_a_link_cuts_and_loses_arrive_all_the_same(stack: ExitStack) -> None:
+    """Two namespaces: one interface cuts batches, the other loses packets of them and merges the rest (GRO)."""
+    command = ["unshare", "-n", sys.executable, "-c", END]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    here, there = (stack.enter_context(subprocess.Popen(command, **pipes)) for _ in "ab")
+    for end in (here, there):
+        stack.callback(end.kill)
+        assert end.stdout.readline() == "here\n"
+    names = ["link", "add", "v0", "mtu", "9000", "netns", str(here.pid), "type", "veth", "peer", "name", "v1"]
+    ip(*names, "mtu", "9000", "netns", str(there.pid))
+    for number, end in enumerate((here, there)):
+        inside = ["nsenter", "-t", str(end.pid), "-n"]
+        port = f"v{number}"
+        wanted = ["link set lo up", f"addr add fd77::{number + 1}/64 dev {port} nodad", f"link set {port} up"]
+        for words in wanted if number else [*wanted, "link set v0 gso_max_segs 1"]:
+            subprocess.run([*inside, "ip", *words.split()], check=True, capture_output=True)
+        if number:
+            subprocess.run([*inside, "nft", "-f", "-"], check=True, input=DROP.encode())
+    there.stdin.write("target\n")
+    there.stdin.flush()
+    assert there.stdout.readline() == "listens\n"
+    here.stdin.write("source\n")
+    here.stdin.flush()
+    assert here.stdout.readline() == "8 {'SUCCESS'} 2048 True\n"
+    there.stdin.write("end\n")
+    there.stdin.flush()
+    assert there.stdout.readline() == "True\n"
 
 
 # --- where it cannot be ------------------------------------------------------------------------------------------
