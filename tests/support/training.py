@@ -116,13 +116,15 @@ def put(net, masters):
         param.copy_(masters[name])
 
 
-def train_streamed(config, first, data, rates, *, seed, groups=GROUPS, frozen=(), adapt=lambda net: net, **settings):
+def train_streamed(
+    config, first, data, rates, *, seed, groups=GROUPS, frozen=(), adapt=lambda net: net, most=0, **settings
+):
     """The same by the engine, and the engine's results."""
     dtype = settings.setdefault("dtype", torch.float32)
     model = adapt(skeleton(config, dtype))
     for name, param in model.named_parameters():
         param.requires_grad_(name not in frozen)
-    engine = Engine(take_apart(model, groups), Settings(CPU, accumulation=len(data[0]), **settings))
+    engine = Engine(take_apart(model, groups, most), Settings(CPU, accumulation=len(data[0]), **settings))
     try:
         engine.fill(first.items())
         results = [engine.step(batches, lr=rate, seed=seed) for batches, rate in zip(data, rates, strict=True)]

@@ -264,7 +264,7 @@ def _played(
 
         def one(shell: Any) -> Callable[[lockstep.Meet], torch.Tensor]:
             def forward(meet: lockstep.Meet) -> torch.Tensor:
-                layer.hang(shell, parts.layers, meet, nowhere)
+                layer.hang(shell, [block.name for block in parts.blocks[1:]], meet, nowhere)
                 ids = torch.zeros((rows, length), dtype=torch.long, device=nowhere)
                 batch = {"input_ids": ids, "labels": ids}
                 if head_tokens:
@@ -278,6 +278,8 @@ def _played(
         kept = alive.now - begin
         torch.autograd.backward(losses)
         stages.turn(_Phase.BACKWARD)
+    if parts.cut:  # pieces of a layer get what others got, or less
+        inputs = min(inputs, max(0, kept // micro - shared) // parts.num_layers)
     head = max(0, kept // micro - inputs * parts.num_layers - shared)
     most = {phase: max(0, peak - begin) for phase, peak in stages.most.items()}
     return _Played(inputs, shared, head, most, alive.work.of_one(micro))

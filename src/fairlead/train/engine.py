@@ -55,6 +55,7 @@ class Engine:
         if self.kept.last is not None:
             self.steps, self.counts = self.kept.last.steps, dict(self.kept.last.counts)
         blocks = parts.blocks
+        self._units = [block.name for block in blocks[1:]]
         self._streamed = [block.index for block in blocks[1:] if block.index not in settings.on_device]
         self._place = {index: place for place, index in enumerate(self._streamed)}
         self._schedule = plan(len(self._streamed), min(settings.slots, max(1, len(self._streamed))))
@@ -176,7 +177,7 @@ class Engine:
         def one(micro: int) -> Callable[[lockstep.Meet], torch.Tensor]:
             def forward(meet: lockstep.Meet) -> torch.Tensor:
                 shell = self._shells[micro]
-                layer.hang(shell, self.parts.layers, meet, self.settings.device)
+                layer.hang(shell, self._units, meet, self.settings.device)
                 torch.manual_seed(seed(micro))
                 batch = {key: value.to(self.settings.device) for key, value in batches[micro].items()}
                 if not self.settings.head_tokens:

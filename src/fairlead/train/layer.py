@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+from torch import nn
 from torch.func import functional_call
 from torch.utils import _pytree as pytree
+from torch.utils.checkpoint import checkpoint
 from transformers.utils import output_capturing
 
 from fairlead.train.lanes import Rng
@@ -90,6 +92,9 @@ class StreamedLayers:
         self.device = device
         self.anchor = torch.zeros((), device=device, requires_grad=True)
         """So that there is a node to go back through even where nothing that comes in has a gradient."""
+        self.chain = self.anchor
+        """What the node before gave the next: backward visits them in the order of forward turned round, also where
+        two do not depend on each other."""
 
     def forward(self, calls: list[Call]) -> list[Any]:
         """The outputs of one layer for each micro-batch; each call's `rng` is moved on."""
@@ -106,7 +111,11 @@ class StreamedLayers:
             saved.append(_Saved(spec, kept, places, call.rng, keys))
         outcomes: list[LayerOutput] = []
         ends: list[Rng] = []
-        outputs = _Layer.apply(self, layer, saved, outcomes, ends, self.anchor, *tensors)
+        if layer == 0:
+            self.chain = self.anchor
+        self.chain, *outputs = _Layer.apply(self, layer, saved, outcomes, ends, self.chain, *tensors)
+        if layer + 1 == len(self.templates):
+            self.chain = self.anchor  # what this step kept ends with the step
         results = []
         for call, outcome, end in zip(calls, outcomes, ends, strict=True):
             num = len(outcome.places)
@@ -163,10 +172,10 @@ class _Layer(torch.autograd.Function):
             outcomes.append(LayerOutput(spec, [None if isinstance(v, torch.Tensor) else v for v in leaves], places))
         layers.visits.leave(layer, forward=True)
         ctx.mark_non_differentiable(*[out for out in found if not out.is_floating_point()])
-        return tuple(found)
+        return (torch.zeros((), device=layers.device), *found)
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, _chain: torch.Tensor | None, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         layers, layer = ctx.layers, ctx.layer
         present = Rng(layers.device)
         needed = ctx.needs_input_grad[6:]
@@ -216,10 +225,30 @@ def _by_call(saved: Sequence[_Saved], tensors: Sequence[torch.Tensor]) -> list[t
     return pairs
 
 
-def hang(shell: Any, path: str, come: Callable[[Call], Any], device: torch.device) -> None:
-    """Let the layers of a shell bring their calls to `come` instead of computing."""
-    for index, layer in enumerate(shell.get_submodule(path)):
-        layer.forward = _Doorway(index, come, device)
+def hang(shell: Any, units: Sequence[str], come: Callable[[Call], Any], device: torch.device) -> None:
+    """Let the layers of a shell, or the pieces of those that are cut, bring their calls to `come` instead of computing.
+
+    What is left of a cut layer, as its norms, keeps what it got and computes again in backward, too.
+    """
+    for index, name in enumerate(units):
+        shell.get_submodule(name).forward = _Doorway(index, come, device)
+        owner, _, last = name.rpartition(".")
+        around = shell.get_submodule(owner)
+        if isinstance(around, nn.ModuleList):
+            continue
+        for below, part in around.named_children():
+            if below != last and not any(f"{unit}.".startswith(f"{owner}.{below}.") for unit in units):
+                part.forward = _Again(type(part).forward.__get__(part))
+
+
+class _Again:
+    """Computes, keeps what came in, and computes again in backward. Draws nothing random."""
+
+    def __init__(self, forward: Callable[..., Any]) -> None:
+        self.forward = forward
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return checkpoint(self.forward, *args, use_reentrant=False, preserve_rng_state=True, **kwargs)
 
 
 class _Doorway:

@@ -2,7 +2,9 @@
 
     shells     the whole model, once for each micro-batch of a step, with parameters of its own outside the layers
     templates  the decoder layers on the meta device; weights are bound to one for the moment of its use
-    blocks     block 0 is everything outside the layers, block i + 1 is layer i
+    blocks     block 0 is everything outside the layers, block i + 1 is layer i; of a layer that is cut, the modules
+               below it with matrices are blocks of their own, in the order of the module tree, and what is left,
+               as norms, is outside
 
 Buffers are real: they are small, and forward reads them.
 
@@ -24,7 +26,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import output_capturing
 
 from fairlead.errors import TrainError
-from fairlead.train.layout import Block, Named, ParamGroup, block
+from fairlead.train.layout import ALIGN, Block, Named, ParamGroup, block
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +43,15 @@ class Parts:
 
     @property
     def num_layers(self) -> int:
-        """Decoder layers."""
+        """What streams: decoder layers, and each piece of one that is cut."""
         return len(self.blocks) - 1
+
+    @property
+    def cut(self) -> tuple[str, ...]:
+        """The decoder layers that stream in pieces."""
+        whole = {block.name for block in self.blocks[1:]}
+        names = (f"{self.layers}.{index}" for index in range(len(self.model.get_submodule(self.layers))))
+        return tuple(name for name in names if name not in whole)
 
 
 def skeleton(config: Any, dtype: torch.dtype) -> Any:
@@ -71,8 +80,11 @@ def on_meta() -> Iterator[None]:
         nn.Module.register_parameter = register
 
 
-def take_apart(model: Any, groups: Sequence[ParamGroup]) -> Parts:
-    """Find the decoder layers and give every parameter its block and place."""
+def take_apart(model: Any, groups: Sequence[ParamGroup], most: int = 0) -> Parts:
+    """Find the decoder layers and give every parameter its block and place.
+
+    Layers of more than `most` parameters are cut as far as needed and as their modules allow; 0: none is.
+    """
     path = _layers(model)
     order = {name: place for place, (name, _) in enumerate(model.named_parameters())}
     first = {id(param): name for name, param in model.named_parameters()}
@@ -81,18 +93,20 @@ def take_apart(model: Any, groups: Sequence[ParamGroup]) -> Parts:
         for name, param in model.named_parameters(remove_duplicate=False)
         if first[id(param)] != name
     }
+    layers = [(f"{path}.{index}", layer) for index, layer in enumerate(model.get_submodule(path))]
+    units = [name for start, layer in layers for name in _units(start, layer, most)]
     by_block: dict[int, list[Named]] = {0: []}
     for name, param in model.named_parameters():
-        index, local = _place(name, path)
+        index, local = _place(name, units)
         by_block.setdefault(index, []).append(Named(name, local, tuple(param.shape), order[name], param.requires_grad))
     for other, name in ties.items():
-        if _place(other, path)[0] or _place(name, path)[0]:
+        if any(one.startswith(f"{path}.") for one in (other, name)):
             raise TrainError(
                 "train/shared-layers",
                 f"{other} and {name} are one parameter; a layer that shares weights cannot be streamed by itself",
                 hint="choose a model whose decoder layers have weights of their own",
             )
-    names = ["outside the layers"] + [f"{path}.{i}" for i in range(len(model.get_submodule(path)))]
+    names = ["outside the layers", *units]
     blocks = tuple(block(i, name, by_block.get(i, []), groups) for i, name in enumerate(names))
     return Parts(model, path, blocks, ties)
 
@@ -116,17 +130,50 @@ def _layers(model: Any) -> str:
     return outer[0]
 
 
-def _place(name: str, path: str) -> tuple[int, str]:
+def _place(name: str, units: Sequence[str]) -> tuple[int, str]:
     """The block of a parameter, and its name seen from that block's module."""
-    if not name.startswith(f"{path}."):
-        return 0, name
-    index, _, local = name[len(path) + 1 :].partition(".")
-    return int(index) + 1, local
+    for index, unit in enumerate(units, 1):
+        if name.startswith(f"{unit}."):
+            return index, name[len(unit) + 1 :]
+    return 0, name
+
+
+def _units(name: str, module: Any, most: int) -> list[str]:
+    """What streams of a module: itself, or the modules below that have matrices, cut as far as needed themselves."""
+    if not most or _size(module) <= most or not _is_cuttable(module):
+        return [name]
+    return [
+        unit
+        for below, part in module.named_children()
+        if any(param.dim() > 1 for param in part.parameters())
+        for unit in _units(f"{name}.{below}", part, most)
+    ]
+
+
+def _is_cuttable(module: Any) -> bool:
+    """Not where matrices are its own, as stacked experts are, nor lists: which of their modules are called may depend
+    on the data.
+    """
+    own = any(param.dim() > 1 for param in module.parameters(recurse=False))
+    lists = any(isinstance(part, nn.ModuleList | nn.ModuleDict) for part in module.children())
+    return not own and not lists and any(True for part in module.children() if _size(part))
+
+
+def _size(module: Any) -> int:
+    return sum(-(-param.numel() // ALIGN) * ALIGN for param in module.parameters())  # as in an arena
 
 
 def templates(parts: Parts, device: torch.device) -> list[Any]:
-    """The decoder layers to compute with: parameters on meta, buffers on the device."""
-    return [_with_buffers(copy.deepcopy(layer), device) for layer in parts.model.get_submodule(parts.layers)]
+    """The modules to compute with, of each block one: parameters on meta, buffers on the device."""
+    found = []
+    layers = len(parts.layers.split(".")) + 1
+    for part in parts.blocks[1:]:
+        template = _with_buffers(copy.deepcopy(parts.model.get_submodule(part.name)), device)
+        if len(part.name.split(".")) > layers:  # the shell's hooks see what comes out of a piece
+            template._forward_hooks.clear()
+            template._forward_pre_hooks.clear()
+        found.append(template)
+    return found
 
 
 def shell(parts: Parts, weights: dict[str, torch.Tensor], device: torch.device) -> Any:
@@ -156,21 +203,32 @@ def _with_buffers(module: Any, device: torch.device) -> Any:
 
 
 def initial(parts: Parts, index: int, seed: int, device: torch.device) -> Iterator[tuple[str, torch.Tensor]]:
-    """Random first weights of a block in fp32, by the model's own rules; a block's depend on the seed and its index."""
-    torch.manual_seed(seed * 1_000_003 + index)
-    if index:
-        source = parts.model.get_submodule(f"{parts.layers}.{index - 1}")
-        module = _real(copy.deepcopy(source), device)
-    else:
+    """Random first weights of a block in fp32, by the model's own rules; they depend on the seed and the layer's index,
+    not on how layers are cut.
+    """
+    names = {param.name for param in parts.blocks[index].params}
+    inside = {int(name[len(parts.layers) + 1 :].partition(".")[0]) for name in names if _is_inside(parts, name)}
+    if index == 0:
+        torch.manual_seed(seed * 1_000_003)
         module = copy.deepcopy(parts.model)
-        module.get_submodule(parts.layers.rpartition(".")[0])._modules[parts.layers.rpartition(".")[2]] = (
-            nn.ModuleList()
-        )
-        module = _real(module, device)
+        owner, _, last = parts.layers.rpartition(".")
+        module.get_submodule(owner)._modules[last] = nn.ModuleList()
+        yield from _drawn(parts, _real(module, device), "", names)
+    for number in sorted(inside):
+        torch.manual_seed(seed * 1_000_003 + number + 1)
+        name = f"{parts.layers}.{number}"
+        yield from _drawn(parts, _real(copy.deepcopy(parts.model.get_submodule(name)), device), f"{name}.", names)
+
+
+def _is_inside(parts: Parts, name: str) -> bool:
+    return name.startswith(f"{parts.layers}.")
+
+
+def _drawn(parts: Parts, module: Any, prefix: str, names: set[str]) -> Iterator[tuple[str, torch.Tensor]]:
     module.apply(parts.model._init_weights)  # the library's one place for first weights
-    values = dict(module.named_parameters(remove_duplicate=False))
-    for param in parts.blocks[index].params:
-        yield param.name, values[param.local].detach()
+    for local, value in module.named_parameters():
+        if prefix + local in names:
+            yield prefix + local, value.detach()
 
 
 def _real(module: Any, device: torch.device) -> Any:
