@@ -30,4 +30,4 @@ def test_a_flipped_constant_of_the_compiled_transport_fails_the_byte_test(tmp_pa
     """`test_the_unchanged_copy_passes` has its like in the byte test itself, which the suite runs as it is."""
     result = lawflip.run(lawflip.flipped(flip, tmp_path), FAST_TEST, timeout_s=500)
     assert result.returncode == 1, result.stdout[-3000:]
-    assert "AssertionError" in result.stdout or "assert " in result.stdout, result.stdout[-3000:]
+    assert "FAILED" in result.stdout, result.stdout[-3000:]

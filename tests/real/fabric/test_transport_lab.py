@@ -148,3 +148,32 @@ def test_a_node_without_the_transport_is_told_what_to_install(cluster, tmp_path)
     assert json.loads(done.stdout)["missing"]["code"] == "fabric/no-transport"
     assert done.returncode == 4
     assert time.monotonic() - begin < 60
+
+
+def test_batches_are_refused_over_steered_paths_in_one_sentence(cluster, tmp_path) -> None:
+    words = ["fabric", "perf", "n0", "n3", "-f", str(cluster), "--runs", str(tmp_path), "--duration", "1", "--gso"]
+    done = subprocess.run([*FAIRLEAD, *words], capture_output=True, text=True, timeout=120)
+    assert done.returncode not in (0, 1), done.stderr
+    assert "whose packets carry no UDP checksum" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_measurement_with_switches_that_trim(tmp_path) -> None:
+    name = fresh_name()
+    file = tmp_path / "cluster.toml"
+    file.write_text(
+        f'schema = 1\n[cluster]\nname = "{name}"\n[access]\nvia = "lab"\n[lab]\ntrim_kib = 32\n'
+        f'[[pool]]\nname = "lab"\nsize = "lab"\nnodes = "n[0-1]"\npython = "{sys.executable}"\n'
+        '[fabric]\nlink = "ethernet"\nrdma = "mrc"\nplanes = 2\nt0 = 2\nt1 = 2\n'
+    )
+    try:
+        up = subprocess.run([*FAIRLEAD, "lab", "up", "-f", str(file)], capture_output=True, text=True, timeout=120)
+        assert up.returncode == 0, up.stderr
+        words = ["fabric", "perf", "n0", "n1", "-f", str(file), "--runs", str(tmp_path), "--json", "--both", "--trim"]
+        done = subprocess.run([*FAIRLEAD, *words, "--duration", "2"], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        answer = json.loads(done.stdout)
+        assert answer["intact"]
+        assert all(row["messages"] for row in answer["sums"].values())
+    finally:
+        down(name)
