@@ -31,7 +31,8 @@ import page
 
 from fairlead.base.table import table
 from fairlead.train.config import load
-from fairlead.train.session import Session, estimate
+from fairlead.train.planning import estimate
+from fairlead.train.session import Session
 from support.families import FAMILIES, config
 from support.train_peak import SHAPES, TEXT, status
 

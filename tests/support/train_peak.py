@@ -40,7 +40,8 @@ def train(folder: Path, rows: int, length: int, accumulation: int, head: int) ->
     import numpy as np
 
     from fairlead.train.config import load
-    from fairlead.train.session import Session, estimate
+    from fairlead.train.planning import estimate
+    from fairlead.train.session import Session
 
     np.save(folder / "tokens.npy", np.random.default_rng(0).integers(3, 60, (64, length)))
     text = TEXT.format(rows=rows, accumulation=accumulation, head=head)

@@ -52,7 +52,7 @@ def estimate(
     from fairlead.base.table import table
     from fairlead.base.units import size
     from fairlead.train.config import load
-    from fairlead.train.session import estimate as plan_of
+    from fairlead.train.planning import estimate as plan_of
 
     plan = plan_of(load(config), config.parent, timed=time)
     need = plan.need
@@ -75,10 +75,13 @@ def estimate(
             f"{plan.pace.seconds:,.2f} s, {plan.tokens / plan.pace.seconds:,.0f} tokens/s, bound by {plan.pace.binding}"
         )
         step.append(["takes, as measured here", bound])
-    head = f"{plan.params:,} parameters, {plan.schedule.num_blocks} layers, slots for {plan.schedule.num_slots}"
+    streamed = f"{plan.schedule.num_blocks} {'pieces of layers' if plan.most else 'layers'}"
+    head = f"{plan.params:,} parameters, {streamed}, slots for {plan.schedule.num_slots}"
     if plan.why:
         place = "on disk" if plan.settings.store is not None else "in memory"
         head += f"\nthe state is kept {place}: {plan.why}"
+    if plan.cut:
+        head += f"\n{plan.cut}"
     parts = [head, table(["WHERE", "WHAT", "SIZE"], rows), table(["A STEP", ""], step)]
     if need.guessed:
         parts.append(
@@ -110,6 +113,7 @@ def estimate(
             "guessed": need.guessed,
             "keep": "disk" if plan.settings.store is not None else "memory",
             "why": plan.why,
+            "cut": plan.cut,
             "on_device": len(plan.settings.on_device),
             "limits": plan.limits,
             "read_bytes": need.read_bytes,

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from fairlead.train.layout import ParamGroup
     from fairlead.train.model import random_values, skeleton, take_apart
     from fairlead.train.optimizer import SGD, AdamW, rate
+    from fairlead.train.planning import estimate
     from fairlead.train.schedule import Schedule, hazards
-    from fairlead.train.session import Progress, Session, estimate
+    from fairlead.train.session import Progress, Session
     from fairlead.train.settings import Result, Settings, seed_of
 
 __getattr__ = lazy(
@@ -28,7 +29,8 @@ __getattr__ = lazy(
         "model": ("random_values", "skeleton", "take_apart"),
         "optimizer": ("SGD", "AdamW", "rate"),
         "schedule": ("Schedule", "hazards"),
-        "session": ("Progress", "Session", "estimate"),
+        "planning": ("estimate",),
+        "session": ("Progress", "Session"),
         "settings": ("Result", "Settings", "seed_of"),
     },
 )

@@ -87,7 +87,7 @@ class Activations:
     """Why it could not be played and is guessed from widths; empty where it was played."""
 
 
-class _Alive(TorchDispatchMode):
+class Alive(TorchDispatchMode):
     """Follows storages that operations make."""
 
     def __init__(self) -> None:
@@ -130,6 +130,7 @@ class _Alive(TorchDispatchMode):
             self.work.moved_bytes += sum(leaf.numel() * leaf.element_size() for leaf in (*tensors, *results))
 
     def add(self, tensor: torch.Tensor) -> None:
+        """Count its memory while it lives."""
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self.known:
@@ -237,7 +238,7 @@ def _played(
     """All micro-batches as the engine computes them: in lock step, then backward over all at once."""
     nowhere = torch.device("meta")
     inputs = shared = 0
-    with _Alive() as alive, _kernels(alive.work, device):
+    with Alive() as alive, kernels(alive.work, device):
         weights = {
             param.name: alive.leave_out(torch.empty(param.shape, dtype=dtype, device=nowhere))
             for block in parts.blocks
@@ -286,7 +287,7 @@ def _played(
 
 
 @contextlib.contextmanager
-def _kernels(work: Work, device: str) -> Iterator[None]:
+def kernels(work: Work, device: str) -> Iterator[None]:
     """Attention keeps what fused kernels keep: their inputs and outputs, no matrix of scores. CPUs have none with
     dropout (pytorch aten/src/ATen/native/transformers/sdp_utils_cpp.cpp): scores are made, and kept for backward.
     Grouped products of experts know on meta no types but one; here they are their shapes.
@@ -348,7 +349,7 @@ class _Attention(torch.autograd.Function):
 class _Stages:
     """Weights without memory; notes the peak of each phase."""
 
-    def __init__(self, parts: Parts, alive: _Alive, weights: Mapping[str, torch.Tensor]) -> None:
+    def __init__(self, parts: Parts, alive: Alive, weights: Mapping[str, torch.Tensor]) -> None:
         self.blocks: tuple[Block, ...] = parts.blocks
         self.alive = alive
         self.weights = weights

@@ -60,9 +60,18 @@ class Need:
 
 
 def need(
-    blocks: Sequence[Block], settings: Settings, found: Activations, *, tokens: int, active: int, threads: int = 1
+    blocks: Sequence[Block],
+    settings: Settings,
+    found: Activations,
+    *,
+    tokens: int,
+    active: int,
+    threads: int = 1,
+    layer: int = 0,
 ) -> Need:
-    """What a run needs; `tokens` of a whole step, `active` parameters a token meets, `threads` that compute on CPUs."""
+    """What a run needs; `tokens` of a whole step, `active` parameters a token meets, `threads` that compute on CPUs,
+    `layer` elements of the largest whole layer where blocks are pieces.
+    """
     width, kept_as = settings.dtype.itemsize, settings.parameters.itemsize
     state = kept_as + 8
     team, micro = settings.team, len(settings.mine)
@@ -83,7 +92,8 @@ def need(
         Term(here, "gradients on their way", 2 * trained * gradient),
         Term(here, "gradients outside the layers", 4 * blocks[0].trained),
     ]
-    filling = 8 * max(block.numel for block in blocks)
+    largest = max(block.numel for block in blocks)
+    filling = 4 * (largest + max(largest, layer))
     terms = [
         Term(here, "weights outside the layers", blocks[0].numel * width),
         Term(here, f"weights of layers, slots: {slots}", slots * widest * width),

@@ -13,43 +13,33 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import shutil
 import time
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import torch
-from msgspec import structs
-from transformers import AutoConfig
 
 from fairlead.base.files import disk_errors, write_atomic
 from fairlead.errors import TrainError
-from fairlead.train import lora, metrics, weights
-from fairlead.train.activations import play
+from fairlead.train import cuts, lora, metrics, weights
 from fairlead.train.blobs import other_run
 from fairlead.train.config import Config
-from fairlead.train.data import Tokens, length_of
+from fairlead.train.data import Tokens
 from fairlead.train.engine import Engine
 from fairlead.train.kept import Kept
 from fairlead.train.layout import Block
-from fairlead.train.measure import rates
 from fairlead.train.memory import give_back_at_once
-from fairlead.train.model import Parts, random_values, skeleton, take_apart
-from fairlead.train.optimizer import SGD, AdamW, Rule, rate
-from fairlead.train.pace import Pace, Rates, pace
-from fairlead.train.placement import Keep, Way, choose, most
-from fairlead.train.plan import Need, check, need
-from fairlead.train.schedule import Schedule
-from fairlead.train.schedule import plan as make_schedule
-from fairlead.train.settings import Result, Settings
+from fairlead.train.model import Parts, random_values
+from fairlead.train.optimizer import rate
+from fairlead.train.plan import check
+from fairlead.train.planning import DTYPES, fitted, flop_per_token, model_of, parts_of, settled
+from fairlead.train.settings import Result
 from fairlead.train.shards import survey
 from fairlead.train.team import Team
 from fairlead.train.trace import Trace
-
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +78,7 @@ class Session:
         self.config = config
         self.base = base
         self.parts = parts
+        """With whole layers, also where the engine has them in pieces."""
         self.engine = engine
         self.tokens = tokens
         self.metrics = base / config.run.metrics
@@ -103,7 +94,7 @@ class Session:
         if team is not None:
             _check_team(config, team)
         store = base / config.run.store
-        if _has_begun(_settled(config, store, team), store, team) is not resume:
+        if _has_begun(settled(config, store, team), store, team) is not resume:
             raise _not_there(store) if resume else _there(store)
         if config.memory.host_gib:
             give_back_at_once()
@@ -117,11 +108,15 @@ class Session:
         tokens = Tokens(config, base)
         if team is not None and not team.rank:
             team.meet()
+        if not resume:
+            cuts.hold(store, 0)
         plan = fitted(config, base, parts, tokens.length, team=team)
         check(plan.need, plan.limits)
+        if plan.most and not resume and team is None:
+            cuts.hold(store, plan.most)
         if team is not None:  # all ranks follow one schedule
             plan = replace(plan, settings=replace(plan.settings, slots=team.least(plan.settings.slots)))
-        engine = Engine(parts, replace(plan.settings, run=_run(config, parts, tokens)))
+        engine = Engine(plan.parts, replace(plan.settings, run=_run(config, parts, tokens)))
         try:
             if not engine.filled:
                 engine.fill(_first_values(config, parts, checkpoint, engine.kept))
@@ -199,7 +194,8 @@ class Session:
         if self.config.lora.rank:
             origin = (self.base / self.config.model.path).absolute()
             return [lora.export(values, folder, self.config.lora, origin)]
-        return weights.export(self.parts, values, folder, DTYPES[dtype])
+        whole = cuts.by_layer(self.parts, values) if self.engine.parts.cut else values
+        return weights.export(self.parts, whole, folder, DTYPES[dtype])
 
     def _begin_metrics(self) -> None:
         """Only committed steps stay; one that was killed before it could be told is told by what its commit says."""
@@ -229,220 +225,6 @@ def _first_values(
     return lora.first_values(parts, values, config.run.seed, here(parts)) if config.lora.rank else values
 
 
-def model_of(config: Config, base: Path) -> Any:
-    """The skeleton of the model that a configuration names."""
-    folder = base / config.model.path
-    try:
-        return skeleton(
-            AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False),
-            DTYPES[config.model.compute],
-        )
-    except (OSError, ValueError) as exc:
-        raise TrainError(
-            "train/model",
-            f"{folder} is no model directory: {str(exc).splitlines()[0]}",
-            hint="name a folder with a config.json of a decoder-only model of the transformers library",
-        ) from exc
-
-
-def parts_of(config: Config, model: Any) -> Parts:
-    """The skeleton taken apart, with the adapters that a configuration asks for."""
-    return take_apart(lora.adapted(model, config.lora) if config.lora.rank else model, config.groups)
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A run before it begins."""
-
-    settings: Settings
-    need: Need
-    limits: dict[str, int]
-    """Bytes that may be used, by tier."""
-    params: int
-    tokens: int
-    """Of a step."""
-    schedule: Schedule
-    pace: Pace | None = None
-    """How long a step takes; None where it was not asked for, or the model could not be played."""
-    rates: Rates | None = None
-    """What was measured for that."""
-    why: str = ""
-    """Why the state is kept there, where the planner chose."""
-
-    @property
-    def shortfall(self) -> TrainError | None:
-        """Why it does not fit; None where it does."""
-        try:
-            check(self.need, self.limits)
-        except TrainError as error:
-            return error
-        return None
-
-
-def fitted(
-    config: Config,
-    base: Path,
-    parts: Parts,
-    length: int,
-    *,
-    timed: bool = False,
-    team: Team | None = None,
-    stay: bool = False,
-) -> Plan:
-    """The plan with the most slots that fits, else the smallest; `timed` measures the machine, too.
-
-    With `stay` a GPU's memory keeps the state of as many layers as fit beside them.
-    """
-    if config.run.keep == "auto":
-        return _placed(config, base, parts, length, team)
-    settings = replace(settings_of(config, base), team=team)
-    micro = len(settings.mine)
-    found = play(
-        parts, settings.dtype, config.run.rows, length, settings.head_tokens, micro, device=settings.device.type
-    )
-    tokens = config.run.rows * config.run.accumulation * length
-    limits, active = limits_of(config, base, settings), active_params(parts)
-    for slots in (config.memory.slots,) if config.memory.slots else (3, 2, 1):
-        settings = replace(settings, slots=slots)
-        needed = need(parts.blocks, settings, found, tokens=tokens, active=active, threads=torch.get_num_threads())
-        if all(needed.total(tier) <= limit for tier, limit in limits.items() if tier != "disk"):
-            break
-    if stay and settings.store is None and team is None and settings.device.type == "cuda":
-
-        def staying(num: int) -> Need:
-            with_them = replace(settings, on_device=frozenset(range(1, num + 1)))
-            return need(parts.blocks, with_them, found, tokens=tokens, active=active, threads=torch.get_num_threads())
-
-        stays = most(parts.num_layers, lambda num: staying(num).total("device") <= limits["device"])
-        if stays:
-            needed, settings = staying(stays), replace(settings, on_device=frozenset(range(1, stays + 1)))
-    params = sum(param.numel for block in parts.blocks for param in block.params)
-    streamed = parts.num_layers - len(settings.on_device)
-    schedule = make_schedule(streamed, min(settings.slots, max(1, streamed)))
-    plan = Plan(settings, needed, limits, params, tokens, schedule)
-    if not timed or found.work is None:
-        return plan
-    model = parts.model.config
-    head = getattr(model, "head_dim", None) or model.hidden_size // model.num_attention_heads
-    if config.memory.host_gib:  # as the run does: a new tensor then costs page faults
-        give_back_at_once()
-    measured = rates(settings, found.work, head, length, _nearest(base / config.run.store))
-    loads, on_disk = schedule.copies - streamed, settings.store is not None
-    micro, width = config.run.accumulation, settings.dtype.itemsize
-    taken = pace(found.work, micro, parts.blocks, loads, measured, on_disk=on_disk, width=width)
-    return replace(plan, pace=taken, rates=measured)
-
-
-def _placed(config: Config, base: Path, parts: Parts, length: int, team: Team | None) -> Plan:
-    """The plan with the state where it fits and costs least; a run that has begun stays where it is."""
-    settled = _settled(config, base / config.run.store, team)
-    if settled.run.keep != "auto":
-        why = "so it is with several ranks" if team is not None else "the run has begun there"
-        return replace(fitted(settled, base, parts, length, team=team, stay=True), why=why)
-
-    def kept(keep: Keep) -> Plan:
-        return fitted(_keeping(config, keep), base, parts, length, timed=True, stay=True)
-
-    plans = {"disk": kept("disk"), "memory": kept("memory")}
-    ways = {
-        keep: Way(plan.shortfall is None, None if plan.pace is None else plan.pace.seconds)
-        for keep, plan in plans.items()
-    }
-    keep, why = choose(ways["disk"], ways["memory"])
-    return replace(plans[keep], why=why)
-
-
-def _nearest(place: Path) -> Path:
-    """The folder itself, or the first one above it that exists."""
-    return next(path for path in (place, *place.absolute().parents) if path.exists())
-
-
-def estimate(config: Config, base: Path, *, timed: bool = False) -> Plan:
-    """What a run would take; no weights are read. `timed`: some seconds of measuring say how long a step takes."""
-    parts = parts_of(config, model_of(config, base))
-    return fitted(config, base, parts, length_of(config, base), timed=timed)
-
-
-def limits_of(config: Config, base: Path, settings: Settings) -> dict[str, int]:
-    """What may be used of each memory: the budget, else what is free now."""
-    memory = config.memory
-    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    free = next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")), 0)
-    limits = {"host": int(memory.host_gib * 2**30) or free}
-    if settings.device.type == "cuda":
-        limits["device"] = int(memory.device_gib * 2**30) or torch.cuda.mem_get_info(settings.device)[0]
-    store = base / config.run.store
-    place = _nearest(store)
-    held = sum(file.stat().st_blocks * 512 for file in store.rglob("*.bin")) if store.exists() else 0
-    limits["disk"] = shutil.disk_usage(place).free + held
-    return limits
-
-
-def settings_of(config: Config, base: Path, *, run: str = "") -> Settings:
-    """How the engine of a configuration works."""
-    chosen = config.optimizer
-    return Settings(
-        device=device_of(config),
-        dtype=DTYPES[config.model.compute],
-        parameters=DTYPES[config.model.parameters],
-        accumulation=config.run.accumulation,
-        clip=chosen.clip or None,
-        rule=rule_of(config),
-        slots=config.memory.slots or 3,
-        head_tokens=config.memory.head_tokens,
-        store=base / config.run.store if config.run.keep == "disk" else None,
-        snapshots=base / config.run.store if config.run.keep == "memory" else None,
-        run=run,
-    )
-
-
-def rule_of(config: Config) -> Rule:
-    """The optimizer of a configuration."""
-    chosen = config.optimizer
-    if chosen.kind == "sgd":
-        return SGD(chosen.momentum, chosen.nesterov)
-    return AdamW(chosen.lr, chosen.beta1, chosen.beta2, chosen.eps)
-
-
-def device_of(config: Config) -> torch.device:
-    """The device a configuration means on this machine."""
-    name = config.memory.device
-    if name == "auto":
-        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
-    try:
-        device = torch.device(name)
-        there = device.type == "cpu" or (device.type == "cuda" and (device.index or 0) < torch.cuda.device_count())
-    except RuntimeError:
-        there = False
-    if not there:
-        raise TrainError("train/device", f"there is no device {name} here", hint='[memory] device = "auto", or "cpu"')
-    return device if device.type == "cpu" else torch.device("cuda", device.index or 0)
-
-
-def flop_per_token(parts: Parts) -> float:
-    """Forward and backward without the second forward; a frozen parameter needs no gradient of its own."""
-    trained = {param.name for block in parts.blocks for param in block.trainable}
-    return 4.0 * active_params(parts) + 2.0 * active_params(parts, trained)
-
-
-def active_params(parts: Parts, among: Container[str] | None = None) -> int:
-    """Parameters that one token meets in matrix products: of experts the chosen ones, of embeddings the head alone."""
-    config = parts.model.config
-    num = next(
-        (getattr(config, k) for k in ("num_local_experts", "num_experts", "n_routed_experts") if hasattr(config, k)), 1
-    )
-    chosen = getattr(config, "num_experts_per_tok", None) or num or 1
-    lookup = id(parts.model.get_input_embeddings().weight)
-    tied = any(name.startswith("lm_head") for name in parts.ties)
-    total = 0
-    for name, param in parts.model.named_parameters():
-        if (id(param) == lookup and not tied) or (among is not None and name not in among):
-            continue
-        is_expert = ".experts" in name and "shared" not in name
-        total += param.numel() * chosen // num if is_expert and num else param.numel()
-    return total
-
-
 def _run(config: Config, parts: Parts, tokens: Tokens) -> str:
     """What must not change while a run is gone on with."""
     said = [
@@ -470,21 +252,6 @@ def _memory() -> dict[str, float]:
         found["device_gib"] = torch.cuda.memory_allocated() / 2**30
         found["peak_device_gib"] = torch.cuda.max_memory_allocated() / 2**30
     return found
-
-
-def _settled(config: Config, store: Path, team: Team | None) -> Config:
-    """With where the state is kept, where that is no question any more: in a store that is there, or with ranks."""
-    if config.run.keep != "auto":
-        return config
-    if (store / "manifest.json").exists() and any(store.glob("snapshot-*.bin")):
-        return _keeping(config, "memory")
-    if (store / "manifest.json").exists() or any(store.glob("shard-*/manifest.json")):
-        return _keeping(config, "disk")
-    return config if team is None else _keeping(config, "memory")
-
-
-def _keeping(config: Config, keep: Keep) -> Config:
-    return structs.replace(config, run=structs.replace(config.run, keep=keep))
 
 
 def _has_begun(config: Config, store: Path, team: Team | None) -> bool:

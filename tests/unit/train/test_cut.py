@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import random
+import subprocess
+import sys
 
 import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from fairlead.train import random_values, skeleton, take_apart  # noqa: E402
+import numpy as np  # noqa: E402
+from transformers import AutoModelForCausalLM  # noqa: E402
+
+from fairlead.errors import TrainError  # noqa: E402
+from fairlead.train import (  # noqa: E402
+    Session,
+    Settings,
+    estimate,
+    load,
+    random_values,
+    skeleton,
+    take_apart,
+)
+from fairlead.train.activations import play  # noqa: E402
+from fairlead.train.cuts import another_order  # noqa: E402
+from fairlead.train.plan import need  # noqa: E402
 from fairlead.train.schedule import Do, hazards, plan  # noqa: E402
 from support.families import config  # noqa: E402
 from support.training import CPU, GROUPS, compare  # noqa: E402
@@ -78,3 +96,172 @@ def test_random_schedules_have_no_hazard_and_lose_one_when_an_operation_is_lost(
         lost = draw.choice([op for op in ops if op.do in (Do.COPY, Do.FORWARD, Do.BACKWARD, Do.KEEP)])
         ops.remove(lost)
         assert hazards(schedule, ops)
+
+
+@pytest.mark.parametrize(
+    ("family", "most", "first"),
+    [
+        ("llama", 8191, ""),
+        ("cohere", 7935, "model.layers.0.self_attn"),
+        ("cohere", 1, ""),
+        ("olmo2", 8703, "model.layers.0.self_attn"),
+        ("olmo2", 1, ""),
+        ("mixtral", 1, ""),
+    ],
+)
+def test_pieces_that_would_add_in_another_order_are_known_before(family, most, first) -> None:
+    assert another_order(apart(family, most)) == first
+
+
+TEXT = """
+[model]
+path = "model"
+compute = "fp32"
+[data]
+tokens = "tokens.npy"
+[run]
+steps = 4
+rows = 2
+accumulation = 2
+store = "STORE"
+[optimizer]
+lr = 1e-3
+clip = 0.05
+[memory]
+host_gib = GIB
+"""
+
+
+def written(folder, store, gib):
+    text = TEXT.replace("STORE", store).replace("GIB", repr(gib))
+    (folder / f"{store}.toml").write_text(text)
+    return load(folder / f"{store}.toml")
+
+
+@pytest.fixture
+def model(tmp_path):
+    torch.manual_seed(5)
+    shape = config("llama", hidden_size=256, intermediate_size=1024, num_hidden_layers=2)
+    AutoModelForCausalLM.from_config(shape, dtype=torch.float32).save_pretrained(tmp_path / "model")
+    np.save(tmp_path / "tokens.npy", np.random.default_rng(1).integers(3, 90, (16, 12), np.int64))
+    return tmp_path
+
+
+def between(folder, part=0.5):
+    """A budget that whole layers exceed in one slot, and pieces do not."""
+    whole = estimate(written(folder, "ample", 16.0), folder)
+    none = estimate(written(folder, "none", 0.001), folder)
+    assert whole.cut == ""
+    assert none.shortfall is not None
+    assert "more host memory" in none.shortfall.message
+    assert "layers stream in pieces" in none.cut
+    least = none.need.total("host")
+    for gib in np.linspace(least / 2**30 * 1.0001, whole.need.total("host") / 2**30, 40):
+        found = estimate(written(folder, "tight", float(gib)), folder)
+        if found.most:
+            assert found.fits
+            return float(gib)
+    raise AssertionError("no budget needs a cut")
+
+
+def test_a_run_that_the_budget_cuts_is_begun_stopped_gone_on_with_and_exported_with_the_same_bits(model) -> None:
+    gib = between(model)
+    ample, tight = written(model, "ample", 16.0), written(model, "tight", gib)
+    with Session.open(ample, model) as run:
+        plain = [step.result for step in run.train()]
+        expected = {name: {kind: t.clone() for kind, t in kinds.items()} for name, kinds in run.state()}
+    with Session.open(tight, model) as run:
+        assert run.engine.parts.cut
+        first = [step.result for step in run.train(2)]
+    with Session.open(ample_like(model, gib), model, resume=True) as run:  # a larger budget later: pieces stay
+        assert run.engine.parts.cut
+        assert run.done == 2
+        rest = [step.result for step in run.train()]
+        found = {name: {kind: t.clone() for kind, t in kinds.items()} for name, kinds in run.state()}
+        run.export(model / "out")
+    assert [(r.loss, r.grad_norm) for r in first + rest] == [(r.loss, r.grad_norm) for r in plain]
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(t, found[name][kind]) for name, kinds in expected.items() for kind, t in kinds.items())
+    net = AutoModelForCausalLM.from_pretrained(model / "out", dtype=torch.float32)
+    assert all(torch.equal(param, found[name]["p"]) for name, param in net.named_parameters())
+
+
+def ample_like(folder, gib):
+    text = (folder / "tight.toml").read_text().replace(f"host_gib = {gib!r}", "host_gib = 16.0")
+    (folder / "tight.toml").write_text(text)
+    return load(folder / "tight.toml")
+
+
+def test_what_pieces_do_not_fit_either_is_refused_with_the_shortfall(model) -> None:
+    with pytest.raises(TrainError, match=r"needs .* GiB more host memory"):
+        Session.open(written(model, "none", 0.001), model)
+
+
+def test_stacked_experts_as_the_largest_leave_layers_whole(tmp_path) -> None:
+    config("mixtral", intermediate_size=512).save_pretrained(tmp_path / "model")
+    np.save(tmp_path / "tokens.npy", np.random.default_rng(1).integers(3, 90, (16, 12), np.int64))
+    names = [block.name for block in apart("mixtral", 1).blocks if "experts" in block.name]
+    said = estimate(written(tmp_path, "none", 0.001), tmp_path)
+    assert names[0] in said.cut
+    assert said.shortfall is not None
+
+
+def test_a_layer_of_175b_shape_within_35_gib() -> None:
+    """Planned, on a GPU, 2 x 2,048 tokens; the MLP with a gate."""
+    shape = config(
+        "llama",
+        hidden_size=12288,
+        intermediate_size=49152,
+        num_attention_heads=96,
+        num_key_value_heads=96,
+        head_dim=128,
+        num_hidden_layers=1,
+        vocab_size=50272,
+    )
+    whole = take_apart(skeleton(shape, torch.bfloat16), GROUPS)
+    settings = Settings(torch.device("cuda"), torch.bfloat16, accumulation=2, head_tokens=2048)
+
+    def gib(most):
+        parts = take_apart(whole.model, GROUPS, most)
+        found = play(parts, torch.bfloat16, 1, 2048, 2048, 2, device="cuda")
+        return need(parts.blocks, settings, found, tokens=4096, active=1).total("device") / 2**30
+
+    layer, widest_matrix = whole.blocks[1].numel, 12288 * 49152
+    assert gib(0) == pytest.approx(35.05, abs=0.1)
+    assert gib(layer - 1) < 32
+    assert gib(widest_matrix) < 20
+
+
+PEAK = """
+import json, sys, torch
+from pathlib import Path
+from fairlead.train import Engine, ParamGroup, Settings, random_values, skeleton, take_apart
+from transformers import LlamaConfig
+from fairlead.train.memory import give_back_at_once
+give_back_at_once()
+torch.set_num_threads(1)
+shape = LlamaConfig(hidden_size=1024, intermediate_size=4096, num_hidden_layers=2, num_attention_heads=8,
+                    num_key_value_heads=8, vocab_size=64)
+whole = take_apart(skeleton(shape, torch.float32), [ParamGroup("*", 0.0)])
+parts = take_apart(whole.model, [ParamGroup("*", 0.0)], int(sys.argv[1]))
+engine = Engine(parts, Settings(torch.device("cpu"), slots=2, store=Path(sys.argv[2])))
+engine.fill(random_values(whole, 1, torch.device("cpu")))
+ids = torch.arange(32).view(1, 32)
+Path("/proc/self/clear_refs").write_text("5")
+status = lambda key: int(next(l for l in open("/proc/self/status") if l.startswith(key)).split()[1])
+for _ in range(2): engine.step([{"input_ids": ids, "labels": ids}], lr=1e-3)
+print(json.dumps([max(b.numel for b in parts.blocks), status("VmHWM")]))
+engine.close()
+"""
+
+
+@pytest.mark.slow
+def test_the_measured_peak_is_lower_by_what_slots_and_gradients_lose(tmp_path) -> None:
+    def took(most):
+        command = [sys.executable, "-c", PEAK, str(most), tmp_path / str(most)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
+        return json.loads(done.stdout.splitlines()[-1])
+
+    (large, whole), (small, cut) = took(0), took(1)
+    assert small < large / 3
+    assert (whole - cut) * 1024 > 2 * 4 * (large - small)

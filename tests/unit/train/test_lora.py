@@ -15,7 +15,8 @@ from transformers import AutoModelForCausalLM  # noqa: E402
 from fairlead.errors import SpecError, TrainError  # noqa: E402
 from fairlead.train import lora  # noqa: E402
 from fairlead.train.config import Lora, load  # noqa: E402
-from fairlead.train.session import Session, estimate  # noqa: E402
+from fairlead.train.planning import estimate  # noqa: E402
+from fairlead.train.session import Session  # noqa: E402
 from support.families import config  # noqa: E402
 from support.training import compare  # noqa: E402
 from unit.train.test_session import STEPS, TEXT, losses, prepare  # noqa: E402

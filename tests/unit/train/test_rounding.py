@@ -12,8 +12,9 @@ from fairlead.train import Engine, Settings, disk, optimizer, seed_of, skeleton,
 from fairlead.train.config import load  # noqa: E402
 from fairlead.train.layout import Named, ParamGroup, block  # noqa: E402
 from fairlead.train.optimizer import SGD, Moment, update  # noqa: E402
+from fairlead.train.planning import estimate  # noqa: E402
 from fairlead.train.rounding import numbers, put_rounded, stream  # noqa: E402
-from fairlead.train.session import Session, estimate  # noqa: E402
+from fairlead.train.session import Session  # noqa: E402
 from support.families import config as tiny  # noqa: E402
 from support.train_ranks import on_ranks, train_engine  # noqa: E402
 from support.training import GROUPS, first_weights, micro_batches, train_plainly, unequal  # noqa: E402

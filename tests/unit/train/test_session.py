@@ -21,7 +21,8 @@ from fairlead.cli.train import estimate as estimate_verb  # noqa: E402
 from fairlead.errors import SpecError, TrainError  # noqa: E402
 from fairlead.train import disk, rate  # noqa: E402
 from fairlead.train.config import load  # noqa: E402
-from fairlead.train.session import Session, active_params, estimate  # noqa: E402
+from fairlead.train.planning import active_params, estimate  # noqa: E402
+from fairlead.train.session import Session  # noqa: E402
 from support.families import config as tiny  # noqa: E402
 from support.training import train_plainly  # noqa: E402
 

@@ -15,7 +15,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers  # 
 
 from fairlead.errors import SpecError, TrainError  # noqa: E402
 from fairlead.train.config import load  # noqa: E402
-from fairlead.train.session import Session, estimate  # noqa: E402
+from fairlead.train.planning import estimate  # noqa: E402
+from fairlead.train.session import Session  # noqa: E402
 from fairlead.train.texts import tokenized  # noqa: E402
 from support.families import config as tiny  # noqa: E402
 

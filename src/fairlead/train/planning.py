@@ -1,0 +1,340 @@
+"""A run before it begins: its model, what it is asked for, and the plan that fits the budget.
+
+Layers are cut in their modules where the budget needs it, no further than it does, and only where the bits stay those
+of plain training; a run that has begun keeps its pieces. Must not know: engines, steps.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Container
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from msgspec import structs
+from transformers import AutoConfig
+
+from fairlead.errors import TrainError
+from fairlead.train import lora
+from fairlead.train.activations import Activations, play
+from fairlead.train.config import Config
+from fairlead.train.cuts import another_order, held
+from fairlead.train.data import length_of
+from fairlead.train.measure import rates
+from fairlead.train.memory import give_back_at_once
+from fairlead.train.model import Parts, skeleton, take_apart
+from fairlead.train.optimizer import SGD, AdamW, Rule
+from fairlead.train.pace import Pace, Rates, pace
+from fairlead.train.placement import Keep, Way, choose, most
+from fairlead.train.plan import Need, check, need
+from fairlead.train.schedule import Schedule
+from fairlead.train.schedule import plan as make_schedule
+from fairlead.train.settings import Settings
+from fairlead.train.team import Team
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+def model_of(config: Config, base: Path) -> Any:
+    """The skeleton of the model that a configuration names."""
+    folder = base / config.model.path
+    try:
+        return skeleton(
+            AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False),
+            DTYPES[config.model.compute],
+        )
+    except (OSError, ValueError) as exc:
+        raise TrainError(
+            "train/model",
+            f"{folder} is no model directory: {str(exc).splitlines()[0]}",
+            hint="name a folder with a config.json of a decoder-only model of the transformers library",
+        ) from exc
+
+
+def parts_of(config: Config, model: Any) -> Parts:
+    """The skeleton taken apart, with the adapters that a configuration asks for."""
+    return take_apart(lora.adapted(model, config.lora) if config.lora.rank else model, config.groups)
+
+
+def pieces_of(config: Config, whole: Parts, most: int) -> Parts:
+    """The same with its layers cut, where they have more than `most` parameters."""
+    return take_apart(whole.model, config.groups, most) if most else whole
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A run before it begins."""
+
+    settings: Settings
+    need: Need
+    limits: dict[str, int]
+    """Bytes that may be used, by tier."""
+    params: int
+    tokens: int
+    """Of a step."""
+    schedule: Schedule
+    parts: Parts
+    most: int = 0
+    """Parameters of a layer that is not cut; 0: none is."""
+    cut: str = ""
+    """Which layers stream in pieces and why, or why none does though the budget asks for it."""
+    pace: Pace | None = None
+    """How long a step takes; None where it was not asked for, or the model could not be played."""
+    rates: Rates | None = None
+    """What was measured for that."""
+    why: str = ""
+    """Why the state is kept there, where the planner chose."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether memory is there; a disk that is too small is no question of how layers stream."""
+        return all(self.need.total(tier) <= limit for tier, limit in self.limits.items() if tier != "disk")
+
+    @property
+    def shortfall(self) -> TrainError | None:
+        """Why it does not fit; None where it does."""
+        try:
+            check(self.need, self.limits)
+        except TrainError as error:
+            return error
+        return None
+
+
+def fitted(
+    config: Config,
+    base: Path,
+    whole: Parts,
+    length: int,
+    *,
+    timed: bool = False,
+    team: Team | None = None,
+    stay: bool = False,
+) -> Plan:
+    """The plan with the most slots that fits, else the smallest; `timed` measures the machine, too.
+
+    Layers are cut only where the budget needs it. With `stay` a GPU's memory keeps the state of as many layers as
+    fit beside them.
+    """
+    if config.run.keep == "auto":
+        return _placed(config, base, whole, length, team)
+    settings = replace(settings_of(config, base), team=team)
+    limits, tokens = limits_of(config, base, settings), config.run.rows * config.run.accumulation * length
+
+    def sized(parts: Parts, settings: Settings) -> Plan:
+        needed = _need(config, whole, parts, settings, length)
+        params = sum(param.numel for block in parts.blocks for param in block.params)
+        streamed = parts.num_layers - len(settings.on_device)
+        schedule = make_schedule(streamed, min(settings.slots, max(1, streamed)))
+        return Plan(settings, needed, limits, params, tokens, schedule, parts)
+
+    def narrow(parts: Parts) -> Plan:
+        for slots in (config.memory.slots,) if config.memory.slots else (3, 2, 1):
+            plan = sized(parts, replace(settings, slots=slots))
+            if plan.fits:
+                break
+        return plan
+
+    most_held = held(base / config.run.store)
+    plan = narrow(pieces_of(config, whole, most_held))
+    if most_held:
+        plan = replace(plan, most=most_held, cut=f"{_pieces(plan.parts)}: the run has begun so")
+    elif not plan.fits and team is None:
+        plan = _in_pieces(config, plan, narrow)
+    parts = plan.parts
+    if stay and settings.store is None and team is None and settings.device.type == "cuda":
+        chosen = plan.settings
+
+        def staying(num: int) -> Plan:
+            return sized(parts, replace(chosen, on_device=frozenset(range(1, num + 1))))
+
+        stays = most(parts.num_layers, lambda num: staying(num).need.total("device") <= limits["device"])
+        if stays:
+            plan = replace(staying(stays), most=plan.most, cut=plan.cut)
+    settings, schedule, streamed = plan.settings, plan.schedule, parts.num_layers - len(plan.settings.on_device)
+    found = _played(config, parts, settings, length)
+    if not timed or found.work is None:
+        return plan
+    model = parts.model.config
+    head = getattr(model, "head_dim", None) or model.hidden_size // model.num_attention_heads
+    if config.memory.host_gib:  # as the run does: a new tensor then costs page faults
+        give_back_at_once()
+    measured = rates(settings, found.work, head, length, _nearest(base / config.run.store))
+    loads, on_disk = schedule.copies - streamed, settings.store is not None
+    micro, width = config.run.accumulation, settings.dtype.itemsize
+    taken = pace(found.work, micro, parts.blocks, loads, measured, on_disk=on_disk, width=width)
+    return replace(plan, pace=taken, rates=measured)
+
+
+def _played(config: Config, parts: Parts, settings: Settings, length: int) -> Activations:
+    kind, rows = settings.device.type, config.run.rows
+    return play(parts, settings.dtype, rows, length, settings.head_tokens, len(settings.mine), device=kind)
+
+
+def _need(config: Config, whole: Parts, parts: Parts, settings: Settings, length: int) -> Need:
+    found = _played(config, parts, settings, length)
+    tokens = config.run.rows * config.run.accumulation * length
+    active, threads = active_params(parts), torch.get_num_threads()
+    layer = max(block.numel for block in whole.blocks)  # first values come a whole layer at a time
+    return need(parts.blocks, settings, found, tokens=tokens, active=active, threads=threads, layer=layer)
+
+
+def _in_pieces(config: Config, plan: Plan, narrow: Callable[[Parts], Plan]) -> Plan:
+    """The same with layers cut as far as needed, where that helps and leaves every bit as it is."""
+    whole, why = plan.parts, ""
+    parts = whole
+    best = replace(plan, cut="layers stay whole: their modules do not allow a cut")
+    over = plan.shortfall
+    assert over is not None
+    while True:
+        most_now = max(block.numel for block in parts.blocks[1:]) - 1
+        parts = take_apart(whole.model, config.groups, most_now)
+        if max(block.numel for block in parts.blocks[1:]) > most_now:
+            return best
+        why = another_order(parts)
+        if why:
+            if best.parts is whole:
+                best = replace(best, cut=f"layers stay whole: with {why} by itself, gradients add in another order")
+            continue
+        found = narrow(parts)
+        if best.parts is whole or _over(found) < _over(best):
+            best = replace(found, most=most_now, cut=f"{_pieces(parts)}: with whole layers {over.message}")
+        if found.fits:
+            return best
+
+
+def _over(plan: Plan) -> int:
+    tiers = [(plan.need.total(tier), limit) for tier, limit in plan.limits.items() if tier != "disk"]
+    return sum(max(0, needed - limit) for needed, limit in tiers)
+
+
+def _pieces(parts: Parts) -> str:
+    largest = max(parts.blocks[1:], key=lambda block: block.numel)
+    return f"{len(parts.cut)} layers stream in pieces, the largest {largest.name} of {largest.numel:,} parameters"
+
+
+def _placed(config: Config, base: Path, whole: Parts, length: int, team: Team | None) -> Plan:
+    """The plan with the state where it fits and costs least; a run that has begun stays where it is."""
+    kept_so = settled(config, base / config.run.store, team)
+    if kept_so.run.keep != "auto":
+        why = "so it is with several ranks" if team is not None else "the run has begun there"
+        return replace(fitted(kept_so, base, whole, length, team=team, stay=True), why=why)
+
+    def kept(keep: Keep) -> Plan:
+        return fitted(keeping(config, keep), base, whole, length, timed=True, stay=True)
+
+    plans = {"disk": kept("disk"), "memory": kept("memory")}
+    ways = {
+        keep: Way(plan.shortfall is None, None if plan.pace is None else plan.pace.seconds)
+        for keep, plan in plans.items()
+    }
+    keep, why = choose(ways["disk"], ways["memory"])
+    return replace(plans[keep], why=why)
+
+
+def _nearest(place: Path) -> Path:
+    """The folder itself, or the first one above it that exists."""
+    return next(path for path in (place, *place.absolute().parents) if path.exists())
+
+
+def estimate(config: Config, base: Path, *, timed: bool = False) -> Plan:
+    """What a run would take; no weights are read. `timed`: some seconds of measuring say how long a step takes."""
+    parts = parts_of(config, model_of(config, base))
+    return fitted(config, base, parts, length_of(config, base), timed=timed)
+
+
+def limits_of(config: Config, base: Path, settings: Settings) -> dict[str, int]:
+    """What may be used of each memory: the budget, else what is free now."""
+    memory = config.memory
+    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    free = next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")), 0)
+    limits = {"host": int(memory.host_gib * 2**30) or free}
+    if settings.device.type == "cuda":
+        limits["device"] = int(memory.device_gib * 2**30) or torch.cuda.mem_get_info(settings.device)[0]
+    store = base / config.run.store
+    place = _nearest(store)
+    held = sum(file.stat().st_blocks * 512 for file in store.rglob("*.bin")) if store.exists() else 0
+    limits["disk"] = shutil.disk_usage(place).free + held
+    return limits
+
+
+def settings_of(config: Config, base: Path, *, run: str = "") -> Settings:
+    """How the engine of a configuration works."""
+    chosen = config.optimizer
+    return Settings(
+        device=device_of(config),
+        dtype=DTYPES[config.model.compute],
+        parameters=DTYPES[config.model.parameters],
+        accumulation=config.run.accumulation,
+        clip=chosen.clip or None,
+        rule=rule_of(config),
+        slots=config.memory.slots or 3,
+        head_tokens=config.memory.head_tokens,
+        store=base / config.run.store if config.run.keep == "disk" else None,
+        snapshots=base / config.run.store if config.run.keep == "memory" else None,
+        run=run,
+    )
+
+
+def rule_of(config: Config) -> Rule:
+    """The optimizer of a configuration."""
+    chosen = config.optimizer
+    if chosen.kind == "sgd":
+        return SGD(chosen.momentum, chosen.nesterov)
+    return AdamW(chosen.lr, chosen.beta1, chosen.beta2, chosen.eps)
+
+
+def device_of(config: Config) -> torch.device:
+    """The device a configuration means on this machine."""
+    name = config.memory.device
+    if name == "auto":
+        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    try:
+        device = torch.device(name)
+        there = device.type == "cpu" or (device.type == "cuda" and (device.index or 0) < torch.cuda.device_count())
+    except RuntimeError:
+        there = False
+    if not there:
+        raise TrainError("train/device", f"there is no device {name} here", hint='[memory] device = "auto", or "cpu"')
+    return device if device.type == "cpu" else torch.device("cuda", device.index or 0)
+
+
+def settled(config: Config, store: Path, team: Team | None) -> Config:
+    """With where the state is kept, where that is no question any more: in a store that is there, or with ranks."""
+    if config.run.keep != "auto":
+        return config
+    if (store / "manifest.json").exists() and any(store.glob("snapshot-*.bin")):
+        return keeping(config, "memory")
+    if (store / "manifest.json").exists() or any(store.glob("shard-*/manifest.json")):
+        return keeping(config, "disk")
+    return config if team is None else keeping(config, "memory")
+
+
+def keeping(config: Config, keep: Keep) -> Config:
+    """With the state kept there."""
+    return structs.replace(config, run=structs.replace(config.run, keep=keep))
+
+
+def flop_per_token(parts: Parts) -> float:
+    """Forward and backward without the second forward; a frozen parameter needs no gradient of its own."""
+    trained = {param.name for block in parts.blocks for param in block.trainable}
+    return 4.0 * active_params(parts) + 2.0 * active_params(parts, trained)
+
+
+def active_params(parts: Parts, among: Container[str] | None = None) -> int:
+    """Parameters that one token meets in matrix products: of experts the chosen ones, of embeddings the head alone."""
+    config = parts.model.config
+    num = next(
+        (getattr(config, k) for k in ("num_local_experts", "num_experts", "n_routed_experts") if hasattr(config, k)), 1
+    )
+    chosen = getattr(config, "num_experts_per_tok", None) or num or 1
+    lookup = id(parts.model.get_input_embeddings().weight)
+    tied = any(name.startswith("lm_head") for name in parts.ties)
+    total = 0
+    for name, param in parts.model.named_parameters():
+        if (id(param) == lookup and not tied) or (among is not None and name not in among):
+            continue
+        is_expert = ".experts" in name and "shared" not in name
+        total += param.numel() * chosen // num if is_expert and num else param.numel()
+    return total
