@@ -7,6 +7,8 @@ from typing import Any
 
 from fairlead.probe.readers.tree import Absent, Hole, Tree, hole, number, read_or_hole, safe_name
 
+MOUNTINFO = "/proc/self/mountinfo"
+
 REMOTE = ("nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "beegfs", "gpfs", "9p", "afs", "glusterfs", "fuse")
 """A server that went away makes these hang. Every fuse file system counts: blobfuse, sshfs and their like."""
 
@@ -19,11 +21,48 @@ FORMAT = "%S:%b:%a:%c:%d:%n"
 
 def _mount_table(tree: Tree) -> list[tuple[str, str, str, list[str]]]:
     """(device, mount point, type, options) of /proc/self/mounts; a later mount hides an earlier one there."""
-    found = {}
+    found, hidden = {}, hidden_mounts(tree)
     for row in tree.table("/proc/self/mounts", 4, 4 << 20):
-        words = [re.sub(r"\\([0-7]{3})", lambda m: chr(int(m.group(1), 8)), w) for w in row]
-        found[words[1]] = (words[0], words[1], words[2], words[3].split(","))
+        words = [_plain(w) for w in row]
+        if words[1] not in hidden:
+            found[words[1]] = (words[0], words[1], words[2], words[3].split(","))
     return list(found.values())
+
+
+def _plain(word: str) -> str:
+    """A word of a mount table without its octal escapes (proc(5): space, tab, newline, backslash)."""
+    return re.sub(r"\\([0-7]{3})", lambda m: chr(int(m.group(1), 8)), word)
+
+
+def hidden_mounts(tree: Tree) -> set[str]:
+    """Mount points no path leads to, as something is mounted over one of their parents. None where none are told.
+
+    proc(5), mountinfo: a mount's own number, that of the mount it stands in, major:minor, root, mount point.
+    """
+    try:
+        rows = [(row[0], row[1], _plain(row[4])) for row in tree.table(MOUNTINFO, 6, 4 << 20)]
+    except (Absent, Hole):
+        return set()
+    inside: dict[str, list[tuple[str, str]]] = {}
+    for ident, parent, point in rows:
+        inside.setdefault(parent, []).append((ident, point))
+    parents = {ident: parent for ident, parent, _ in rows}
+    shown, covered = set(), set()
+    for ident, _, point in rows:
+        (covered if _is_covered(ident, point, parents, inside) else shown).add(point)
+    return covered - shown
+
+
+def _is_covered(ident: str, point: str, parents: dict[str, str], inside: dict[str, list[tuple[str, str]]]) -> bool:
+    """Whether a mount in one that holds this one, or in this one itself, stands at the point or above it."""
+    way = [ident]
+    while (parent := parents.get(way[-1])) is not None and parent not in way:
+        way.append(parent)
+    return any(
+        other not in way and (point + "/").startswith(place.rstrip("/") + "/")
+        for holder in way
+        for other, place in inside.get(holder, ())
+    )
 
 
 def _is_remote(kind: str) -> bool:
