@@ -73,7 +73,8 @@ async def send(seconds: float, to: str) -> None:
         stream = writer.transport.get_extra_info("stream_id")
         quic, body = protocol._quic, bytes(CHUNK)  # noqa: SLF001 - its writer never says that it is full
         while time.monotonic() < end:
-            if len(quic._streams[stream].sender._buffer) < 16 * CHUNK:  # noqa: SLF001
+            opened = quic._streams.get(stream)  # noqa: SLF001 - None until something was sent
+            if opened is None or len(opened.sender._buffer) < 16 * CHUNK:  # noqa: SLF001
                 quic.send_stream_data(stream, body)
                 protocol.transmit()
                 await asyncio.sleep(0)
@@ -83,7 +84,7 @@ async def send(seconds: float, to: str) -> None:
 
 def main() -> None:
     if len(sys.argv) < 4:
-        print("a peer of bench/fabric_switches.py: nothing to measure alone")
+        print("a peer of bench/fabric_transport.py and fabric_switches.py: nothing to measure alone")
         return
     role, address, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
     work = receive(address, seconds) if role == "serve" else asyncio.wait_for(send(seconds, sys.argv[4]), seconds + 1)

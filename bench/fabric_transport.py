@@ -10,6 +10,7 @@ Each round runs all of them one after the other, so that what else the machine d
     tcp       one TCP stream between the fabric addresses, plain sockets
     mptcp     the same with the kernel's MPTCP: the first subflow like tcp's, and one more in each plane (`ip mptcp`)
     iperf3    the same by iperf3, where it is installed
+    quic      one connection of aioquic (plain Python, one plane), where it is installed: pip install aioquic
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import chdir, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 from fairlead.cluster.enter import into_host, running
@@ -160,6 +162,19 @@ def iperf3(lab: str, seconds: float, to: str) -> float:
     return json.loads(done.stdout)["end"]["sum_received"]["bits_per_second"]
 
 
+def quic(lab: str, seconds: float, to: str) -> float:
+    """What came in order, b/s, from the first line of the receiver to its last."""
+    program = str(Path(__file__).with_name("fabric_quic.py"))
+    words = on(lab, THERE, sys.executable, program, "serve", "::", str(seconds + 3))
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as receiver:
+        assert receiver.stdout.readline() == "ready\n"
+        sender = on(lab, HERE, sys.executable, program, "send", "::", str(seconds), to)
+        subprocess.run(sender, stderr=subprocess.DEVNULL, timeout=seconds + 60, check=False)  # it ends by its time
+        lines = receiver.communicate(timeout=seconds + 60)[0].splitlines()
+    (first, before), (last, after) = (map(int, lines[i].split()) for i in (0, -1))
+    return 8e9 * (after - before) / (last - first)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in (("rounds", 5), ("seconds", 4), ("planes", 4), ("rate", 250)):
@@ -179,6 +194,8 @@ def main() -> None:
         }
         if shutil.which("iperf3"):
             runs["iperf3"] = lambda: iperf3(name, asked.seconds, fabric)
+        if find_spec("aioquic"):
+            runs["quic"] = lambda: quic(name, asked.seconds, fabric)
         found: dict[str, list[float]] = {kind: [] for kind in runs}
         for _ in range(asked.rounds):
             for kind, run in runs.items():
