@@ -99,3 +99,36 @@ def test_ranks_at_different_collectives_are_told_so(tmp_path: Path) -> None:
         words = [text for _, text in ended(processes)]
         assert "fabric/collective-mismatch" in "".join(words)
         assert all(text.startswith("fabric/") for text in words)
+
+
+BEFORE_IT_BEGINS = """
+import os
+from datetime import timedelta
+import torch
+import torch.distributed as dist
+from fairlead.errors import FabricError
+from fairlead.fabric.torch.group import MrcGroup
+
+group = MrcGroup(dist.HashStore(), 0, 1, timedelta(minutes=10), "g")
+works = []
+def call_and_fail():
+    works.append(group.allreduce([torch.ones(3)]))  # its task is made in the next turn of the loop, and so
+    group._loop.call_soon(group._fail, FabricError("fabric/rank-lost", "rank 1 is lost", hint="-"), None)
+group._loop.call_soon_threadsafe(call_and_fail)
+while not works:
+    pass
+try:
+    works[0].wait(timedelta(seconds=20))
+except FabricError as exc:
+    print(exc.code)
+group.shutdown()
+"""
+
+
+def test_a_call_that_the_groups_end_overtakes_before_its_first_step_ends_too() -> None:
+    """A task that is cancelled before it begins runs none of its lines."""
+    env = {**os.environ, "FAIRLEAD_MRC_ADDRESSES": "::1"}
+    done = subprocess.run(
+        [sys.executable, "-c", BEFORE_IT_BEGINS], capture_output=True, text=True, env=env, timeout=100, check=False
+    )
+    assert done.stdout == "fabric/rank-lost\n", done.stderr

@@ -149,9 +149,7 @@ class Membership(dist.ProcessGroup):
                 async with asyncio.timeout(self._limit_s or None):
                     await job()
             except asyncio.CancelledError:
-                error = self._error or FabricError(
-                    "fabric/closed", "the process group was destroyed", hint="wait for its work before"
-                )
+                error = self._error or _destroyed()
             except TimeoutError:
                 waited = self._waited()
                 error = FabricError(
@@ -171,10 +169,15 @@ class Membership(dist.ProcessGroup):
                     await asyncio.wait(self._told, timeout=TOLD_S)
             work.finish(error)
 
+        def end(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            if not work.is_completed():  # cancelled before its first step
+                work.finish(self._error or _destroyed())
+
         def begin() -> None:
             task = self._loop.create_task(run())
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(end)
 
         if not self._is_open:
             raise FabricError("fabric/closed", "the process group was destroyed", hint="make a new one")
@@ -221,3 +224,7 @@ class Membership(dist.ProcessGroup):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._loop.remove_reader(self._queue.fileno())
+
+
+def _destroyed() -> FabricError:
+    return FabricError("fabric/closed", "the process group was destroyed", hint="wait for its work before")
