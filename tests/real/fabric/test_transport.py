@@ -25,6 +25,7 @@ import pytest
 from fairlead.errors import FabricError, LocalProtocolError
 from fairlead.fabric.mrc.completion import Status
 from fairlead.fabric.transport.context import Context, QueuePair, remote_of
+from fairlead.fabric.transport.driver import Driver
 from fairlead.fabric.transport.engine import READ_BURST, Engine
 from fairlead.fabric.transport.fast.engine import FastEngine
 from fairlead.fabric.transport.fast.sheets import LetterSockets, Sheets
@@ -205,6 +206,29 @@ def test_datagrams_of_strangers_change_nothing_and_are_counted(ends: Any, compil
             time.sleep(0.01)
     assert pair.b.counters()["foreign"] == 5 * len(writes)
     assert not pair.buffer.any()
+
+
+def test_a_peer_is_known_to_compiled_code_whatever_comes_while_it_is_met(ends: Any, monkeypatch: Any) -> None:
+    """A datagram between the meeting and the first packet had all of the peer's taken by Python from then on."""
+    left: list[int] = []
+    add, take = Driver.add, Engine._take
+
+    def late(driver: Driver, line: Any) -> None:
+        with driver.lock:
+            driver.engine._look_up()
+        add(driver, line)
+
+    def slow(engine: Engine, arrival: Arrival, now: int, *, is_open: bool = False) -> None:
+        left.append(len(arrival.data))
+        take(engine, arrival, now, is_open=is_open)
+
+    monkeypatch.setattr(Driver, "add", late)
+    monkeypatch.setattr(FastEngine, "_take", slow)
+    pair = ends(1 << 20)
+    pair.write(bytes(1 << 20))
+    assert pair.queues[0].wait(LIMIT_S)[0].status is Status.SUCCESS
+    assert pair.b.counters()["received"] >= 256
+    assert len(left) < 30
 
 
 class Faulty(LetterSockets):

@@ -43,6 +43,7 @@ class Driver:
         self._waiting: dict[int, int] = {}  # descriptor of a socket without room -> rail
         self._is_closed = False
         self._num_put_off = 0
+        self._unread: set[int] = set()  # ports whose last read ended early
         engine.set_ports(links.up, time.monotonic_ns())
         self._thread = threading.Thread(target=self._run, name="fairlead-mrc", daemon=True)
         self._thread.start()
@@ -126,14 +127,16 @@ class Driver:
         """What has come, what is due, what is to go; True if there is more."""
         engine = self.engine
         now = time.monotonic_ns()
-        has_more = False
+        readable = (
+            self._unread
+        )  # also where the kernel has nothing left: of a batch some packets may wait in the process
         for fd, what in events:
             rail = self._readers.get(fd)
             if fd in self._waiting and what & select.EPOLLOUT:
                 engine.writable(self._waiting[fd])
             if rail is not None:
                 if what & ~select.EPOLLOUT:
-                    has_more |= engine.read(rail, now)
+                    readable.add(rail)
             elif fd == self._wake:
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(fd)
@@ -141,6 +144,8 @@ class Driver:
                 engine.set_ports(self._links.read(), now)
             elif fd in self._lifelines:
                 self._hear_end(fd)
+        self._unread = {rail for rail in readable if engine.read(rail, now)}
+        has_more = bool(self._unread)
         self._num_put_off += 1
         if not has_more or self._num_put_off > _MAX_PUT_OFF:  # the answer may wait in a socket: no timeout before it
             self._num_put_off = 0

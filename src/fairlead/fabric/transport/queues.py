@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import select
 import time
@@ -31,13 +32,15 @@ class CompletionQueue(completion.CompletionQueue):
             os.eventfd_write(self._fd, 1)
 
     def wait(self, timeout_s: float | None = None, num_entries: int = 16) -> list[Completion]:
-        """Completions, as soon as there is one; none if the time is over first."""
+        """Completions, as soon as there is one; none if the time is over first, or the queue is closed."""
         end = None if timeout_s is None else time.monotonic() + timeout_s
         while not (found := self._taken(num_entries)):
             left = None if end is None else end - time.monotonic()
-            if left is not None and left <= 0:
+            if self._fd < 0 or (left is not None and left <= 0):
                 return []
-            select.select([self._fd], [], [], left)
+            poll = select.poll()  # select() ends at descriptor 1023
+            poll.register(self._fd, select.POLLIN)
+            poll.poll(None if left is None else math.ceil(left * 1000))
         return found
 
     async def wait_async(self, num_entries: int = 16) -> list[Completion]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import array
 import asyncio
 import ctypes
+import fcntl
 import hmac
 import mmap
+import os
 import random
+import resource
 import select
 import struct
 import threading
@@ -171,6 +174,27 @@ def test_waiting_ends_with_a_completion_of_another_thread_or_with_the_time() -> 
     queue.close()
 
 
+def test_a_program_with_many_files_open_can_wait() -> None:
+    """A descriptor beyond 1023 is none for select()."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2000:
+        pytest.skip(f"no more than {hard} files may be open")
+    queue = CompletionQueue(8)
+    low = queue._fd
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2000), hard))
+    queue._fd = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 1500)
+    try:
+        assert queue.wait(timeout_s=0.01) == []
+        queue.reserve()
+        queue.add(done(4))
+        assert [c.wr_id for c in queue.wait(timeout_s=30)] == [4]
+    finally:
+        queue.close()
+        os.close(low)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert queue.wait() == []
+
+
 def is_readable(queue: CompletionQueue) -> bool:
     return bool(select.select([queue], [], [], 0)[0])
 
@@ -249,3 +273,12 @@ def test_every_library_that_may_reckon_the_icrc_says_what_zlib_says() -> None:
         for num in (0, 1, 3, 36, 257, 4096, 5000):
             assert function(0, data[:num], num) == zlib.crc32(data[:num]), (library, num)
             assert function(zlib.crc32(data[:40]), data[40:num], max(num - 40, 0)) == zlib.crc32(data[: max(num, 40)])
+
+
+def test_a_library_that_reckons_another_sum_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a right name and a wrong content nothing would be heard but packets that nobody takes."""
+    own = kernels._PLACES["crc32"][-1]
+    monkeypatch.setitem(kernels._PLACES, "crc32", ((own[0], "adler32"), own))
+    assert kernels._address(own[0], "adler32")
+    found = kernels.c_functions.__wrapped__()
+    assert found["crc32"] == kernels._address(*own)

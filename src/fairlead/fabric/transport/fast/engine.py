@@ -79,6 +79,7 @@ class FastEngine(Engine):
         qp.card[at.C_NUMBER], qp.card[at.C_PEER] = self._num_cards, self._peers[line.peer]
         qp.card[at.C_SEAL] = _card_address(line.peer.sending)
         self._lines[self._num_cards] = line
+        self._places_stale = True  # they may have been brought up to date since the peer was known, without its number
         names = []
         for slot, ev in enumerate(qp.evs):
             route = line.routes[ev]
