@@ -144,7 +144,7 @@ def perf(
     from fairlead.probe.addresses import book_of
 
     asked = sizes_of(sizes) or [message]
-    check(source, target, duration, interval, asked, depth)
+    check(source, target, duration, interval, asked, depth, sealed=sealed, trim=trim)
     facts, silent, cluster_file, folder = from_nodes(f"{source},{target}", "", None, spec, common, imds=False)
     if silent:
         raise FabricError("fabric/no-place", silent[0].message, hint=f"fairlead probe -w {source},{target}")
@@ -195,7 +195,7 @@ def sizes_of(text: str) -> list[int]:
     if text == "all":
         return [1 << i for i in range(1, 24)]
     try:
-        return sorted({int(word) for word in text.split(",") if word})
+        return sorted({int(word) for word in text.split(",")} if text else ())
     except ValueError as exc:
         raise UsageError(
             "cli/usage", "--sizes must be numbers of bytes with commas between them, or `all`", hint="--sizes 64,4096"
@@ -203,16 +203,26 @@ def sizes_of(text: str) -> list[int]:
 
 
 def check(  # noqa: PLR0917
-    source: str, target: str, duration: float, interval: float, sizes: Sequence[int], depth: int
+    source: str,
+    target: str,
+    duration: float,
+    interval: float,
+    sizes: Sequence[int],
+    depth: int,
+    *,
+    sealed: bool = False,
+    trim: bool = False,
 ) -> None:
     """UsageError for what no measurement can be."""
     for ok, what in (
         (source != target, "source and target must be two nodes"),
         (0 < duration <= 86_400, "--duration must be above 0 and at most a day"),
         (0.05 <= interval <= 3600, "--interval must be 0.05 to 3600"),
-        (sizes[0] >= 1 and sizes[-1] * depth <= _MAX_BYTES, f"--message times --depth must be 1 to {_MAX_BYTES} bytes"),
+        (sizes[0] >= 1, "a message has one byte or more: --message, --sizes"),
+        (sizes[-1] * depth <= _MAX_BYTES, f"--message times --depth must be at most {_MAX_BYTES} bytes"),
         (len(sizes) <= MAX_SIZES, f"--sizes has at most {MAX_SIZES}"),
         (1 <= depth <= 64, "--depth must be 1 to 64"),
+        (not (sealed and trim), "--sealed and --trim exclude each other: a trimmed packet has lost its authentication"),
     ):
         if not ok:
             raise UsageError("cli/usage", what, hint="fairlead fabric perf --help")

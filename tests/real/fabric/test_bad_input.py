@@ -10,6 +10,8 @@
 | a region freed while in use | fabric/qp-failed at the writer | a round trip | test_transport.py |
 | a peer killed in mid-message | fabric/peer-gone | a second | here, test_transport.py |
 | all planes dead | fabric/qp-failed | all retries | here |
+| a caller that says nothing | none: others are heard beside it | | here |
+| what no context can be made of | fabric/no-port, fabric/bad-profile | at once | here, test_given.py |
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -31,9 +35,10 @@ from fairlead.errors import FabricError
 from fairlead.fabric.mrc.completion import Status
 from fairlead.fabric.transport.context import Context, QueuePair, remote_of
 from fairlead.fabric.transport.engine import READ_BURST
-from fairlead.fabric.transport.exchange import MAGIC, NONCE_BYTES
+from fairlead.fabric.transport.exchange import MAGIC, MAX_HEARD, NONCE_BYTES
 from fairlead.fabric.transport.fast.engine import FastEngine
 from fairlead.fabric.transport.fast.sheets import LetterSockets
+from fairlead.records.addressbook import Place, Port
 
 pytestmark = pytest.mark.real
 TOKEN = secrets.token_bytes(32)
@@ -136,6 +141,88 @@ def test_another_token(here: Context, other: Other) -> None:
         code, took_s = refused(here, port, secrets.token_bytes(32))
     assert code in ("fabric/exchange", "fabric/wrong-token")
     assert took_s < CONNECT_S + BUSY_S
+
+
+def test_callers_that_say_nothing_keep_nobody_waiting(here: Context) -> None:
+    """Scanners, or a peer that stands still: more of them than are heard at once."""
+    queue = here.completion_queue()
+    with Context(addresses=["::1"], compiled=False) as there, ExitStack() as stack, listening(there) as port:
+        strangers = [stack.enter_context(socket.create_connection(("::1", port))) for _ in range(MAX_HEARD + 8)]
+        begin = time.monotonic()
+        here.connect("::1", port, TOKEN, queue, queue, limit_s=10)
+        assert time.monotonic() - begin < CONNECT_S + BUSY_S
+        for stranger in strangers[:8]:
+            stranger.settimeout(20)
+            assert stranger.recv(1) == b""  # the oldest were sent away
+
+
+def test_a_listener_that_is_closed_ends_the_wait_at_it(here: Context) -> None:
+    queue = here.completion_queue()
+    listener = here.listen("::1", TOKEN)
+    with ThreadPoolExecutor(1) as pool:
+        job = pool.submit(listener.accept, queue, queue, limit_s=60)
+        time.sleep(0.1)
+        listener.close()
+        with pytest.raises(FabricError, match="nobody connected"):
+            job.result(BUSY_S)
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"place": Place(ports=(Port(rail="rail 0", address="::1", interface="no-such"),))}, "fabric/no-port"),
+        ({"addresses": ["::1"], "trim": True, "sealed": True}, "fabric/bad-profile"),
+        ({"addresses": ["::1", "2001:db8::1"]}, "fabric/no-port"),
+        ({"addresses": ["here"]}, "fabric/no-port"),
+    ],
+)
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_context_that_cannot_be_made_says_why_and_leaves_nothing_open(
+    options: dict[str, Any], code: str, compiled: bool
+) -> None:
+    Context(addresses=["::1"], compiled=compiled).close()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(FabricError) as told:
+        Context(**options, compiled=compiled)
+    assert told.value.code == code
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+AGAIN = """
+import subprocess, time
+from fairlead.fabric.transport.interfaces import LinkWatch
+def ip(words):
+    subprocess.run(["ip", *words.split()], check=True)
+def read(wanted):
+    end = time.monotonic() + 10
+    while watch.read() != wanted and time.monotonic() < end:
+        time.sleep(0.01)
+    return watch.read()
+def add(name):
+    ip(f"link add {name} type veth peer name p{name}")
+    ip(f"link set p{name} up")
+    ip(f"link set {name} up")
+add("d0")
+add("d1")
+watch = LinkWatch(["d0", "d1"])
+said = [read(3)]
+ip("link del d0")
+said.append(read(2))
+add("other")
+add("d0")
+said.append(read(3))
+ip("link set pd0 down")
+said.append(read(2))
+print(said)
+"""
+
+
+@pytest.mark.requires("root", "netns")
+def test_an_interface_that_is_removed_and_comes_back_is_up_again() -> None:
+    done = subprocess.run(
+        ["unshare", "-n", sys.executable, "-c", AGAIN], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout == "[3, 2, 3, 2]\n", done.stderr
 
 
 NARROW = """

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 import statistics
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.cli.fabric_perf import sizes_of
+from fairlead.cli.fabric_perf import check, sizes_of
 from fairlead.cli.fabric_times import STEPS, Times
 from fairlead.errors import UsageError
 
@@ -49,5 +50,25 @@ def test_none_and_very_many_take_little_room() -> None:
 def test_sizes_are_those_of_perftest_or_those_asked_for() -> None:
     assert sizes_of("all") == [2**i for i in range(1, 24)]  # ib_write_bw -a: 2 to 2^23
     assert (sizes_of(""), sizes_of("65536,8,8")) == ([], [8, 65536])
-    with pytest.raises(UsageError):
-        sizes_of("1k")
+    for text in ("1k", ",", "64,", "64,,128"):
+        with pytest.raises(UsageError):
+            sizes_of(text)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"sizes": [0, 64]}, "one byte or more"),
+        ({"sizes": [-1]}, "one byte or more"),
+        ({"sizes": [1 << 28], "depth": 2}, "at most 268435456 bytes"),
+        ({"target": "n0"}, "two nodes"),
+        ({"duration": float("nan")}, "--duration"),
+        ({"interval": float("inf")}, "--interval"),
+        ({"sealed": True, "trim": True}, "exclude each other"),
+    ],
+)
+def test_what_no_measurement_can_be_is_said(asked: dict[str, Any], said: str) -> None:
+    good: dict[str, Any] = {"source": "n0", "target": "n1", "duration": 1.0, "interval": 1.0, "sizes": [8], "depth": 1}
+    check(**good, sealed=True)
+    with pytest.raises(UsageError, match=said):
+        check(**good | asked)

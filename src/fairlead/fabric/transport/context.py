@@ -32,7 +32,7 @@ from fairlead.fabric.mrc.device import Device
 from fairlead.fabric.mrc.memory import MemoryRegion
 from fairlead.fabric.mrc.profile import SOFTWARE_SACK_BYTES, Profile
 from fairlead.fabric.mrc.verbs import MPR_UNIT
-from fairlead.fabric.transport import exchange, lanes, seal
+from fairlead.fabric.transport import exchange, given, lanes, seal
 from fairlead.fabric.transport.batches import run_of
 from fairlead.fabric.transport.driver import Driver
 from fairlead.fabric.transport.engine import Engine, Line
@@ -182,33 +182,30 @@ class Listener:
         self._context = context
         self._token = token
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        self._sock = socket.create_server((address, port), family=family)
-        self.port: int = self._sock.getsockname()[1]
+        sock = socket.create_server((address, port), family=family)
+        self.port: int = sock.getsockname()[1]
+        self._door = exchange.Door(sock, token)
 
     def accept(
         self, send_cq: CompletionQueue, recv_cq: CompletionQueue, *, private: str = "", limit_s: float = LIMIT_S
     ) -> QueuePair:
         """The next peer that knows the token; who does not is sent away, and the wait goes on."""
         end = time.monotonic() + limit_s
-        while True:
-            self._sock.settimeout(max(end - time.monotonic(), 0.001))
+        while (caller := self._door.next(end)) is not None:
+            talk, theirs = caller
+            talk.last_until(end)
             try:
-                sock, _ = self._sock.accept()
-            except TimeoutError as exc:
-                raise RemoteProtocolError(
-                    "fabric/exchange", "nobody connected in time", hint="see whether the other end runs"
-                ) from exc
-            try:
-                return self._context.answer(sock, self._token, send_cq, recv_cq, private, end - time.monotonic())
+                return self._context.answer(talk, theirs, self._token, send_cq, recv_cq, private)
             except RemoteProtocolError:
-                sock.close()
+                talk.sock.close()
             except BaseException:
-                sock.close()
+                talk.sock.close()
                 raise
+        raise RemoteProtocolError("fabric/exchange", "nobody connected in time", hint="see whether the other end runs")
 
     def close(self) -> None:
         """Await nobody any more."""
-        self._sock.close()
+        self._door.close()
 
     def __enter__(self) -> Self:
         return self
@@ -245,6 +242,7 @@ class Context:
         if place is None:
             place = Place(ports=tuple(Port(rail=f"rail {i}", address=a) for i, a in enumerate(addresses)))
         own = tuple(p for p in place.ports if p.address) or (Port(rail="", address=place.address),)
+        given.check(own, port, rate_mbps, changes, sealed=sealed)
         self.place = msgspec.structs.replace(place, ports=own)
         self.id = secrets.token_hex(16)
         if sealed:
@@ -255,15 +253,19 @@ class Context:
         steered = place.steering.by == "usid"
         self._gso = gso
         make_engine, make_sockets = (Engine, tape.sockets) if tape is not None else _engine_of(compiled=compiled)
-        self._sockets = make_sockets(
-            [p.address for p in own], steered=steered, sources=1 if steered else lanes.SOURCES, port=port, gso=gso
-        )
         interfaces = [p.interface or interface_of(p.address) for p in own]
-        self.mtu = self._payload(min(mtu_of(name) for name in interfaces))
-        self._links = LinkWatch(interfaces)
-        randoms = _randoms()
-        self.engine = make_engine(Device(Profile.software(MIN_RTT_NS), randoms), self._sockets, len(own), gso=gso)
-        self.driver = Driver(self.engine, self._sockets, self._links)
+        self.mtu = given.check_payload(self._payload(min(mtu_of(name) for name in interfaces)), interfaces)
+        with contextlib.ExitStack() as opened:
+            self._sockets = make_sockets(
+                [p.address for p in own], steered=steered, sources=1 if steered else lanes.SOURCES, port=port, gso=gso
+            )
+            opened.callback(self._sockets.close)
+            self._links = LinkWatch(interfaces)
+            opened.callback(self._links.close)
+            device = Device(Profile.software(MIN_RTT_NS), _randoms())
+            self.engine = make_engine(device, self._sockets, len(own), gso=gso)
+            self.driver = Driver(self.engine, self._sockets, self._links)
+            opened.pop_all()
         self.lock = self.driver.lock
 
     def _payload(self, mtu: int) -> int:
@@ -331,17 +333,9 @@ class Context:
         return QueuePair(self.driver, line, sock, theirs.private)
 
     def answer(  # noqa: PLR0917 - used by Listener
-        self,
-        sock: socket.socket,
-        token: bytes,
-        send_cq: CompletionQueue,
-        recv_cq: CompletionQueue,
-        private: str,
-        limit_s: float,
+        self, talk: Talk, theirs: Offer, token: bytes, send_cq: CompletionQueue, recv_cq: CompletionQueue, private: str
     ) -> QueuePair:
         """The other side of `connect`."""
-        talk = Talk(sock, token, is_caller=False, limit_s=limit_s)
-        theirs = talk.receive(Offer)
         mine = self._offer(private)
         try:
             line = self._line(mine, theirs, token, MIN_RTT_NS, send_cq, recv_cq)
@@ -353,11 +347,11 @@ class Context:
         try:
             talk.send(mine)
             talk.receive(Ready)
-            self.driver.watch(line, sock)
+            self.driver.watch(line, talk.sock)
         except BaseException:
-            self.driver.drop(line, sock)
+            self.driver.drop(line, talk.sock)
             raise
-        return QueuePair(self.driver, line, sock, theirs.private)
+        return QueuePair(self.driver, line, talk.sock, theirs.private)
 
     def counters(self) -> dict[str, int]:
         """What has happened to datagrams, all queue pairs together."""

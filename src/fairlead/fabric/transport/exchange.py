@@ -16,11 +16,16 @@ Knows: these frames. Must not know: what a queue pair does with them.
 
 from __future__ import annotations
 
+import contextlib
 import hmac
+import math
 import os
+import select
 import socket
 import struct
+import threading
 import time
+from collections import deque
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -34,7 +39,13 @@ NONCE_BYTES = 16
 MAC_BYTES = 32
 MAX_FRAME = 1 << 18
 MIN_TOKEN_BYTES = 16
+HEAR_S = 30.0
+"""In which a caller proves the token."""
+MAX_HEARD = 64
+"""Callers that have proved nothing yet; of more the oldest is sent away."""
 VERSION = 1
+MIN_MTU = 256
+"""Payload of a packet, at least."""
 _LENGTH = struct.Struct(">I")
 _UdpPort = Annotated[int, Meta(ge=1, le=0xFFFF)]
 _Id = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
@@ -45,7 +56,7 @@ T = TypeVar("T")
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """One end, as it describes itself."""
 
-    version: int = VERSION
+    version: Annotated[int, Meta(ge=VERSION, le=VERSION)] = VERSION
     context: _Id
     """Random number of the context, new with every process."""
     place: Place
@@ -55,7 +66,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """Source ports of each of the place's ports; the first is the one to send to."""
     qp_num: Annotated[int, Meta(ge=3, le=0xFFFFFF)]
     psn: Annotated[int, Meta(ge=0, le=0xFFFFFF)]
-    mtu: Annotated[int, Meta(ge=256, le=15_000)]
+    mtu: Annotated[int, Meta(ge=MIN_MTU, le=15_000)]
     """Payload of a packet."""
     mpr: Annotated[int, Meta(ge=1, le=255)]
     """Packets that may be on their way at once, unit 128."""
@@ -102,6 +113,10 @@ class Talk:
             theirs = self._magic()
             self._write(MAGIC + mine)
             self._nonces = theirs + mine
+
+    def last_until(self, end: float) -> None:
+        """The meeting may take until then, by time.monotonic()."""
+        self._end = end
 
     def note_rtt(self, begin_ns: int) -> None:
         """An answer came to what was sent then; the shortest round trip counts."""
@@ -168,6 +183,82 @@ class Talk:
         if left <= 0:
             raise TimeoutError("time is over")
         return left
+
+
+class Door:
+    """A listening socket. Each caller is heard beside the others: one that says nothing keeps nobody waiting."""
+
+    def __init__(self, sock: socket.socket, token: bytes) -> None:
+        check_token(token)
+        self._sock = sock
+        self._token = token
+        self._lock = threading.Lock()
+        self._heard: dict[socket.socket, None] = {}  # who has proved nothing yet, the oldest first
+        self._proved: deque[tuple[Talk, Offer]] = deque()
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        """Readable while somebody has proved it; -1 once closed."""
+        sock.setblocking(False)
+
+    def next(self, end: float) -> tuple[Talk, Offer] | None:
+        """A caller that knows the token; None if there is none by then (time.monotonic()), or the door is closed."""
+        while True:
+            with self._lock:
+                if self._bell < 0:
+                    return None
+                if self._proved:
+                    if len(self._proved) == 1:
+                        os.eventfd_read(self._bell)
+                    return self._proved.popleft()
+                poll = select.poll()
+                for fd in (self._sock.fileno(), self._bell):
+                    poll.register(fd, select.POLLIN)
+            left = end - time.monotonic()
+            if left <= 0:
+                return None
+            poll.poll(math.ceil(left * 1000))
+            with self._lock, contextlib.suppress(BlockingIOError, ConnectionAbortedError):
+                if self._bell >= 0:
+                    self._begin(self._sock.accept()[0])
+
+    def _begin(self, caller: socket.socket) -> None:
+        self._heard[caller] = None
+        for stranger in list(self._heard)[:-MAX_HEARD]:
+            _hang_up(stranger)
+        threading.Thread(target=self._hear, args=(caller,), name="fairlead-door", daemon=True).start()
+
+    def _hear(self, caller: socket.socket) -> None:
+        proved = None
+        with contextlib.suppress(FabricError):
+            talk = Talk(caller, self._token, is_caller=False, limit_s=HEAR_S)
+            proved = talk, talk.receive(Offer)
+        with self._lock:
+            self._heard.pop(caller, None)
+            if proved is not None and self._bell >= 0:
+                self._proved.append(proved)
+                if len(self._proved) == 1:
+                    os.eventfd_write(self._bell, 1)
+                return
+        caller.close()
+
+    def close(self) -> None:
+        """Hear nobody any more."""
+        with self._lock:
+            for caller in self._heard:
+                _hang_up(caller)
+            for talk, _ in self._proved:
+                talk.sock.close()
+            self._proved.clear()
+            if self._bell >= 0:
+                os.eventfd_write(self._bell, 1)  # wakes who waits
+                os.close(self._bell)
+            self._bell = -1
+            self._sock.close()
+
+
+def _hang_up(sock: socket.socket) -> None:
+    """End a connection that another thread reads from."""
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
 
 
 def decode(body: bytes, kind: type[T]) -> T:

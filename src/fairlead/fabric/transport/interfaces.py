@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from ipaddress import IPv4Address, ip_address
 from pathlib import Path
 
+from fairlead.errors import LocalProtocolError
+
 _SIOCGIFFLAGS, _SIOCGIFMTU, _SIOCGIFADDR = 0x8913, 0x8921, 0x8915
 _IFF_UP, _IFF_RUNNING = 0x1, 0x40
 _RTMGRP_LINK = 1
@@ -72,12 +74,23 @@ class LinkWatch:
             socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK, socket.NETLINK_ROUTE
         )
         self._sock.bind((0, _RTMGRP_LINK))
-        self._rails: dict[int, list[int]] = {}
+        self._rails: dict[int, list[int]] = {}  # by number of the interface
+        self._names: dict[str, list[int]] = {}
         self.up = 0
         for rail, name in enumerate(interfaces):
             self.up |= (1 << rail) * (not name or is_up(name))
             if name:
-                self._rails.setdefault(socket.if_nametoindex(name), []).append(rail)
+                self._names.setdefault(name, []).append(rail)
+        for name, rails in self._names.items():
+            try:
+                self._rails[socket.if_nametoindex(name)] = rails
+            except OSError as exc:
+                self.close()
+                raise LocalProtocolError(
+                    "fabric/no-port",
+                    f"this host has no interface {name}",
+                    hint="see `ip link`; the place of another host, or an old one, has other names",
+                ) from exc
 
     def fileno(self) -> int:
         """Readable when there is news."""
@@ -101,19 +114,29 @@ class LinkWatch:
             length, kind, *_ = _HEADER.unpack_from(data)
             if kind in (_RTM_NEWLINK, _RTM_DELLINK) and _HEADER.size + _LINK.size <= length <= len(data):
                 _, _, index, flags, _ = _LINK.unpack_from(data, _HEADER.size)
+                if kind == _RTM_NEWLINK and index not in self._rails:
+                    self._know(index)
                 self._set(index, is_up=kind == _RTM_NEWLINK and _runs(flags))
             if length < _HEADER.size:
                 return
             data = data[length + 3 & ~3 :]
+
+    def _know(self, index: int) -> None:
+        """One that was removed comes back under another number, as when a driver is loaded anew."""
+        with contextlib.suppress(OSError):
+            if rails := self._names.get(socket.if_indextoname(index)):
+                self._rails = {i: own for i, own in self._rails.items() if own is not rails} | {index: rails}
 
     def _set(self, index: int, *, is_up: bool) -> None:
         for rail in self._rails.get(index, ()):
             self.up = self.up & ~(1 << rail) | is_up << rail
 
     def _ask_all(self) -> None:
-        for index in self._rails:
+        for name in self._names:
             with contextlib.suppress(OSError):
-                self._set(index, is_up=is_up(socket.if_indextoname(index)))
+                index = socket.if_nametoindex(name)
+                self._know(index)
+                self._set(index, is_up=is_up(name))
 
     def close(self) -> None:
         """Hear no more."""

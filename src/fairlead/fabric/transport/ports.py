@@ -278,11 +278,11 @@ def _open(address: str, port: int, *, steered: bool, receives: bool) -> socket.s
             sock.setsockopt(socket.IPPROTO_IP, IP_RECVTOS, 1)
             sock.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, PMTUDISC_PROBE)
         sock.bind((address, port))
-    except OSError as exc:
+    except (OSError, OverflowError) as exc:
         sock.close()
         raise LocalProtocolError(
             "fabric/no-port",
-            f"no socket at {address} port {port}: {exc.strerror}",
+            f"no socket at {address} port {port}: {getattr(exc, 'strerror', exc)}",
             hint="give an address that this host owns, and a UDP port that is free",
         ) from exc
     return sock

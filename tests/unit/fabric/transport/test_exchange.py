@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+import msgspec
 import pytest
 
 from fairlead.errors import FabricError, LocalProtocolError
@@ -131,3 +132,9 @@ def test_silence_ends_with_the_time() -> None:
 def test_a_short_token_is_refused() -> None:
     with socket.socket() as sock, pytest.raises(LocalProtocolError, match="too short"):
         Talk(sock, b"short", is_caller=True, limit_s=1)
+
+
+def test_an_offer_of_another_version_is_refused() -> None:
+    body = msgspec.json.encode(msgspec.to_builtins(OFFER) | {"version": 2})
+    with pytest.raises(FabricError, match="none of the exchange"):
+        exchange.decode(body, Offer)

@@ -1,0 +1,61 @@
+"""What an application gives to a Context, looked at before anything is opened. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from ipaddress import ip_address
+
+from fairlead.errors import LocalProtocolError
+from fairlead.fabric.mrc.profile import Profile
+from fairlead.fabric.transport.exchange import MIN_MTU
+from fairlead.records.addressbook import Port
+
+_FIELDS = frozenset(field.name for field in fields(Profile))
+
+
+def check(ports: Sequence[Port], port: int, rate_mbps: int, changes: Mapping[str, object], *, sealed: bool) -> None:
+    """Raise LocalProtocolError for what no context can be made of."""
+    for one in ports:
+        _check_address(one.address)
+    if not 0 <= port <= 0xFFFF:
+        raise LocalProtocolError("fabric/no-port", f"there is no UDP port {port}", hint="give 1 to 65535, or 0")
+    if rate_mbps < 0:
+        raise LocalProtocolError("fabric/bad-profile", f"rate_mbps is {rate_mbps}", hint="0 is: nobody knows")
+    if foreign := sorted(changes.keys() - _FIELDS):
+        raise LocalProtocolError(
+            "fabric/bad-profile", f"{foreign[0]} is no field of a Profile", hint="help(Profile) has them all"
+        )
+    if sealed and changes.get("trim"):
+        raise LocalProtocolError(
+            "fabric/bad-profile",
+            "a switch that trims a packet cuts off its authentication, and what is not authentic is dropped: `sealed` "
+            "and `trim` exclude each other",
+            hint="leave one of them away",
+        )
+
+
+def check_payload(num_bytes: int, interfaces: Sequence[str]) -> int:
+    """The payload of packets, where there is room for any. LocalProtocolError where an interface's MTU is too small."""
+    if num_bytes < MIN_MTU:
+        raise LocalProtocolError(
+            "fabric/mtu-mismatch",
+            f"the smallest MTU of {', '.join(interfaces)} leaves {max(num_bytes, 0)} bytes of a packet for payload; "
+            f"it takes {MIN_MTU}",
+            hint="give these interfaces a larger MTU: ip link set NAME mtu 9000",
+        )
+    return num_bytes
+
+
+def _check_address(address: str) -> None:
+    try:
+        found = ip_address(address)
+    except ValueError as exc:
+        said = f"{address!r} is no IP address" if address else "a context takes one address of this host at least"
+        raise LocalProtocolError("fabric/no-port", said, hint="see `ip addr`") from exc
+    if found.version == 6 and found.is_link_local:
+        raise LocalProtocolError(
+            "fabric/no-port",
+            f"{address} is an address of one link, which says nothing without the interface's name",
+            hint="give the port a global or a unique local address (fd00::/8)",
+        )
