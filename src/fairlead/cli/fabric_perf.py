@@ -14,6 +14,7 @@ import msgspec
 from cyclopts import Parameter
 from msgspec import Meta
 
+from fairlead.base.nodeset import is_name
 from fairlead.base.program import Program
 from fairlead.base.table import table
 from fairlead.base.units import rate, size
@@ -215,6 +216,7 @@ def check(  # noqa: PLR0917
 ) -> None:
     """UsageError for what no measurement can be."""
     for ok, what in (
+        (is_name(source) and is_name(target), "source and target are one node each"),
         (source != target, "source and target must be two nodes"),
         (0 < duration <= 86_400, "--duration must be above 0 and at most a day"),
         (0.05 <= interval <= 3600, "--interval must be 0.05 to 3600"),
@@ -310,8 +312,11 @@ class Ends:
                     hint="install fairlead[fabric] there, or name another Python: `python` of the pool",
                 )
             case _:
+                ping = f"fairlead fabric ping -w {self.source},{self.target}"
                 raise FabricError(
-                    "fabric/perf-failed", f"{node}: {shown(said.error or said.why)}", hint="see the message"
+                    "fabric/perf-failed",
+                    f"{node}: {shown(said.error or said.why)}",
+                    hint=f"what the message says; for every path between them: {ping}",
                 )
 
     def taped(self, node: str, said: Said) -> None:

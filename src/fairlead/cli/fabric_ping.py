@@ -111,8 +111,9 @@ def ping(
     if len(names) < 2:
         raise FabricError(
             "fabric/no-place",
-            f"{len(names)} of the nodes have an address; pinging takes two",
-            hint="fairlead probe, to see why",
+            f"pinging takes two nodes with an address; {counted(len(names), 'node')} of "
+            f"{len(facts) + len(silent)} asked has one",
+            hint="ask more nodes, or see what they have: fairlead probe",
         )
     plan = pinged.plan_of(names, paths_of(book))
     each = max(sum(p.src == n for p in plan.pings) for n in range(len(names)))
