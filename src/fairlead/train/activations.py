@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairlead.train import layer, lockstep, loss, model
-from fairlead.train.layout import Block
+from fairlead.train.layout import Block, Param
 from fairlead.train.model import Parts
 
 _MAX_WORDS = 200
@@ -240,7 +240,7 @@ def _played(
     inputs = shared = 0
     with Alive() as alive, kernels(alive.work, device):
         weights = {
-            param.name: alive.leave_out(torch.empty(param.shape, dtype=dtype, device=nowhere))
+            param.name: alive.leave_out(torch.empty(param.shape, dtype=_type(param, dtype), device=nowhere))
             for block in parts.blocks
             for param in block.params
         }
@@ -265,7 +265,7 @@ def _played(
 
         def one(shell: Any) -> Callable[[lockstep.Meet], torch.Tensor]:
             def forward(meet: lockstep.Meet) -> torch.Tensor:
-                layer.hang(shell, [block.name for block in parts.blocks[1:]], meet, nowhere)
+                layer.hang(shell, parts.blocks, meet, nowhere)
                 ids = torch.zeros((rows, length), dtype=torch.long, device=nowhere)
                 batch = {"input_ids": ids, "labels": ids}
                 if head_tokens:
@@ -284,6 +284,10 @@ def _played(
     head = max(0, kept // micro - inputs * parts.num_layers - shared)
     most = {phase: max(0, peak - begin) for phase, peak in stages.most.items()}
     return _Played(inputs, shared, head, most, alive.work.of_one(micro))
+
+
+def _type(param: Param, dtype: torch.dtype) -> torch.dtype:
+    return torch.float32 if param.wide else dtype
 
 
 @contextlib.contextmanager

@@ -64,7 +64,7 @@ def _another_order(parts: Parts) -> str:
             into = [at for at, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
             inside = [leaf.detach().requires_grad_() if at in into else leaf for at, leaf in enumerate(leaves)]
             args, kwargs = pytree.tree_unflatten(inside, spec)
-            bound = {param.local: weights[param.name] for param in block.params}
+            bound = {param.local: weights[param.name] for param in block.params} | call.own
             given = functional_call(templates[call.layer], bound, args, kwargs)
             out, kind = pytree.tree_flatten(given)
             roots = [leaf.grad_fn for leaf in out if isinstance(leaf, torch.Tensor) and leaf.grad_fn is not None]
@@ -79,7 +79,7 @@ def _another_order(parts: Parts) -> str:
             again = [next(fresh) if isinstance(leaf, torch.Tensor) else leaf for leaf in out]
             return pytree.tree_unflatten(again, kind)
 
-        layer.hang(shell, names, come, _NOWHERE)
+        layer.hang(shell, parts.blocks, come, _NOWHERE)
         ids = torch.zeros((_ROWS, _LENGTH), dtype=torch.long, device=_NOWHERE)
         total = loss.whole(shell, {"input_ids": ids, "labels": ids}, _ROWS * _LENGTH)
         reads = _edges([total.grad_fn])

@@ -149,6 +149,26 @@ class OnDisk:
                 at = self.block.trained + begin
                 weights[at : at + size].copy_(piece[:size])
 
+    def read(self, span: slice) -> torch.Tensor:
+        """A copy."""
+        found = torch.empty(span.stop - span.start, dtype=self.dtype)
+        trained, width = span.start < self.block.trained, self.dtype.itemsize
+        first = span.start if trained else span.start - self.block.trained
+        begin = first - first % (PAGE // width)
+        with self.hands.passing_free:
+            piece = self.hands.passing.view(self.dtype)
+            for at, size in _pieces(first + len(found) - begin):
+                file, offset = (
+                    (self.slots.file, self.slots.at(self.slot, 0, begin + at))
+                    if trained
+                    else (self.frozen, self.frozen_at + width * (begin + at))
+                )
+                self._whole(file, piece, size, offset, write=False)
+                low = max(first - begin - at, 0)
+                into = begin + at + low - first
+                found[into : into + size - low].copy_(piece[low:size])
+        return found
+
     def settle(self) -> None:
         """Do the update that is due."""
         with self.hands.buffers_free:

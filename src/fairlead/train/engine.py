@@ -24,7 +24,7 @@ import torch
 
 from fairlead.train import layer, lockstep, loss, model
 from fairlead.train.gradients import Sum, Way
-from fairlead.train.homes import OnDevice, Spread
+from fairlead.train.homes import Home, OnDevice, Spread
 from fairlead.train.kept import Kept
 from fairlead.train.lanes import Lanes, Moments, Rng
 from fairlead.train.memory import arena
@@ -55,7 +55,6 @@ class Engine:
         if self.kept.last is not None:
             self.steps, self.counts = self.kept.last.steps, dict(self.kept.last.counts)
         blocks = parts.blocks
-        self._units = [block.name for block in blocks[1:]]
         self._streamed = [block.index for block in blocks[1:] if block.index not in settings.on_device]
         self._place = {index: place for place, index in enumerate(self._streamed)}
         self._schedule = plan(len(self._streamed), min(settings.slots, max(1, len(self._streamed))))
@@ -71,6 +70,9 @@ class Engine:
         self._outer = arena(blocks[0].trained if is_summed else 0, torch.float32, settings.device)
         self._resident = {i: self._weights_on_device(i) for i in sorted({0, *settings.on_device}) if i < len(blocks)}
         weights = {param.name: self._resident[0][param.span].view(param.shape) for param in blocks[0].params}
+        self._wide = {p: torch.zeros(p.numel, device=settings.device) for p in blocks[0].params if p.wide}
+        """What the model keeps in fp32."""
+        weights |= {param.name: flat.view(param.shape) for param, flat in self._wide.items()}
         self._shells = [model.shell(parts, weights, settings.device) for _ in settings.mine]
         self._layers = layer.StreamedLayers(
             model.templates(parts, settings.device),
@@ -177,7 +179,7 @@ class Engine:
         def one(micro: int) -> Callable[[lockstep.Meet], torch.Tensor]:
             def forward(meet: lockstep.Meet) -> torch.Tensor:
                 shell = self._shells[micro]
-                layer.hang(shell, self._units, meet, self.settings.device)
+                layer.hang(shell, self.parts.blocks, meet, self.settings.device)
                 torch.manual_seed(seed(micro))
                 batch = {key: value.to(self.settings.device) for key, value in batches[micro].items()}
                 if not self.settings.head_tokens:
@@ -297,15 +299,20 @@ class Engine:
             if moment is not None:
                 home.update(moment)
             if weights is not home.p:
-                home.load(weights)
+                self._load(index, home)
             return
         self._updated(index)
         computed = self.lanes.mark()
         with self.lanes.lane("in"):
             self.lanes.after(computed)
-            home.load(weights)
+            self._load(index, home)
             copied = self.lanes.mark()
         self.lanes.after(copied)
+
+    def _load(self, index: int, home: Home) -> None:
+        home.load(self._resident[index])
+        for param, flat in self._wide.items() if not index else ():
+            flat.copy_(home.read(param.span))
 
     def flush(self) -> None:
         """Return when every update is done, so that the state is that after the last step."""
@@ -385,4 +392,4 @@ class Engine:
         if isinstance(self._way, Relay):
             self._way.close()
         self.kept.close()
-        self._shells, self._resident = [], {}
+        self._shells, self._resident, self._wide = [], {}, {}

@@ -43,6 +43,9 @@ class Home(Protocol):
     def load(self, weights: torch.Tensor) -> None:
         """Put the parameters into `weights`, in its dtype; in the current lane."""
 
+    def read(self, span: slice) -> torch.Tensor:
+        """A stretch of the parameters as they are, after a `load`: a view, or a copy."""
+
     def keep(self, gradients: torch.Tensor) -> Mark:
         """Take gradients for the next update, in the current lane and in the dtype homes were made with.
 
@@ -83,6 +86,10 @@ class OnDevice:
     def load(self, weights: torch.Tensor) -> None:
         """Rounds to the dtype of computing."""
         weights.copy_(self.p)
+
+    def read(self, span: slice) -> torch.Tensor:
+        """A view."""
+        return self.p[span]
 
     def keep(self, gradients: torch.Tensor) -> Mark:
         """A copy beside the parameters."""
@@ -142,6 +149,10 @@ class InHost:
                 passing = self.staging[: piece.stop - piece.start]
                 passing.copy_(self.p[piece], non_blocking=True)
                 weights[piece].copy_(passing)
+
+    def read(self, span: slice) -> torch.Tensor:
+        """A view."""
+        return self.p[span]
 
     def keep(self, gradients: torch.Tensor) -> Mark:
         """Copied in the current lane; the next update waits for it."""
@@ -210,6 +221,13 @@ class Spread:
         if self.passing is not None:
             weights.copy_(there, non_blocking=True)
             self.lanes.mark().synchronize()
+
+    def read(self, span: slice) -> torch.Tensor:
+        """From the owner to all, in the dtype of parameters."""
+        size = span.stop - span.start
+        flat = torch.empty(size, dtype=self.dtype) if self.held is None else self.held.read(span)
+        self.team.spread(flat, self.team.owner(self.block.index))
+        return flat
 
     def keep(self, gradients: torch.Tensor) -> Mark:
         """Only the relay keeps gradients, at the owner."""

@@ -22,6 +22,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers.utils import output_capturing
 
 from fairlead.train.lanes import Rng
+from fairlead.train.layout import Block
 
 _SKIPPED = ("hidden_states",)  # recorded by hooks on the layer itself, which run in the shell
 
@@ -46,6 +47,8 @@ class Call:
     layer: int
     args: Any
     kwargs: Any
+    own: dict[str, torch.Tensor]
+    """Its parameters that stay on the device, by local name."""
     rng: Rng
     collector: dict[str, Any] | None
 
@@ -103,7 +106,7 @@ class StreamedLayers:
         saved: list[_Saved] = []
         tensors: list[torch.Tensor] = []
         for call in calls:
-            leaves, spec = pytree.tree_flatten((call.args, call.kwargs))
+            leaves, spec = pytree.tree_flatten((call.args, call.kwargs, call.own))
             places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
             tensors += [leaves[place] for place in places]
             kept = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
@@ -135,12 +138,12 @@ class StreamedLayers:
         leaves = list(saved.leaves)
         for place, tensor in zip(saved.places, tensors, strict=True):
             leaves[place] = tensor
-        args, kwargs = pytree.tree_unflatten(leaves, saved.spec)
+        args, kwargs, own = pytree.tree_unflatten(leaves, saved.spec)
         recorded: dict[str, list[Any]] = {key: [] for key in saved.keys}
         collector = output_capturing._active_collector  # records of a layer must pass through its node
         token = collector.set(recorded or None)
         try:
-            output = functional_call(self.templates[layer], weights, args, kwargs)
+            output = functional_call(self.templates[layer], weights | own, args, kwargs)
         finally:
             collector.reset(token)
         return output, recorded
@@ -225,13 +228,16 @@ def _by_call(saved: Sequence[_Saved], tensors: Sequence[torch.Tensor]) -> list[t
     return pairs
 
 
-def hang(shell: Any, units: Sequence[str], come: Callable[[Call], Any], device: torch.device) -> None:
+def hang(shell: Any, blocks: Sequence[Block], come: Callable[[Call], Any], device: torch.device) -> None:
     """Let the layers of a shell, or the pieces of those that are cut, bring their calls to `come` instead of computing.
 
     What is left of a cut layer, as its norms, keeps what it got and computes again in backward, too.
     """
+    units = [block.name for block in blocks[1:]]
+    outer = {param.name: shell.get_parameter(param.name) for param in blocks[0].params if param.wide}
     for index, name in enumerate(units):
-        shell.get_submodule(name).forward = _Doorway(index, come, device)
+        own = {kept[len(name) + 1 :]: leaf for kept, leaf in outer.items() if kept.startswith(f"{name}.")}
+        shell.get_submodule(name).forward = _Doorway(index, own, come, device)
         owner, _, last = name.rpartition(".")
         around = shell.get_submodule(owner)
         if isinstance(around, nn.ModuleList):
@@ -252,14 +258,17 @@ class _Again:
 
 
 class _Doorway:
-    def __init__(self, index: int, come: Callable[[Call], Any], device: torch.device) -> None:
+    def __init__(
+        self, index: int, own: dict[str, torch.Tensor], come: Callable[[Call], Any], device: torch.device
+    ) -> None:
         self.index = index
+        self.own = own
         self.come = come
         self.device = device
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         collector = output_capturing._active_collector.get()
-        call = Call(self.index, args, kwargs, Rng(self.device), collector)
+        call = Call(self.index, args, kwargs, self.own, Rng(self.device), collector)
         output = self.come(call)
         call.rng.put()
         return output

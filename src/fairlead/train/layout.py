@@ -44,6 +44,8 @@ class Param:
     trainable: bool = True
     weight_decay: float = 0.0
     lr_scale: float = 1.0
+    wide: bool = False
+    """Computed with in fp32, whatever the run computes in: the model keeps it so."""
 
     @property
     def numel(self) -> int:
@@ -83,6 +85,7 @@ class Named:
     shape: tuple[int, ...]
     order: int
     trainable: bool = True
+    wide: bool = False
 
 
 def block(index: int, name: str, params: Iterable[Named], groups: Sequence[ParamGroup]) -> Block:
@@ -103,6 +106,7 @@ def block(index: int, name: str, params: Iterable[Named], groups: Sequence[Param
                 trainable=trainable,
                 weight_decay=group.weight_decay,
                 lr_scale=group.lr_scale,
+                wide=param.wide,
             )
         )
         offset += -(-math.prod(param.shape) // ALIGN) * ALIGN

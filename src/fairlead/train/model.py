@@ -4,7 +4,7 @@
     templates  the decoder layers on the meta device; weights are bound to one for the moment of its use
     blocks     block 0 is everything outside the layers, block i + 1 is layer i; of a layer that is cut, the modules
                below it with matrices are blocks of their own, in the order of the module tree, and what is left,
-               as norms, is outside
+               as norms, is outside; so is what a model keeps in fp32 while it computes in bf16, as routers of experts
 
 Buffers are real: they are small, and forward reads them.
 
@@ -96,9 +96,12 @@ def take_apart(model: Any, groups: Sequence[ParamGroup], most: int = 0) -> Parts
     layers = [(f"{path}.{index}", layer) for index, layer in enumerate(model.get_submodule(path))]
     units = [name for start, layer in layers for name in _units(start, layer, most)]
     by_block: dict[int, list[Named]] = {0: []}
+    computed = model.get_input_embeddings().weight.dtype
     for name, param in model.named_parameters():
-        index, local = _place(name, units)
-        by_block.setdefault(index, []).append(Named(name, local, tuple(param.shape), order[name], param.requires_grad))
+        wide = param.dtype == torch.float32 != computed
+        index, local = (0, name) if wide else _place(name, units)
+        named = Named(name, local, tuple(param.shape), order[name], param.requires_grad, wide)
+        by_block.setdefault(index, []).append(named)
     for other, name in ties.items():
         if any(one.startswith(f"{path}.") for one in (other, name)):
             raise TrainError(

@@ -96,6 +96,7 @@ def need(
     filling = 4 * (largest + max(largest, layer))
     terms = [
         Term(here, "weights outside the layers", blocks[0].numel * width),
+        Term(here, "weights that the model keeps in fp32", 4 * sum(p.numel for p in blocks[0].params if p.wide)),
         Term(here, f"weights of layers, slots: {slots}", slots * widest * width),
         *step,
         Term("host", "pieces of the store", _BUFFERS),

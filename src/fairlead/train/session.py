@@ -237,6 +237,7 @@ def _run(config: Config, parts: Parts, tokens: Tokens) -> str:
         repr(config.run.steps if config.optimizer.schedule != "constant" else None),
         *([repr(config.lora)] if config.lora.rank else []),
         *([config.model.parameters] if config.model.parameters != "fp32" else []),
+        *[param.name for param in parts.blocks[0].params if param.wide],
     ]
     return hashlib.sha256("\n".join(said).encode()).hexdigest()[:32]
 
