@@ -17,7 +17,8 @@ from fairlead.probe.readers.tree import Tree
 top = sys.argv[1]
 for point in sys.argv[2:]:
     os.makedirs(top + point, exist_ok=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "/dev/" + point.strip("/").replace("/", "."), top + point], check=True)
+    device = "/dev/" + point.strip("/").replace("/", ".")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", device, top + point], check=True)
 found = read_mounts(Tree("/"))
 print(json.dumps({p[len(top):]: [e["device"], e["size_bytes"]] for p, e in found.items() if p.startswith(top)}))
 """
