@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from fairlead.errors import FabricError
+from fairlead.fabric.transport.context import Context
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.real, pytest.mark.slow]
@@ -132,3 +137,33 @@ def test_a_call_that_the_groups_end_overtakes_before_its_first_step_ends_too() -
         [sys.executable, "-c", BEFORE_IT_BEGINS], capture_output=True, text=True, env=env, timeout=100, check=False
     )
     assert done.stdout == "fabric/rank-lost\n", done.stderr
+
+
+def test_a_message_to_a_rank_that_leaves_before_it_arrives_ends_with_an_error() -> None:
+    """The rank has said goodbye, so its end is no loss to the group, but what was under way to it is."""
+    import torch
+
+    from fairlead.fabric.torch.meeting import _box
+    from fairlead.fabric.torch.peers import DIRECT, Peer
+
+    token = b"t" * 32
+
+    async def go() -> None:
+        with Context(addresses=["::1"]) as here, Context(addresses=["::1"]) as there:
+            queue, other = here.completion_queue(), there.completion_queue()
+            (mine, hello), (theirs, answer) = _box(here, 0), _box(there, 1)
+            with there.listen("::1", token) as listener, ThreadPoolExecutor(1) as pool:
+                job = pool.submit(listener.accept, other, other, private=answer)
+                peer = Peer(here.connect("::1", listener.port, token, queue, queue, private=hello), *mine)
+                gone = Peer(job.result(60), *theirs)
+            asyncio.get_running_loop().add_reader(queue, lambda: [peer.on(done) for done in queue.wait(0)])
+            with there.lock:  # nothing is answered any more
+                sending = asyncio.create_task(peer.send(DIRECT, 7, torch.ones(100, dtype=torch.uint8)))
+                await asyncio.sleep(0.1)
+                peer.has_left = True
+                gone.qp.close()
+            with pytest.raises(FabricError, match="rank 1 is lost"):
+                await asyncio.wait_for(sending, 60)
+            asyncio.get_running_loop().remove_reader(queue)
+
+    asyncio.run(go())

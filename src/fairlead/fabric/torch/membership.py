@@ -45,7 +45,7 @@ class Membership(dist.ProcessGroup):
         self._error: FabricError | None = None
         self._is_open = True
         self._lives_at = 0.0
-        self._told: list[asyncio.Future[None]] = []
+        self._told: list[asyncio.Future[bool]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._sorters: list[asyncio.Task[None]] = []
         self._loop = self._process.loop

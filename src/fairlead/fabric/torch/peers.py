@@ -97,7 +97,7 @@ class Peer:
         self._box = box
         self._remote = hello.box
         self._streams = (_Stream(COLLECTIVE), _Stream(DIRECT))
-        self._sent: dict[int, asyncio.Future[None]] = {}
+        self._sent: dict[int, asyncio.Future[bool]] = {}
         self._num = 0
         self._wanted: defaultdict[int, deque[tuple[int, Consume, asyncio.Future[FabricError | None]]]] = defaultdict(
             deque
@@ -122,20 +122,22 @@ class Peer:
                 done = [await self._chunk(stream, head)]
                 for i in range(0, len(view), CHUNK):
                     done.append(await self._chunk(stream, view[i : i + CHUNK]))
-        await asyncio.gather(*done)
+        if not all(await asyncio.gather(*done)):
+            raise lost(self.rank, self.error or self.qp.error)
 
-    async def _chunk(self, stream: _Stream, data: Any) -> asyncio.Future[None]:
+    async def _chunk(self, stream: _Stream, data: Any) -> asyncio.Future[bool]:
         await stream.room.acquire()
         self._check()
         slot = stream.num_out % SLOTS
         stream.num_out += 1
         return self._post(data, stream.kind << _LENGTH_BITS | len(data), _place(stream.kind, slot))
 
-    def tell(self, what: Says, rank: int = 0) -> asyncio.Future[None]:
+    def tell(self, what: Says, rank: int = 0) -> asyncio.Future[bool]:
         """A word about the group."""
         return self._post(b"", CONTROL << _LENGTH_BITS | what << _RANK_BITS | rank, 0)
 
-    def _post(self, data: Any, imm: int, offset: int) -> asyncio.Future[None]:
+    def _post(self, data: Any, imm: int, offset: int) -> asyncio.Future[bool]:
+        """Write, and say so; the result tells whether it has arrived."""
         self._num += 1
         self.qp.post_write_imm(data, self._remote, imm, wr_id=self._num, offset=offset)
         done = asyncio.get_running_loop().create_future()
@@ -251,12 +253,12 @@ class Peer:
 
     def on(self, done: Completion) -> tuple[Says, int] | None:
         """A completion of this queue pair. Answers with what the peer says of the group, and the rank it names."""
-        if done.status is not Status.SUCCESS:
-            return None
         if done.opcode is WorkOpcode.RDMA_WRITE:
             future = self._sent.pop(done.wr_id, None)
             if future is not None and not future.done():
-                future.set_result(None)
+                future.set_result(done.status is Status.SUCCESS)
+            return None
+        if done.status is not Status.SUCCESS:
             return None
         with contextlib.suppress(FabricError):  # it has failed since: what came before counts all the same
             self.qp.post_recv(wr_id=0)
