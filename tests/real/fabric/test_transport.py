@@ -208,6 +208,45 @@ def test_datagrams_of_strangers_change_nothing_and_are_counted(ends: Any, compil
     assert not pair.buffer.any()
 
 
+@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "plain"])
+def test_a_peer_cannot_write_through_the_queue_pair_of_another(ends: Any, compiled: bool) -> None:
+    """It is known here, writes by itself, and has seen each byte that the other sent."""
+    heard: list[bytes] = []
+    pair = ends(4096, compiled=compiled)
+    with Context(addresses=["::1"], compiled=False) as c:
+        queue = CompletionQueue(16)
+        qps = []
+        for context, cq in ((c, queue), (pair.a, pair.queues[0])):
+            with pair.b.listen("::1", TOKEN) as listener, ThreadPoolExecutor(1) as pool:
+                theirs = pair.queues[1]
+                job = pool.submit(listener.accept, theirs, theirs, private=remote_of(pair.region))
+                qps.append(context.connect("::1", listener.port, TOKEN, cq, cq))
+                job.result(LIMIT_S)
+        send = c._sockets.send
+
+        def tap(rail, source, to, label, dscp, parts) -> bool:  # noqa: PLR0917 - as Sockets has it
+            heard.append(b"".join(parts))
+            return send(rail, source, to, label, dscp, parts)
+
+        c._sockets.send = tap
+        qps[0].post_write(b"c" * 4000, qps[0].remote, wr_id=1)
+        assert queue.wait(LIMIT_S)[0].status is Status.SUCCESS
+        pair.buffer[:] = 0
+        (data,) = [data for data in heard if len(data) > 4000]
+        before = pair.b.counters()["foreign"]
+        own, number = pair.a._sockets.rails[0][0], pair.b._sockets.numbers[0][0]
+        with pair.a.lock:
+            for _ in range(5):
+                own.sendto(data, ("::1", number))
+        deadline = time.monotonic() + LIMIT_S
+        while pair.b.counters()["foreign"] < before + 5 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert pair.b.counters()["foreign"] == before + 5
+        assert not pair.buffer.any()
+        assert qps[0].error is None
+        queue.close()
+
+
 def test_a_peer_is_known_to_compiled_code_whatever_comes_while_it_is_met(ends: Any, monkeypatch: Any) -> None:
     """A datagram between the meeting and the first packet had all of the peer's taken by Python from then on."""
     left: list[int] = []

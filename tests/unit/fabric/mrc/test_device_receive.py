@@ -61,6 +61,22 @@ def test_a_queue_pair_number_of_another_peer_is_foreign() -> None:
     assert there.num_foreign_packets == 1
 
 
+def test_a_peer_writes_through_its_own_queue_pairs_alone() -> None:
+    """Also one that is known here, and knows number, PSN and key of what is another's."""
+    here, there = device(), device()
+    (mine,), (theirs,), _ = joined(here, 1, "b", dest=3), joined(there, 1, "a", dest=3), joined(there, 1, "c", dest=9)
+    assert mine.dest_qp_num == theirs.qp_num
+    buffer = bytearray(100)
+    region = there.domain.register(buffer)
+    mine.post_write(b"x" * 100, wr_id=1, remote_addr=region.addr, rkey=region.rkey)
+    (datagram,) = [d for d in mine.transmit(1_000_000) if d.payload]
+    assert there.receive(datagram.data, datagram.path, "c", 1_000_100) == ()
+    assert there.num_foreign_packets == 1
+    assert bytes(buffer) == bytes(100)
+    assert there.receive(datagram.data, datagram.path, "a", 1_000_200) == (theirs,)
+    assert bytes(buffer) == b"x" * 100
+
+
 def test_an_ev_probe_is_answered_once_however_many_queue_pairs_the_peer_has() -> None:
     there = device()
     qps = joined(there, 3, "a")

@@ -564,6 +564,24 @@ def test_a_requestor_answers_the_peers_probe_on_its_own_rotation() -> None:
     assert law.reply_slot(row.m, row.at, 0) == -1
 
 
+def test_what_a_queue_pair_sends_refreshes_the_evs_on_which_it_answers() -> None:
+    """Without probes: good SACKs tell the sender which of its EVs work, and its own answers then take those."""
+    pair = Pair(profile(reverse_probe_ns=0))
+
+    def reverse(end: object) -> list[int]:
+        qp = end.qp
+        first = qp.rx + qp.m[at.P_RX_REVERSE]
+        return [qp.m[first + plane] for plane in range(qp.profile.planes)]
+
+    before = [reverse(end) for end in (pair.a, pair.b)]
+    for _ in range(4):
+        pair.write(100_000)
+    pair.run(lambda: len(pair.a.completions) == 4)
+    after = [reverse(end) for end in (pair.a, pair.b)]
+    assert after[0] != before[0]
+    assert after[1] == before[1]
+
+
 @pytest.mark.parametrize(("shape", "mark"), [(profile(), at.M_NONE), (Profile.uec(mpr=128), at.M_SKIP_ONCE)])
 def test_a_nack_says_of_ecn_what_its_header_has_room_for(shape: Profile, mark: int) -> None:
     row = Responder(shape)
