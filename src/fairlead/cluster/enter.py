@@ -76,7 +76,8 @@ def running(name: str) -> LabState:
     if state is None or not is_up(state):
         up = standing()
         near = f"; {did_you_mean(name, up)}" if up else ""
-        raise LabError("lab/not-up", f"the lab `{name}` is not up{near}", hint="fairlead lab up")
+        other = f', or name one that stands in the cluster file: [lab] name = "{up[0]}"' if up else ""
+        raise LabError("lab/not-up", f"the lab `{name}` is not up{near}", hint=f"fairlead lab up{other}")
     return state
 
 

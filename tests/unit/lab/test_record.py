@@ -82,6 +82,7 @@ def test_a_record_that_cannot_be_read_says_so(labs):
         enter.running("othr")
     assert caught.value.code == "lab/not-up"
     assert "did you mean `other`" in caught.value.message
+    assert '[lab] name = "other"' in caught.value.hint
 
 
 def test_a_pid_that_came_to_mean_another_process_is_not_alive():
