@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -138,3 +139,25 @@ def test_an_offer_of_another_version_is_refused() -> None:
     body = msgspec.json.encode(msgspec.to_builtins(OFFER) | {"version": 2})
     with pytest.raises(FabricError, match="none of the exchange"):
         exchange.decode(body, Offer)
+
+
+@pytest.mark.parametrize("kind", ["tcp", "unix"])
+def test_the_round_trip_is_the_networks_and_no_program_that_has_no_core_is_part_of_it(kind: str) -> None:
+    """Unless the kernel does not tell."""
+    if kind == "tcp":
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            near = socket.create_connection(server.getsockname())
+            far, _ = server.accept()
+    else:
+        near, far = socket.socketpair()
+
+    def slow() -> None:
+        heard = far.recv(4096)
+        time.sleep(0.05)
+        far.sendall(heard)
+
+    with near, far, ThreadPoolExecutor(1) as pool:
+        job = pool.submit(slow)
+        talk = Talk(near, TOKEN, is_caller=True, limit_s=10)
+        job.result(10)
+    assert talk.rtt_ns < 20_000_000 if kind == "tcp" else talk.rtt_ns >= 50_000_000
