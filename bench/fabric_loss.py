@@ -1,6 +1,6 @@
 """Loss on every plane, one path that loses much, and seven senders to one: what MRC over sockets makes of each.
 
-sudo python bench/fabric_loss.py [--parts loss,path,incast] [--rounds 3] [--seconds 6] [--rate 100]
+sudo python bench/fabric_loss.py [--parts loss,path,incast,trim] [--rounds 3] [--seconds 6] [--rate 100]
 
     loss      two hosts, 4 planes: every link to the receiver loses a share of its packets (nftables `numgen random`),
               both ways; goodput beside that of the same round without loss
@@ -9,6 +9,7 @@ sudo python bench/fabric_loss.py [--parts loss,path,incast] [--rounds 3] [--seco
               the other T1. The label tells the entropy value, and both ends are captured, so that each loss is known
     incast    seven hosts write to one, and a victim crosses the same switches to another host. Jain's index of the
               seven, and the victim's rate, first alone and then beside them
+    trim      the seven again, by switches that trim beyond 32 KiB: packets sent again beside those that were trimmed
 
 Judged by captures at the receivers (kernel timestamps) or by what `fabric perf` found complete and intact.
 """
@@ -22,7 +23,7 @@ import platform
 import statistics
 import subprocess
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
@@ -196,18 +197,38 @@ def incast(seconds: float, rate: int) -> list[str]:
     ]
 
 
+def trim(seconds: float, rate: int) -> list[str]:
+    name, nums = f"fl{os.getpid()}", Counter[str]()
+    with a_lab(name, PLANES, rate, 10, "trim_kib = 32\n") as file, ExitStack() as stack:
+        perfs = []
+        for source in SENDERS:
+            words = ["fabric", "perf", source, RECEIVER, "-f", str(file), "--duration", str(seconds), "-q", "--json"]
+            words += ["--message", "65536", "--trim"]
+            perfs.append(stack.enter_context(subprocess.Popen([*FAIRLEAD, *words], stdout=subprocess.PIPE, text=True)))
+        for source, one in zip(SENDERS, perfs, strict=True):
+            answer = json.loads(one.communicate(timeout=seconds + 240)[0])
+            assert answer["verdict"] == "pass", answer
+            nums += answer["sums"][source]["counters"]
+    told = ", ".join(f"{kind} {num:,}" for kind, num in sorted(nums.items()))
+    return [
+        f"trim at 32 KiB, 7:1, {PLANES} planes of {rate} Mb/s: {told}",
+        f"{nums['resent'] / nums['nacks']:.2f} a NACK",
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", default="loss,path,incast")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--faults", type=int, default=16, help="of part `path`")
     parser.add_argument("--seconds", type=float, default=6)
-    parser.add_argument("--rate", type=int, default=100, help="Mb/s of each link; incast takes a fifth")
+    parser.add_argument("--rate", type=int, default=100, help="Mb/s of each link; incast and trim take a fifth")
     asked = parser.parse_args()
     runs = {
         "loss": lambda: loss(asked.rounds, asked.seconds, asked.rate),
         "path": lambda: path(asked.faults, asked.rate),
         "incast": lambda: incast(5 * asked.seconds, asked.rate // 5),
+        "trim": lambda: trim(asked.seconds, asked.rate // 5),
     }
     told = [line for part in asked.parts.split(",") for line in ["", *runs[part]()]]
     print(

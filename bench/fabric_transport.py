@@ -86,15 +86,15 @@ else:
 
 
 @contextmanager
-def a_lab(name: str, planes: int, rate: int, num_hosts: int = 4) -> Iterator[Path]:
-    """A lab of so many hosts and planes of so many Mb/s; its cluster file."""
+def a_lab(name: str, planes: int, rate: int, num_hosts: int = 4, more: str = "") -> Iterator[Path]:
+    """A lab of so many hosts and planes of so many Mb/s; its cluster file. `more`: lines of [lab]."""
     with tempfile.TemporaryDirectory() as place, chdir(place):  # runs leave their folders there
         file = Path(place) / "cluster.toml"
         file.write_text(
             f'schema = 1\n[cluster]\nname = "{name}"\n[access]\nvia = "lab"\n'
             f'[[pool]]\nname = "lab"\nsize = "lab"\nnodes = "n[0-{num_hosts - 1}]"\npython = "{sys.executable}"\n'
             f'[fabric]\nlink = "ethernet"\nrdma = "mrc"\nplanes = {planes}\nt0 = 2\nt1 = 2\n'
-            f"[lab]\nrate_mbps = {rate}\n"
+            f"[lab]\nrate_mbps = {rate}\n{more}"
         )
         subprocess.run([*FAIRLEAD, "lab", "up", "-f", str(file)], check=True, capture_output=True)
         try:

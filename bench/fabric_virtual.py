@@ -1,15 +1,22 @@
-"""A plane is cut under load in virtual time: how long until bytes flow as before, with no scheduler in the way?
+"""A plane is cut under load, or many write to one, in virtual time: what MRC makes of it with no scheduler in the way.
 
 python bench/fabric_virtual.py [--cuts 200] [--planes 4] [--rate 250] [--seed 1]
+python bench/fabric_virtual.py --incast [--senders 3,7,15] [--rates 20,100,250] [--of-planes 2,4,8] [--packets 30000]
 
 Two engines of the transport, in plain Python, with the profile that sockets get, over planes of a rate and 50 us each
 way. One plane, drawn from the seed, loses everything from a drawn moment on, for 0.2 s. Timed, by the arrival of
 packets, is what `bench/fabric_faults.py` times on live hosts: `placed`, `again`, `stall`, `back`.
+
+With `--incast` so many engines write to one host over links shaped as a lab's (tests/support/transport_links.py):
+bucket 32 KiB, queue 256 KiB, no marks. Told for each case: Jain's index of their rates, their sum of what is shaped,
+packets sent again and those that had only been late, and the queueing delay. A case goes on for so many packets, but
+0.5 to 4 s, after half of that to settle.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import platform
 import random
 import statistics
@@ -19,9 +26,11 @@ from pathlib import Path as FilePath
 
 from fabric_faults import GOAL, PAYLOAD, Came, share
 
+from fairlead.fabric.mrc import layout as at
 from fairlead.fabric.mrc.packets import WRITES, Path
 
 sys.path.insert(0, str(FilePath(__file__).parent.parent / "tests"))
+from support.transport_links import Flows, counted, jain, usual_delay_ms
 from support.transport_net import Faults, Net, Pair
 
 MESSAGE, DEPTH = 1 << 20, 8
@@ -99,11 +108,36 @@ def judged(
     return row
 
 
+def incast(senders: int, planes: int, rate: int, packets: int, seed: int) -> str:
+    """A row of the table."""
+    per_s = 1e6 * rate * planes / 8 / (PAYLOAD + WIRE)
+    long_ns = int(1e9 * min(max(packets / per_s, 0.5), 4))
+    world = Flows([(i, 100) for i in range(senders)], planes=planes, rate_mbps=rate, seed=seed, within_ns=long_ns // 8)
+    world.run(long_ns // 2)
+    places = (at.TX_NUM_NEW, at.TX_NUM_RTX, at.TX_NUM_SPURIOUS)
+    before = [counted(world.flows, place) for place in places]
+    rates = world.run(long_ns)
+    new, again, late = (counted(world.flows, place) - b for place, b in zip(places, before, strict=True))
+    parts = f"{jain(rates):.4f} | {sum(rates) / planes / rate:.2f} | {again / new:.2%} | {late / new:.2%}"
+    return f"| {senders}:1, {planes} x {rate} Mb/s | {parts} | {usual_delay_ms(world.flows):.1f} |"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in (("cuts", 200), ("planes", 4), ("rate", 250), ("seed", 1)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--incast", action="store_true")
+    for name, some in (("senders", "3,7,15"), ("rates", "20,100,250"), ("of-planes", "2,4,8")):
+        parser.add_argument(f"--{name}", default=some)
+    parser.add_argument("--packets", type=int, default=30_000)
     asked = parser.parse_args()
+    if asked.incast:
+        print(f"{time.strftime('%Y-%m-%d')}, Python {platform.python_version()}, seed {asked.seed}\n")
+        print("| | Jain | of shaped | sent again | only late | delay, ms |\n|---|---:|---:|---:|---:|---:|")
+        every = ([int(word) for word in words.split(",")] for words in (asked.senders, asked.of_planes, asked.rates))
+        for senders, planes, rate in itertools.product(*every):
+            print(incast(senders, planes, rate, asked.packets, asked.seed), flush=True)
+        return
     Links.rate_bps = 1e6 * asked.rate
     rows = []
     for seed in range(asked.seed, asked.seed + asked.cuts):

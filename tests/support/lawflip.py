@@ -47,7 +47,7 @@ FLIPS = (
     Flip("paths", "PENALTY_TRIMMED", "9"),
     Flip("paths", "EXPLORE_AFTER_FREEZE", "3"),
     Flip("congestion", "MAX_MD_DIVISOR", "4"),
-    Flip("congestion", "AVG_DIVISOR", "40"),
+    Flip("profile", "AVG_DIVISOR", "40"),
     Flip("congestion", "FI_SCALE_BITS", "15"),
     Flip("profile", "ALPHA_MSS", "5"),
     Flip("profile", "ETA_PERCENT", "16"),

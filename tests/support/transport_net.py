@@ -151,7 +151,7 @@ class End:
             place=Place(ports=tuple(Port(rail=f"plane {i}", address=a) for i, a in enumerate(self.addresses))),
             ports=numbers,
             qp_num=device.new_qp_num(),
-            psn=(1 << 24) - 5 + name,  # wraps soon
+            psn=(1 << 24) - 5 + name & 0xFFFFFF,  # wraps soon
             mtu=mtu,
             mpr=8,
             wimm=64,

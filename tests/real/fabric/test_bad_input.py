@@ -171,7 +171,7 @@ def test_a_listener_that_is_closed_ends_the_wait_at_it(here: Context) -> None:
     ("options", "code"),
     [
         ({"place": Place(ports=(Port(rail="rail 0", address="::1", interface="no-such"),))}, "fabric/no-port"),
-        ({"addresses": ["::1"], "trim": True, "sealed": True}, "fabric/bad-profile"),
+        ({"addresses": ["::1"], "trim": True, "sealed": True}, "fabric/sealed-trim"),
         ({"addresses": ["::1", "2001:db8::1"]}, "fabric/no-port"),
         ({"addresses": ["here"]}, "fabric/no-port"),
     ],

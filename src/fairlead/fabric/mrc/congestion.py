@@ -11,6 +11,11 @@ judged by two signals:
     yes   at or above                 multiplicative decrease
     yes   below                       nothing: another path will do
 
+Where switches do not mark (P_DELAY_MARKS; shaped links of kernels, ordinary clouds), a delay at or above the target
+stands for the mark. Without that no SACK ever asks for less: every window stays at its ceiling, and who came first, or
+found the shorter base RTT, keeps what it has. The average then takes delays as they are, and a decrease waits for its
+effect, which the queue holds up: a base RTT and the usual delay.
+
 Increases gather in TX_INC (bytes^2) and are paid out, divided by the window, once an adjustment period or so many
 bytes. Quick adapt comes first: at the end of a round trip in which little arrived and something was trimmed, lost or
 much delayed, the window becomes what did arrive, and the rest of the old window is ignored.
@@ -31,7 +36,6 @@ ALPHA_BITS = 8  # fractional bits of the proportional gain
 AVG_BITS = 10  # fractional bits of TX_AVG_DELAY
 FI_SCALE_BITS = 16
 # [UEC] initNsccParams; the others, which scale with the network, are in profile.py
-AVG_DIVISOR = 80  # _delay_alpha 0.0125
 GAMMA_NUM = 4  # _gamma 0.8
 GAMMA_DEN = 5
 MAX_MD_DIVISOR = 2  # multiplicativeDecrease: one decrease takes at most half
@@ -55,7 +59,7 @@ def observe_rtt(m: Words, tx: int, now: int, rtt: int, marked: int) -> int:
     rtt = min(rtt, MAX_RTT_NS)
     learn_base_rtt(m, tx, now, rtt)
     delay = max(rtt - m[tx + TX_BASE_RTT], 0)
-    _average(m, tx, delay, marked)
+    _average(m, tx, delay, marked | m[m[tx + E_PROFILE] + P_DELAY_MARKS])
     return delay
 
 
@@ -106,7 +110,7 @@ def on_arrival(m: Words, tx: int, now: int, arrived: int, delay: int, marked: in
         m[tx + TX_ACHIEVED] += arrived
         m[tx + TX_RECEIVED] += arrived
         m[tx + TX_QA_IGNORED] += arrived
-        _nscc_on_arrival(m, tx, now, arrived, delay, marked)
+        _nscc_on_arrival(m, tx, now, arrived, delay, marked | _is_late(m, tx, delay))
 
 
 def on_nack(m: Words, tx: int, now: int, size: int) -> None:
@@ -135,12 +139,18 @@ def _set_base_rtt(m: Words, tx: int, rtt: int) -> None:
     m[tx + TX_MAX_CWND] = largest_window(rtt, m[m[tx + E_PROFILE] + P_RATE_MBPS])
 
 
+def _is_late(m: Words, tx: int, delay: int) -> int:
+    """1 for a delay that stands for a mark."""
+    p = m[tx + E_PROFILE]
+    return 1 if m[p + P_DELAY_MARKS] and delay >= m[p + P_TARGET_NS] else 0
+
+
 def _average(m: Words, tx: int, delay: int, marked: int) -> None:
     """Weigh a sample into the delay average; a long unmarked delay counts as a quarter RTT."""
     sample = delay
     if not marked and delay > m[m[tx + E_PROFILE] + P_TARGET_NS]:
         sample = m[tx + TX_BASE_RTT] >> 2
-    m[tx + TX_AVG_DELAY] += ((sample << AVG_BITS) - m[tx + TX_AVG_DELAY]) // AVG_DIVISOR
+    m[tx + TX_AVG_DELAY] += ((sample << AVG_BITS) - m[tx + TX_AVG_DELAY]) // m[m[tx + E_PROFILE] + P_AVG_DIVISOR]
 
 
 def _bound(m: Words, tx: int) -> None:
@@ -186,11 +196,12 @@ def _increase(m: Words, tx: int, arrived: int, delay: int) -> None:
 
 
 def _decrease(m: Words, tx: int, now: int) -> None:
-    """Cwnd *= max(1 - gamma (avg - target) / avg, 1/2), at most once a base RTT."""
+    """Cwnd *= max(1 - gamma (avg - target) / avg, 1/2), at most once a base RTT, or a delayed one (P_DELAY_MARKS)."""
     m[tx + TX_FI_ON] = 0
     m[tx + TX_FI_COUNT] = 0
     excess = usual_delay(m, tx) - m[m[tx + E_PROFILE] + P_TARGET_NS]
-    if excess > 0 and now - m[tx + TX_LAST_DEC] > m[tx + TX_BASE_RTT]:
+    pause = m[tx + TX_BASE_RTT] + (usual_delay(m, tx) if m[m[tx + E_PROFILE] + P_DELAY_MARKS] else 0)
+    if excess > 0 and now - m[tx + TX_LAST_DEC] > pause:
         cwnd = m[tx + TX_CWND]
         cut = cwnd * GAMMA_NUM * excess // (GAMMA_DEN * usual_delay(m, tx))
         m[tx + TX_CWND] = max(cwnd - min(cut, cwnd // MAX_MD_DIVISOR), m[m[tx + E_PROFILE] + P_MIN_CWND])

@@ -314,7 +314,7 @@ def _heard(m: Words, tx: int, now: int) -> None:
     else:
         m[tx + TX_RTO_AT] = min(m[tx + TX_RTO_AT], now + timers.timeout(m, tx))
         if m[p + P_PROBE_NS] > 0:
-            m[tx + TX_PROBE_AT] = now + m[p + P_PROBE_NS]
+            m[tx + TX_PROBE_AT] = now + timers.probe_in(m, tx)
     timers.watch_evs(m, tx, now)
     timers.set_deadline(m, tx)
 
@@ -365,7 +365,7 @@ def reply_slot(m: Words, tx: int, ports: int) -> int:
 
     The probe asks whether the way back works. An answer that got lost on a bad way there would say that it does not.
     """
-    return paths.choose(m, tx, ports, -1)
+    return paths.choose_aside(m, tx, ports)
 
 
 def probe_mark(flags: int) -> int:

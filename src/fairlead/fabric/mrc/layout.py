@@ -70,6 +70,7 @@ LINE_WORDS: Final = 8  # one 64-byte cache line
     P_EV_RUN,  # new data packets in a row that share an EV, for drivers that send them as one; 1: each has its own
     P_EV_PROBE_NS,  # an ASSUMED_BAD EV is probed every so often, ever more rarely while nothing answers; 0: never
     P_EV_PROBE_OK,  # successful probes in a row that bring it back
+    P_OWN_TURNS,  # 1: packets without payload take planes in turns of their own
     P_PLANE_LOSSES,  # so many losses, and nothing that arrives over the plane: all its EVs are bad; 0: each by itself
     P_RING_SIZE,  # entries of the ring of recycled EVs (REPS, mixed)
     P_FREEZE_NS,  # how long REPS stays frozen after a timeout
@@ -81,7 +82,7 @@ LINE_WORDS: Final = 8  # one 64-byte cache line
     P_RETRY_LINEAR,
     P_RETRY_EXP,
     P_REORDER_NS,  # a hole is lost when a packet sent so much later has arrived; 0: only NACKs and timeouts tell
-    P_REORDER_TIMER,  # 1: a hole is also lost when such a packet would have arrived by now (RFC 8985 6.3)
+    P_REORDER_TIMER,  # 1: a hole is also lost when such a packet would have arrived by now (RFC 8985 6.3), not before
     P_PROBE_NS,  # silence before the first reliability probe; 0: never
     P_PROBE_RETRY_NS,
     P_TRIM,  # 1: switches trim, so that a silent loss is a path fault and not congestion
@@ -111,9 +112,11 @@ LINE_WORDS: Final = 8  # one 64-byte cache line
     P_ADJUST_BYTES,
     P_RTT_ON_NACK,  # 1: a NACK may lower the base RTT
     P_BASE_FLOOR_NS,  # the base RTT is never believed to be shorter
+    P_DELAY_MARKS,  # 1: switches do not mark, and a queueing delay at or above the target stands for a mark
+    P_AVG_DIVISOR,  # the delay average follows a sample by one part in so many
     P_BASE_AGE_NS,  # a sample counts towards the base RTT for one to two of these; 0: for ever
     NUM_PROFILE_FIELDS,
-) = range(68)
+) = range(71)
 
 # --- endpoint: the first words of requestor and responder rows ----------------------------------------------
 (
@@ -197,6 +200,7 @@ PEER_ID_SHIFT: Final = 32
     TX_EV_ACTIVE,  # EVs in rotation
     TX_EV_BAD,  # EVs ASSUMED_BAD
     TX_CUT,  # bit = plane whose EVs were found bad together
+    TX_ASIDE_PLANE,  # plane of the last packet without payload
     TX_LOSING,  # plane over which nothing has arrived since a loss
     TX_LOSING_NUM,  # losses since then
     TX_LOSING_PSN,  # the first of them
@@ -217,7 +221,7 @@ PEER_ID_SHIFT: Final = 32
     TX_NUM_LOST,  # losses inferred from order
     TX_NUM_SPURIOUS,  # packets declared lost that had only been late
     NUM_TX_FIELDS,
-) = range(NUM_ENDPOINT_FIELDS, NUM_ENDPOINT_FIELDS + 80)
+) = range(NUM_ENDPOINT_FIELDS, NUM_ENDPOINT_FIELDS + 81)
 
 # a sent packet, one word: send time (38 bits) | transmissions - 1, at most 3 (2) | bytes (14) | EV slot (8)
 REC_BYTES_SHIFT: Final = 8

@@ -12,23 +12,30 @@ followed at a time: losses on several in turn are no sign that one is cut.
 
 from __future__ import annotations
 
-from fairlead.fabric.mrc import bits, congestion, evs, paths, window
+from fairlead.fabric.mrc import bits, congestion, evs, paths, timers, window
 from fairlead.fabric.mrc.layout import *
 
 REORDER_STEPS = 28  # quarters by which the reorder window may grow: to eight times
 
 
 def on_arrival(m: Words, tx: int, now: int, sent: int) -> None:
-    """A packet that was sent at `sent` has arrived."""
+    """A packet that was sent at `sent` has arrived.
+
+    With a timer an earlier one is lost only if it is also older than a long round trip: where queues of planes differ,
+    packets overtake each other by more than a window of reordering.
+    """
     if sent >= m[tx + TX_DELIVERED_AT]:
         m[tx + TX_DELIVERED_AT] = sent
         m[tx + TX_DELIVERED_RTT] = now - sent
-    _infer(m, tx, now, m[tx + TX_DELIVERED_AT] - reorder_window(m, tx))
+    before = m[tx + TX_DELIVERED_AT]
+    if m[m[tx + E_PROFILE] + P_REORDER_TIMER]:
+        before = min(before, now - timers.long_rtt(m, tx))
+    _infer(m, tx, now, before - reorder_window(m, tx))
 
 
 def on_timer(m: Words, tx: int, now: int) -> None:
     """A packet sent a reorder window after the oldest one would have arrived by now, if there had been one."""
-    before = now - m[tx + TX_DELIVERED_RTT] - reorder_window(m, tx)
+    before = now - timers.long_rtt(m, tx) - reorder_window(m, tx)
     _infer(m, tx, now, min(before, m[tx + TX_DELIVERED_AT] - 1))
 
 
@@ -57,7 +64,7 @@ def _infer(m: Words, tx: int, now: int, before: int) -> None:
         psn = window.next_in_flight(m, tx, psn + 1)
     m[tx + TX_LOSS_AT] = FOREVER
     if m[m[tx + E_PROFILE] + P_REORDER_TIMER] and oldest < m[tx + TX_DELIVERED_AT]:
-        m[tx + TX_LOSS_AT] = oldest + m[tx + TX_DELIVERED_RTT] + reorder_window(m, tx)
+        m[tx + TX_LOSS_AT] = oldest + timers.long_rtt(m, tx) + reorder_window(m, tx)
 
 
 def _lose(m: Words, tx: int, now: int, psn: int, record: int) -> None:

@@ -48,6 +48,21 @@ def choose(m: Words, tx: int, ports: int, avoid: int) -> int:
     return slot
 
 
+def choose_aside(m: Words, tx: int, ports: int) -> int:
+    """As `choose`, for a packet without payload. With turns of its own (P_OWN_TURNS) it leaves the data's alone.
+
+    A few packets and a probe in turn would come to the same few planes again and again.
+    """
+    if not m[m[tx + E_PROFILE] + P_OWN_TURNS]:
+        return choose(m, tx, ports, -1)
+    plane = m[tx + E_PLANE]
+    m[tx + E_PLANE] = m[tx + TX_ASIDE_PLANE]
+    slot = choose(m, tx, ports, -1)
+    m[tx + TX_ASIDE_PLANE] = m[tx + E_PLANE]
+    m[tx + E_PLANE] = plane
+    return slot
+
+
 def choose_in_run(m: Words, tx: int, ports: int) -> int:
     """As `choose`, for a new data packet: the EV of the one before, while its run lasts and it is in turn."""
     slot = m[tx + TX_RUN_EV]

@@ -24,6 +24,7 @@ FI_MSS = 5  # fair increase
 FI_SCALE = 1 << 14  # fast increase: 0.25, in 1/65536
 FI_DELAY_NS = 1000  # ... below this delay
 ETA_PERCENT = 15  # of an MSS, each adjustment period
+AVG_DIVISOR = 80  # _delay_alpha 0.0125
 QA_TARGETS = 4  # quick adapt acts on a delay of so many targets
 ADJUST_PACKETS = 8  # what pays out the increase, if a network RTT does not
 BASE_FLOOR_DIVISOR = 8  # no pair of NICs is that much nearer than the farthest: a shorter sample is a clock that lags
@@ -35,6 +36,7 @@ SOFTWARE_MBPS = 40_000  # what one program can hope to send, all ports together
 SOFTWARE_SACK_BYTES = 16_384  # a SACK wakes a program: for four packets, as in the reference simulator, not for each
 SOFTWARE_RTO_GROWTH = 8  # a program that the other end has seen pause is waited for so many times longer
 SOFTWARE_PLANE_LOSSES = 3  # a program has few packets under way: for each EV to lose two would take many round trips
+SOFTWARE_AVG_DIVISOR = 8  # with few packets under way an average over eighty SACKs would be of seconds ago
 SOFTWARE_RETRIES = 5  # doublings of the timeout before a silent peer is given up
 
 # timers in round trips of the network, no shorter than the protocol's own, which suit 12 us
@@ -73,6 +75,7 @@ class Profile:
     ev_run: int = 1  # new data packets in a row that share an EV
     ev_probe_ns: int = 100_000  # longer than a round trip, or no probe is answered in time; 0: bad EVs are not probed
     ev_probe_ok: int = 3
+    own_turns: bool = False  # packets without payload go by planes in turns of their own
     plane_losses: int = 0  # after which a plane is judged as a whole; 0: never, each EV by itself
     ring_size: int = 8  # REPS, mixed: power of two
     freeze_ns: int = 10_000_000
@@ -107,6 +110,8 @@ class Profile:
     quick_adapt: bool = True
     rtt_on_nack: bool = True
     base_rtt_floor_ns: int = 0  # 0: an eighth of the network RTT
+    delay_marks: bool = False  # switches do not mark, and a queueing delay of the target or more stands for a mark
+    avg_divisor: int = AVG_DIVISOR
     base_rtt_age_ns: int = 10_000_000  # how long the shortest round trip is believed; 0: for ever
 
     def __post_init__(self) -> None:
@@ -152,6 +157,8 @@ class Profile:
         timers = timers_for(max(network_rtt_ns, SCHEDULER_NS)) | {"network_rtt_ns": network_rtt_ns}
         own: dict[str, object] = {"trim": False, "retry_exp": SOFTWARE_RETRIES, "rate_mbps": SOFTWARE_MBPS}
         own |= {"sack_bytes": SOFTWARE_SACK_BYTES, "plane_losses": SOFTWARE_PLANE_LOSSES, "reorder_timer": True}
+        own |= {"own_turns": True, "base_rtt_floor_ns": network_rtt_ns, "delay_marks": True}
+        own |= {"avg_divisor": SOFTWARE_AVG_DIVISOR}
         made = timers | own | changes
         return cls.mrc(**({"rto_most_ns": SOFTWARE_RTO_GROWTH * int(str(made["rto_ns"]))} | made))
 
@@ -208,8 +215,25 @@ class Profile:
 
     @property
     def alpha(self) -> int:
-        """NSCC's proportional gain times the target delay: 4 MSS a b; a = BDP / reference BDP, b = target / 12 us."""
+        """NSCC's proportional gain times the target delay: 4 MSS a b; a = BDP / reference BDP, b = target / 12 us.
+
+        Where delay stands for marks b is 1: targets are hundreds of times 12 us there, and a window would jump between
+        its bounds each round trip.
+        """
+        if self.delay_marks:
+            return ALPHA_MSS * self.mtu * self.bdp // REFERENCE_BDP
         return ALPHA_MSS * self.mtu * self.bdp * self.target_ns // (REFERENCE_BDP * REFERENCE_RTT_NS)
+
+    @property
+    def eta(self) -> int:
+        """What a window gains each network RTT whatever the delay: NSCC's 0.15 MSS a.
+
+        Where delay stands for marks a packet each round trip that has waited for the target delay, as in Swift (Kumar
+        et al., SIGCOMM 2020): at the target, where all windows stand, nothing else makes them equal.
+        """
+        if self.delay_marks:
+            return self.mtu * self.network_rtt_ns // (self.network_rtt_ns + self.target_ns)
+        return ETA_PERCENT * self.mtu * self.bdp // (100 * REFERENCE_BDP)
 
     def tx_areas(self) -> dict[int, int]:
         """Words of each variable area of a requestor row, by the profile field that holds its offset; in order."""
@@ -268,7 +292,7 @@ class Profile:
         block[at.P_FI] = FI_MSS * self.mtu * self.bdp // REFERENCE_BDP
         block[at.P_FI_SCALE] = FI_SCALE * self.bdp // REFERENCE_BDP
         block[at.P_FI_DELAY_NS] = FI_DELAY_NS
-        block[at.P_ETA] = ETA_PERCENT * self.mtu * self.bdp // (100 * REFERENCE_BDP)
+        block[at.P_ETA] = self.eta
         block[at.P_QA_THRESHOLD_NS] = QA_TARGETS * target
         block[at.P_ADJUST_NS] = self.network_rtt_ns
         block[at.P_ADJUST_BYTES] = ADJUST_PACKETS * packet
@@ -289,6 +313,7 @@ PLACES = {  # where the fields that go into the block as they are stand
     "ev_run": at.P_EV_RUN,
     "ev_probe_ns": at.P_EV_PROBE_NS,
     "ev_probe_ok": at.P_EV_PROBE_OK,
+    "own_turns": at.P_OWN_TURNS,
     "plane_losses": at.P_PLANE_LOSSES,
     "ring_size": at.P_RING_SIZE,
     "freeze_ns": at.P_FREEZE_NS,
@@ -315,6 +340,8 @@ PLACES = {  # where the fields that go into the block as they are stand
     "qa_gate": at.P_QA_GATE,
     "quick_adapt": at.P_QA_ON,
     "rtt_on_nack": at.P_RTT_ON_NACK,
+    "delay_marks": at.P_DELAY_MARKS,
+    "avg_divisor": at.P_AVG_DIVISOR,
     "base_rtt_age_ns": at.P_BASE_AGE_NS,
 }
 

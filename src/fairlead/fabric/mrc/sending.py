@@ -58,7 +58,7 @@ def send_data(m: Words, tx: int, now: int, psn: int, slot: int, out: Words, o: i
     if m[tx + TX_RTO_AT] == FOREVER:
         m[tx + TX_RTO_AT] = now + timers.timeout(m, tx)
     if m[tx + TX_PROBE_AT] == FOREVER and m[p + P_PROBE_NS] > 0:
-        m[tx + TX_PROBE_AT] = now + m[p + P_PROBE_NS]
+        m[tx + TX_PROBE_AT] = now + timers.probe_in(m, tx)
     timers.set_deadline(m, tx)
     out[o + D_PSN] = psn
     out[o + D_EV] = slot
@@ -82,13 +82,13 @@ def _is_last_for_now(m: Words, tx: int, size: int) -> bool:
 def next_control(m: Words, tx: int, now: int, ports: int, out: Words, o: int) -> int:
     """Port status, reliability probe, EV probe: whichever is due and has a free port."""
     if m[tx + E_STATUS] & 1:
-        slot = paths.choose(m, tx, ports, -1)
+        slot = paths.choose_aside(m, tx, ports)
         if slot >= 0:
             send_status(m, tx, now, slot, out, o)
             timers.set_deadline(m, tx)
             return SEND_PORT_STATUS
     if m[tx + TX_PROBE_DUE]:
-        slot = paths.choose(m, tx, ports, -1)
+        slot = paths.choose_aside(m, tx, ports)
         if slot >= 0:
             m[tx + TX_PROBE_DUE] = 0
             m[tx + TX_PROBE_ID] = (m[tx + TX_PROBE_ID] + 1) & timers.ID_MASK

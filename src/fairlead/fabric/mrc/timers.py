@@ -12,6 +12,7 @@ PROBE_MOST_NS = (
     51_200_000  # ... of EV probes end here, whatever the network, so that a path that comes back is soon found
 )
 RTTVAR_GAIN = 4  # RFC 6298
+LATE_GAIN = 2  # variations by which a packet may be later than the usual one, before order tells that it is lost
 BACKOFF_CAP_NS = 1 << 37  # 137 s: no deadline is further off, and the age of any packet fits its record
 
 
@@ -35,6 +36,12 @@ def timeout(m: Words, tx: int) -> int:
         measured = max(m[tx + TX_SRTT], m[tx + TX_ROUND_RTT]) + RTTVAR_GAIN * m[tx + TX_RTTVAR]
         period = max(period, min(measured, m[p + P_RTO_MOST_NS]))
     return _backed_off(m, tx, period)
+
+
+def long_rtt(m: Words, tx: int) -> int:
+    """How long a packet may be on its way. Queues of planes differ: no one sample tells, but the longest of late."""
+    late = m[tx + TX_SRTT] + LATE_GAIN * m[tx + TX_RTTVAR]
+    return max(m[tx + TX_DELIVERED_RTT], m[tx + TX_ROUND_RTT], late)
 
 
 def learn_rtt(m: Words, tx: int, now: int, rtt: int) -> None:
@@ -134,9 +141,20 @@ def hold(m: Words, tx: int, now: int) -> None:
     m[tx + TX_HOLD_AT] = max(m[tx + TX_HOLD_AT], now + pause)
 
 
+def probe_in(m: Words, tx: int) -> int:
+    """How long silence lasts before a reliability probe asks about it."""
+    return _longer(m, tx, m[m[tx + E_PROFILE] + P_PROBE_NS])
+
+
 def probe_again_in(m: Words, tx: int) -> int:
     """When an unanswered reliability probe is repeated: like the timeout, at longer times after the linear phase."""
-    return _backed_off(m, tx, m[m[tx + E_PROFILE] + P_PROBE_RETRY_NS])
+    return _backed_off(m, tx, _longer(m, tx, m[m[tx + E_PROFILE] + P_PROBE_RETRY_NS]))
+
+
+def _longer(m: Words, tx: int, period: int) -> int:
+    """A period, or a long round trip where timers follow those measured: what a queue holds up is not silence."""
+    p = m[tx + E_PROFILE]
+    return max(period, long_rtt(m, tx)) if m[p + P_RTO_MOST_NS] > m[p + P_RTO_NS] else period
 
 
 def _ev_probe_period(m: Words, tx: int) -> int:

@@ -28,10 +28,9 @@ def check(ports: Sequence[Port], port: int, rate_mbps: int, changes: Mapping[str
         )
     if sealed and changes.get("trim"):
         raise LocalProtocolError(
-            "fabric/bad-profile",
-            "a switch that trims a packet cuts off its authentication, and what is not authentic is dropped: `sealed` "
-            "and `trim` exclude each other",
-            hint="leave one of them away",
+            "fabric/sealed-trim",
+            "what a switch trims has lost the tag that authenticates it: `sealed` and `trim` exclude each other",
+            hint="leave `trim` or `sealed` out",
         )
 
 

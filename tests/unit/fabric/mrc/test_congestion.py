@@ -211,6 +211,56 @@ def test_long_unmarked_delays_count_as_a_quarter_of_the_base_round_trip() -> Non
     assert congestion.usual_delay(row.m, row.at) == 99_999
 
 
+# --- switches that do not mark -------------------------------------------------------------------------------------
+
+
+def silent(**changes: object) -> Requestor:
+    return make(delay_marks=True, avg_divisor=8, **changes)
+
+
+def test_without_marks_a_delay_above_target_decreases() -> None:
+    for late, decreases in ((TARGET - 1, False), (TARGET, True)):
+        row = silent(quick_adapt=False)
+        row.TX_AVG_DELAY = 2 * TARGET << congestion.AVG_BITS
+        row.TX_LAST_ADJUST = 1_100_000
+        arrive(row, 1_000_001, delay=late)
+        assert (row.TX_CWND < 100_000) is decreases
+        assert (row.TX_INC == 0) is decreases
+    row = silent()
+    row.TX_AVG_DELAY = 2 * TARGET << congestion.AVG_BITS
+    arrive(row, 1_000_001, delay=TARGET)
+    assert row.TX_CWND == 100_000 - 100_000 * 4 // (5 * 2)  # 1 - 0.8 (avg - target) / avg
+
+
+def test_without_marks_the_average_takes_delays_as_they_are() -> None:
+    for row, expected in ((silent(), 100_000), (make(avg_divisor=8), 3_000)):
+        for _ in range(200):
+            congestion.observe_rtt(row.m, row.at, 0, 12_000 + 100_000, 0)
+        assert congestion.usual_delay(row.m, row.at) == pytest.approx(expected, abs=1)
+
+
+def test_without_marks_a_decrease_waits_for_the_one_before_to_come_through_the_queue() -> None:
+    row = silent(quick_adapt=False)
+    row.TX_AVG_DELAY = 20_000 << congestion.AVG_BITS
+    row.TX_LAST_ADJUST = 1_100_000
+    arrive(row, 1_000_001, delay=20_000)
+    before = row.TX_CWND
+    arrive(row, 1_000_001 + 12_000 + 20_000, delay=20_000)
+    assert before == row.TX_CWND
+    arrive(row, 1_000_001 + 12_000 + 20_001, delay=20_000)
+    assert before > row.TX_CWND
+
+
+def test_programs_reckon_without_marks_and_all_with_the_same_round_trip() -> None:
+    row = Requestor(Profile.software(1_000_000, rate_mbps=240, target_delay_ns=4_000_000))
+    congestion.observe_rtt(row.m, row.at, 0, 200_000, 0)
+    assert row.TX_BASE_RTT == 1_000_000  # who finds an empty network has no higher ceiling, and no other target
+    assert row.P_DELAY_MARKS == 1
+    gain = row.P_ALPHA
+    assert gain < row.P_MIN_CWND  # a round trip without a queue gives less than a packet at 80 Mb/s
+    assert Profile.mrc().delay_marks is Profile.uec().delay_marks is False
+
+
 # --- the same in floating point ------------------------------------------------------------------------------------
 
 

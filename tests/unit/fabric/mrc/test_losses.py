@@ -8,7 +8,7 @@ from collections.abc import Collection
 import pytest
 
 from fairlead.errors import FabricError
-from fairlead.fabric.mrc import evs, law, losses, paths
+from fairlead.fabric.mrc import evs, law, losses, paths, timers
 from fairlead.fabric.mrc import layout as at
 from fairlead.fabric.mrc.profile import Profile
 from support.mrc_rows import Requestor
@@ -149,6 +149,8 @@ def test_a_number_of_losses_that_means_nothing_is_refused(num: int) -> None:
 
 
 REORDER, TRIP = 6_000, 10_000
+LOST_AT = TRIP + timers.LATE_GAIN * TRIP // 2 + REORDER
+"""After one sample a round trip is known to half of itself (RFC 6298)."""
 
 
 def full_window(**changes: object) -> Requestor:
@@ -165,19 +167,19 @@ def full_window(**changes: object) -> Requestor:
 
 def test_a_hole_that_a_full_window_waits_for_is_lost_when_time_is_up() -> None:
     row = full_window()
-    assert row.TX_DEADLINE == TRIP + REORDER
-    row.timer(TRIP + REORDER - 1)
+    assert row.TX_DEADLINE == LOST_AT
+    row.timer(LOST_AT - 1)
     assert row.TX_NUM_LOST == 0
-    row.timer(TRIP + REORDER)
+    row.timer(LOST_AT)
     assert row.TX_NUM_LOST == 1
-    assert row.next(TRIP + REORDER) == at.SEND_DATA
+    assert row.next(LOST_AT) == at.SEND_DATA
     assert row.out[at.D_PSN] == 0
 
 
 def test_what_was_sent_after_all_that_has_arrived_is_left_to_the_probe() -> None:
     row = full_window()
-    row.timer(TRIP + REORDER)
-    row.send(1, now=TRIP + REORDER)
+    row.timer(LOST_AT)
+    row.send(1, now=LOST_AT)
     assert row.TX_LOSS_AT == at.FOREVER  # 5 to 7 and the repetition are younger than 4, which has arrived
     assert row.TX_DEADLINE == 4_000 + TRIP + 1_000_000
 

@@ -587,3 +587,52 @@ def test_a_nack_says_of_ecn_what_its_header_has_room_for(shape: Profile, mark: i
     row = Responder(shape)
     assert row.data(0, at.F_TRIMMED | at.F_LAST_HOP | at.F_ECN) & at.DO_NACK
     assert row.block[at.S_INFO] >> at.INFO_M_SHIFT & 3 == mark
+
+
+# --- queues that differ from plane to plane --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("own_turns", "planes"), [(True, 4), (False, 2)])
+def test_probes_between_packets_leave_each_plane_its_share_of_them(own_turns: bool, planes: int) -> None:
+    """A probe after each packet, as in a small window behind long queues: taking turns, data saw every other plane."""
+    row = make(own_turns=own_turns, probe_ns=US)
+    row.post(12 * MTU)
+    data, probes = [], []
+    for _ in range(12):
+        data.append(row.send(1)[0][1] >> 3)
+        row.TX_PROBE_DUE = 1
+        assert row.next() == at.SEND_PROBE
+        probes.append(row.out[at.D_PLANE])
+    assert [data.count(plane) for plane in sorted(set(data))] == [12 // planes] * planes
+    if own_turns:
+        assert set(probes) == {0, 1, 2, 3}  # the next one tries another plane
+
+
+def test_a_packet_overtaken_by_those_of_emptier_planes_is_not_lost_before_its_time() -> None:
+    wide = {"cc_rule": at.CC_CONSTANT, "cwnd": 1 << 20}
+    row = make(reorder_ns=MS, reorder_timer=True, rto_ns=100 * MS, rto_most_ns=800 * MS, **wide)
+    now = 0
+    for i in range(40):  # one plane in four takes 9 ms, the others 1
+        row.post(MTU)
+        row.send(1, now=now)
+        row.sack(now=now + (9 if i % 4 == 0 else 1) * MS, cack=i, psn=i, echo=now)
+        now += 10 * MS
+    row.post(4 * MTU)
+    for i in range(4):
+        row.send(1, now=now + 2 * MS * i)
+    row.sack(now=now + 7 * MS, cack=39, psn=43, base=40, bitmap=0b1110, echo=now + 6 * MS)
+    assert row.TX_NUM_LOST == 0  # was sent 6 ms before one that is here, and is 7 ms old
+    assert now + 10 * MS < row.TX_LOSS_AT < now + 16 * MS
+    row.timer(row.TX_LOSS_AT)
+    assert row.TX_NUM_LOST == 1
+
+
+def test_silence_of_less_than_a_round_trip_is_not_asked_about() -> None:
+    for most, wait in ((800 * MS, 20 * MS), (0, 3 * MS)):
+        row = make(probe_ns=3 * MS, rto_ns=100 * MS, rto_most_ns=most, cc_rule=at.CC_CONSTANT, cwnd=1 << 20)
+        for i in range(60):
+            round_trip(row, sent=100 * MS * i, rtt=20 * MS)
+        now = 6_000 * MS
+        row.post(2 * MTU)
+        row.send(2, now=now)
+        assert pytest.approx(now + wait, abs=MS / 10) == row.TX_PROBE_AT

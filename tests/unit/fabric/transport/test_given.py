@@ -34,7 +34,7 @@ def test_what_can_be_is_taken() -> None:
         ({"port": 65_536}, "fabric/no-port", "no UDP port 65536"),
         ({"rate_mbps": -5}, "fabric/bad-profile", "rate_mbps is -5"),
         ({"changes": {"mut": 1024}}, "fabric/bad-profile", "mut is no field"),
-        ({"sealed": True}, "fabric/bad-profile", "exclude each other"),
+        ({"sealed": True}, "fabric/sealed-trim", "exclude each other"),
     ],
 )
 def test_what_cannot_be_is_refused(wrong: dict[str, object], code: str, said: str) -> None:

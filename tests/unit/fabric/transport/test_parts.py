@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from fairlead.errors import LocalProtocolError
 from fairlead.fabric.mrc.completion import Completion, Status, WorkOpcode
 from fairlead.fabric.transport import seal
+from fairlead.fabric.transport.context import Context
 from fairlead.fabric.transport.fast import kernels
 from fairlead.fabric.transport.interfaces import LinkWatch, interface_of, is_up, mtu_of
 from fairlead.fabric.transport.memory import view_of
@@ -120,6 +121,12 @@ def test_a_changed_bit_a_shorter_datagram_another_key_and_the_other_direction_ar
     assert Seal(TOKEN, B, A).open(memoryview(body)) is None
     assert Seal(b"u" * 32, A, B).open(memoryview(body)) is None
     assert into.open(memoryview(body)) is not None
+
+
+def test_authentication_together_with_trimming_is_refused() -> None:
+    with pytest.raises(LocalProtocolError) as refused:
+        Context(addresses=["::1"], sealed=True, trim=True)
+    assert refused.value.code == "fabric/sealed-trim"
 
 
 def test_memory_of_every_kind_is_seen_where_it_lies() -> None:
