@@ -22,7 +22,7 @@ AZURITE ?= 3.35.0
 
 # What the full run uses from Debian; without root they are only named, and what needs them is skipped.
 DEBIAN := python3-venv iproute2 nftables slurm-wlm munge openssh-client openssh-server ethtool faketime chromium \
-          skopeo umoci docker-registry
+          skopeo umoci docker-registry libpmix-dev
 
 # Tests wait more than they compute: more at once than there are processors. WORKERS=0 runs them one by one.
 WORKERS ?= 5
