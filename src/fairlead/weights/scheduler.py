@@ -71,6 +71,8 @@ class Peer:
 
     fetches: bool = True
     """It may ask the origin."""
+    denied: bool = False
+    """The origin has refused it something that it may give to others."""
     alive: bool = True
     slow: bool = False
     late: bool = False
@@ -159,8 +161,15 @@ class Scheduler:
             else:
                 self.to_fetch.appendleft(chunk)
         if not final and len(self._fetching()) > 1:
-            peer.fetches = False
+            peer.fetches, peer.denied = False, True
         return self._leases()
+
+    def given_up(self) -> None:
+        """The origin gives nobody anything any more: what was not fetched is not to be had in this run."""
+        self.lost.update(self.to_fetch, *(peer.leased for peer in self.peers if peer.alive))
+        self.to_fetch.clear()
+        for peer in self.peers:
+            peer.leased.clear()
 
     def returned(self, node: int, chunks: Iterable[int]) -> list[Order]:
         """A node has not begun with these, and will not: others fetch them."""
@@ -176,6 +185,8 @@ class Scheduler:
         if not peer.alive:
             return []
         peer.alive = False
+        if peer.fetches:
+            self._stand_in()
         self._surveyed = {}
         self._looks.pop(node, None)
         return [*self._arranged(), *(Survey(n) for n in self._alive())]
@@ -268,6 +279,15 @@ class Scheduler:
 
     def _fetching(self) -> list[int]:
         return [n for n in self._alive() if self.peers[n].fetches]
+
+    def _stand_in(self) -> None:
+        """One of those that were not to ask the origin does it in the place of one that is lost; one that the origin
+        refused, only where nobody else is left.
+        """
+        others = [n for n in self._alive() if not self.peers[n].fetches]
+        peer = min((self.peers[n] for n in others), key=lambda p: (p.denied, p.slow, p.late), default=None)
+        if peer is not None and not (peer.denied and self._fetching()):
+            peer.fetches = True
 
     def _arranged(self) -> list[Order]:
         """Who takes from whom now; orders for those for whom that has changed."""

@@ -91,6 +91,34 @@ def test_nodes_that_die_cost_what_only_they_had():
     assert made.chunks <= done.from_origin <= 1.05 * made.chunks
 
 
+@pytest.mark.parametrize("fetching", [1, 2])
+def test_where_few_are_to_fetch_another_takes_the_place_of_one_that_dies(fetching):
+    made, done = spread(nodes=8, chunks=256, fetching=fetching, dies={0: 5.0})
+    assert done.took_s <= 1.3 * made.bound_s
+    assert done.from_origin <= 1.1 * made.chunks
+
+
+def test_who_was_refused_asks_again_only_where_nobody_else_is_left():
+    plan = Scheduler(16, [bytearray(16)] * 3, fetching=[0, 1], window=4)
+    given = leases(plan.start())
+    plan.refused(0, given[0])
+    assert [p.fetches for p in plan.peers] == [False, True, False]
+    plan.ended(1)
+    assert [p.fetches for p in plan.peers if p.alive] == [False, True], "the one that nothing is known of"
+    plan.ended(2)
+    assert plan.peers[0].fetches
+
+
+def test_an_origin_that_gives_nobody_anything_is_given_up_at_once():
+    plan = Scheduler(64, [bytearray(64)] * 3, fetching=range(3), window=4)
+    given = leases(plan.start())
+    plan.fetched(0, given[0])
+    plan.given_up()
+    assert plan.lost == set(range(64)) - set(given[0])
+    assert not plan.to_fetch
+    assert not any(p.leased for p in plan.peers)
+
+
 def test_two_neighbours_at_once():
     made, done = spread(nodes=16, chunks=1024, dies={5: 20.0, 6: 20.0})
     assert done.took_s <= 1.1 * made.bound_s
