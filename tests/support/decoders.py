@@ -62,6 +62,7 @@ from fairlead.serve.proof.destination import destination
 from fairlead.serve.proof.names import question
 from fairlead.serve.record import parse as parse_bundle
 from fairlead.spec.loader import preset_text, read
+from fairlead.weights.held import read_held
 from fairlead.weights.manifest import read_manifest
 from support.decoder import Decoder, as_json, of_file, text_of
 from support.roomdecoders import OF_ROOMS
@@ -301,6 +302,13 @@ DECODERS: dict[str, Decoder] = {
                 "files": {"a": {"size": 3, "digests": "ab" * 32},
                           "b": {"size": 300_000, "digests": "cd" * 64, "lengths": [150_000, 150_000]}}}),),
         (FairleadError,),
+    ),
+    "what a node holds of weights": Decoder(
+        lambda data: read_held(text_of(data), "node://n/m"),
+        (as_json({"tags": {"a": "t"}, "manifest": {
+            "schema": "fairlead.weights-manifest/1", "algorithm": "sha256", "piece_bytes": 1 << 18,
+            "files": {"a": {"size": 3, "digests": "ab" * 32}}}}), as_json({"error": "no"}), b"{}"),
+        (FairleadError, Breach),
     ),
     "files of a run": Decoder(
         _run,

@@ -43,12 +43,15 @@ class Program:
     """It imports what is installed on the node (torch, say), and takes the user's own Python settings there."""
 
     @classmethod
-    def of(cls, name: str, *parts: str, call: str = "", needs_packages: bool = False) -> Program:
+    def of(
+        cls, name: str, *parts: str, call: str = "", needs_packages: bool = False, later: tuple[str, ...] = ()
+    ) -> Program:
         """The modules `parts` as one file, in this order. They may import each other and the standard library.
 
-        `call` is a last line, where the parts only define what is to be done.
+        `call` is a last line, where the parts only define what is to be done. Those of `later` are compiled when the
+        program calls `later()` (base/later.py, one of the parts): what they define and import is not there before.
         """
-        body, digest = _joined(parts, call)
+        body, digest = _joined(parts, call, later)
         return cls(name, body, digest, needs_packages)
 
     @property
@@ -64,10 +67,15 @@ class Program:
 
 
 @functools.cache
-def _joined(parts: tuple[str, ...], call: str) -> tuple[bytes, str]:
+def _joined(parts: tuple[str, ...], call: str, later: tuple[str, ...] = ()) -> tuple[bytes, str]:
     """The parts as one text, and its digest."""
     names: Counter[str] = Counter()
-    body = "".join(_stripped(_text(part), part, parts, names) for part in parts) + (f"\n\n{call}\n" if call else "")
+    every = (*parts, *later)
+    body = "".join(_stripped(_text(part), part, every, names) for part in parts)
+    if later:
+        rest = "".join(_stripped(_text(part), part, every, names) for part in later)
+        body += f"\n\nLATER = {f'from __future__ import annotations{chr(10)}{rest}'!r}\n"
+    body += f"\n\n{call}\n" if call else ""
     twice = sorted(name for name, num in names.items() if num > 1)
     assert not twice, f"parts of one program share one name space, and these names stand in two of them: {twice}"
     digest = hashlib.sha256(body.encode()).hexdigest()[:12]

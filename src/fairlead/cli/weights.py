@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -64,8 +65,8 @@ def spread(
     Parameters
     ----------
     source
-        az://CONTAINER/PREFIX, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, hf://OWNER/MODEL@REVISION, https://HOST/FILE, or
-        a folder that the nodes see.
+        az://CONTAINER/PREFIX, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, hf://OWNER/MODEL@REVISION, https://HOST/FILE, a
+        folder that the nodes see, or node://NODE/FOLDER: what a node has there from an earlier run, for the others.
     dest
         A folder, the same path on every node.
     include
@@ -107,6 +108,8 @@ def spread(
         Write metrics for Prometheus's node exporter to this file.
     """
     from fairlead import weights as api
+    from fairlead.weights.held import is_node
+    from fairlead.weights.objects import tsv
 
     if transport == "mpi" and not is_control():
         from fairlead.weights.mpi.rank import be_a_rank
@@ -115,15 +118,16 @@ def spread(
     how = how_of(max_bandwidth, download_ranks, shard_size, file_shards, transport, verify=verify, stream_to=stream_to)
     for file in filter(None, (prom, save_filelist)):
         check_place(file)
-    wished = api.choose(
-        source, include=include, leave_out=leave_out, ready_when=ready_when, compare=compare, filelist=filelist
-    )
-    if save_filelist is not None:
-        from fairlead.weights.objects import tsv
-
-        write_atomic(save_filelist, tsv(sorted(wished.plan.objects, key=lambda o: o.path)))
+    choose = partial(
+        api.choose, source, include=include, leave_out=leave_out, ready_when=ready_when, compare=compare,
+        filelist=filelist,
+    )  # fmt: skip
+    wished = None if is_node(source) else choose()  # what is wrong with a store is said before any node is reached
     by = by_ranks if transport == "mpi" else reached
     with by(nodes, exclude, spec, common) as (cluster, wanted, spec_):
+        wished = wished or choose(cluster=cluster, spec=spec_)
+        if save_filelist is not None:
+            write_atomic(save_filelist, tsv(sorted(wished.plan.objects, key=lambda o: o.path)))
         run = api.plan if dry_run else api.spread
         report = run(cluster, spec_, wished, dest, nodes=wanted, how=how, progress=session().progress)
     if prom is not None:

@@ -10,11 +10,9 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
-
-import msgspec
 
 from fairlead.base.nodeset import NodeSet
 from fairlead.cluster import Cluster, connect
@@ -23,11 +21,12 @@ from fairlead.records.finding import Finding, worst_first
 from fairlead.spec.model import Access, Fabric, Pool, Spec
 from fairlead.weights import checked
 from fairlead.weights.forecast import forecast
-from fairlead.weights.manifest import MAX_BYTES, NAME, read_manifest
+from fairlead.weights.held import SCHEME, held_by, is_node
+from fairlead.weights.manifest import MAX_BYTES, NAME, Manifest, read_manifest
 from fairlead.weights.mpi.control import Ranks
 from fairlead.weights.objects import Object, read_tsv, wanted
 from fairlead.weights.outcome import Options
-from fairlead.weights.places import Reach, meeting_places, reach
+from fairlead.weights.places import Reach, reach
 from fairlead.weights.planned import Plan, plan_of
 from fairlead.weights.report import SpreadReport, report_of
 from fairlead.weights.sources import Source, read_whole, source_of
@@ -77,8 +76,11 @@ def choose(
     ready_when: Sequence[str] = (),
     compare: Compare = "record",
     filelist: Path | None = None,
+    cluster: Cluster | Ranks | None = None,
+    spec: Spec | None = None,
 ) -> Chosen:
-    """List a source and say what of it is wanted; patterns are the shell's. No node is asked.
+    """List a source and say what of it is wanted; patterns are the shell's. No node is asked, but for a source
+    node://NODE/FOLDER, which takes `cluster` and `spec`.
 
     FairleadError within seconds for wrong credentials, a source that is not there, nothing that matches, and names that
     cannot become files.
@@ -88,11 +90,18 @@ def choose(
             "cli/usage", "--compare filelist and --filelist go together", hint="fairlead weights spread --help"
         )
     began = time.monotonic()
-    from_ = source_of(source)
-    listed = from_.listed()
+    if is_node(source) and isinstance(cluster, Cluster) and spec is not None:
+        if compare == "none":
+            text = "what is taken from a node must count as there on that node"
+            raise UsageError("cli/usage", text, hint="without --compare none")
+        manifest: Manifest | None
+        from_, listed, manifest = held_by(cluster, spec, source)
+    else:
+        from_ = source_of(source)
+        listed = from_.listed()
+        has_manifest = any(o.path == NAME for o in wanted(listed, (), leave_out))
+        manifest = read_manifest(read_whole(from_, NAME, MAX_BYTES), from_.name) if has_manifest else None
     objects = wanted(listed, include, leave_out)
-    has_manifest = any(o.path == NAME for o in wanted(listed, (), leave_out))
-    manifest = read_manifest(read_whole(from_, NAME, MAX_BYTES), from_.name) if has_manifest else None
     trusted = _trusted(objects, compare, filelist)
     made = plan_of(
         objects, source=from_.name, first=ready_when, trusted=trusted, manifest=manifest, again=compare == "none"
@@ -176,26 +185,26 @@ def _run(  # noqa: PLR0917
     if not dest.startswith("/"):
         text = f"`{dest}` is no absolute path: nodes have no current folder"
         raise UsageError("cli/usage", text, hint="/mnt/nvme/model")
-    chosen = source if isinstance(source, Chosen) else choose(source)
+    chosen = source if isinstance(source, Chosen) else choose(source, cluster=cluster, spec=spec)
     own, wanted_ = spec.table(Weights), nodes or spec.nodes
+    if (at := chosen.source.node) and (at not in wanted_ or chosen.source.name != f"{SCHEME}{at}{dest.rstrip('/')}"):
+        text = f"{at} gives what it has in a folder to the same folder of others, and takes part itself"
+        raise UsageError("weights/source", text, hint=f"fairlead weights spread {chosen.source.name} FOLDER")
     options = _options(own, dest, how, chosen.plan, is_dry=is_dry)
-    if isinstance(cluster, Ranks):
-        found = Reach({n: str(rank) for rank, n in enumerate(cluster.names)}, {}, {})
-    else:
-        found = _places(cluster, spec, wanted_)
-    addresses = found.addresses
-    if options.transport == "mrc":
-        addresses = meeting_places(found)
-        options = replace(options, places={n: msgspec.to_builtins(p) for n, p in found.places.items()})
-    else:
-        options = replace(options, ports=found.places)
-    out = Spread(cluster, chosen.plan, chosen.source, options, addresses, progress=progress).run()
+
+    def where() -> Reach:
+        if isinstance(cluster, Ranks):
+            return Reach({n: str(rank) for rank, n in enumerate(cluster.names)}, {}, {})
+        return _places(cluster, spec, wanted_)
+
+    run = Spread(cluster, chosen.plan, chosen.source, options, nodes=wanted_, where=where, progress=progress)
+    out = run.run()
     out.took_s = {"list": chosen.list_s, **out.took_s}
     if is_dry:
         left, from_origin = out.left_bytes
         out.forecast = forecast(
             chosen.plan, num_nodes=len(wanted_), left_bytes=left, from_origin_bytes=from_origin, said=own,
-            max_bandwidth=options.max_bandwidth, links=found.links,
+            max_bandwidth=options.max_bandwidth, links=run.reach.links,
         )  # fmt: skip
     return report_of(out)
 
@@ -204,6 +213,9 @@ def _options(own: Weights, dest: str, how: How, plan_: Plan, *, is_dry: bool) ->
     """What the table of the cluster file says, and what was asked for."""
     if how.shard_bytes and how.file_shards:
         raise UsageError("cli/usage", "--shard-size and --file-shards exclude each other", hint="--shard-size 2G")
+    if min(how.fetching or 0, how.file_shards, how.shard_bytes) < 0:
+        text = "a number of nodes, of parts or of bytes is not negative"
+        raise UsageError("cli/usage", text, hint="--download-ranks 8, --file-shards 4, --shard-size 2G")
     largest = max(o.size for o in plan_.objects)
     return Options(
         dest=dest,

@@ -1,4 +1,4 @@
-"""An order of the scheduler as a node is told it: with addresses at the origin, and of other nodes."""
+"""Orders as nodes are told them: with addresses at the origin, and of other nodes. Pure, but for the signing."""
 
 from __future__ import annotations
 
@@ -13,9 +13,27 @@ from fairlead.weights.scheduler import Lease, Order, Return, Survey, Take
 from fairlead.weights.sources import Source
 
 
-def words_of(  # noqa: PLR0917
-    order: Order, members: Sequence[NodeState], plan: Plan, source: Source, options: Options, at_once: int
-) -> dict[str, Any]:
+def setup_of(plan: Plan, source: Source, options: Options) -> dict[str, Any]:
+    """What every node is told first, beside what is this run's or this node's own."""
+    return {
+        "dest": options.dest,
+        "stage": plan.key,
+        "chunk_bytes": plan.chunk_bytes,
+        "early": 0 if options.verify else plan.early,
+        "holds": options.verify,
+        "md5_tags": source.has_md5_tags,
+        "streams": options.streams,
+        "transport": options.transport,
+        "connections": options.connections,
+        "headers": dict(source.headers),
+        "pins": source.pins,
+        "dry": options.dry_run,
+        "reader": options.stream_to,
+        "give_up_s": options.give_up_s,
+    }
+
+
+def words_of(order: Order, members: Sequence[NodeState], plan: Plan, source: Source, at_once: int) -> dict[str, Any]:
     """The message. `members` are the scheduler's nodes; each has `at_once` requests open. Raises FairleadError where no
     address can be had.
     """
@@ -33,14 +51,14 @@ def words_of(  # noqa: PLR0917
             }
         case Take():
             others = [(members[n], kind) for n, kind in order.sources]
-            here = options.ports.get(members[order.node].name)
+            here = members[order.node].place
             sources = [
                 {
                     "node": n.number,
                     "address": n.address,
                     "port": n.port,
                     "kind": kind,
-                    "lanes": lanes_of(here, options.ports.get(n.name)),
+                    "lanes": lanes_of(here, n.place),
                 }
                 for n, kind in others
             ]

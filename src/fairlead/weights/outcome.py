@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from fairlead.records.addressbook import Place
 from fairlead.weights.forecast import Forecast
@@ -22,10 +21,6 @@ class Options:
     connections: int = 8
     streams: int = 2
     transport: str = "tcp"
-    places: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Where each node sits in the fabric, as JSON, for a transport that must know it."""
-    ports: Mapping[str, Place] = field(default_factory=dict)
-    """The same, for TCP: a connection more for each port that two nodes have on one rail."""
     fetching: int = 0
     max_bandwidth: float = 0.0
     """Bytes a second from the origin, of all nodes together; 0: as many as there are."""
@@ -47,8 +42,13 @@ class NodeState:
 
     name: str
     number: int
-    address: str
+    looked: bool = False
+    """It has said what it has."""
+    address: str = ""
     port: int = 0
+    """Where the others reach it; 0 before it was asked."""
+    place: Place | None = None
+    """Of its ports, for TCP: a connection more for each that two nodes have on one rail."""
     has: bytearray = field(default_factory=bytearray)
     skips: bytearray = field(default_factory=bytearray)
     need_bytes: int = 0
@@ -113,6 +113,8 @@ class SpreadOutcome:
     """File -> how it differs from what its store says of it."""
     num_compared: int = 0
     """Files that were compared with what the store says."""
+    num_unread: int = 0
+    """Files of which the store says a CRC that no node's Python makes."""
     forecast: Forecast | None = None
     """Of a dry run."""
     is_dry: bool = False
@@ -120,7 +122,7 @@ class SpreadOutcome:
     @property
     def complete(self) -> list[NodeState]:
         """Nodes that have published everything."""
-        return [n for n in self.nodes if n.root]
+        return [n for n in self.nodes if n.root and n.failed is None]
 
     @property
     def left_bytes(self) -> tuple[int, int]:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from fairlead.base.shown import shown
 from fairlead.errors import FairleadError, UsageError
+from fairlead.records.border import shown
 from fairlead.weights.manifest import lengths_of
 from fairlead.weights.objects import MAX_OBJECTS, Object, bad_names, in_order, without_folders
 from fairlead.weights.onnode.layout import MAX_CHUNKS, chunk_bytes_for, cut
@@ -93,7 +93,7 @@ def plan_of(
     if bad := list(bad_names(files)):
         some = "; ".join(f"{shown(name)}: {why}" for name, why in bad[:3])
         more = f", and {len(bad) - 3} more" if len(bad) > 3 else ""
-        raise UsageError("weights/name", f"names that cannot become files: {some}{more}", hint="--exclude PATTERN")
+        raise UsageError("weights/name", f"names that cannot become files: {some}{more}", hint="--leave-out PATTERN")
     ordered, early = in_order(files, first)
     plan = Plan(tuple(ordered), early, trusted, manifest, again)
     if len(files) > MAX_OBJECTS or len(plan.chunks) > MAX_CHUNKS:

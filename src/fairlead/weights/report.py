@@ -70,6 +70,7 @@ def totals(out: SpreadOutcome) -> dict[str, Any]:
         "peer_bytes": sum(n.counts.get("peer_bytes", 0) for n in out.nodes),
         "missing": dict(sorted(_missing(out).items())[:1000]),
         "compared": out.num_compared,
+        "not_compared": out.num_unread,
         "wrong": dict(sorted(out.wrong.items())[:1000]),
         "odd": dict(sorted(out.odd.items())),
         **({"forecast": out.forecast.body()} if out.forecast is not None else {}),
@@ -165,6 +166,16 @@ def _findings(out: SpreadOutcome) -> list[Finding]:
                 verdict=Verdict.PASS,
                 subject=Subject(kind="job"),
                 message=f"SHA-256 verified: no blake3 on {fold(out.without_blake3)}",
+            )
+        )
+    if out.num_unread:
+        found.append(
+            Finding(
+                code="weights/no-crc",
+                verdict=Verdict.PASS,
+                subject=Subject(kind="job"),
+                message=f"the store's CRC of {counted(out.num_unread, 'file')} was not compared: no awscrt on any node",
+                remedy="pip install awscrt for the pool's Python",
             )
         )
     if out.complete and len(out.complete) == len(out.nodes):

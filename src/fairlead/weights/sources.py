@@ -18,9 +18,10 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,6 +31,7 @@ from fairlead.base.trust import read_file
 from fairlead.errors import Exit, FairleadError, MissingTool, UsageError
 from fairlead.records.border import shown
 from fairlead.weights.objects import MAX_OBJECTS, Object
+from fairlead.weights.sums import s3_digests
 
 VALID = dt.timedelta(hours=12)
 """How long a signed address holds; a node that is refused gets a fresh one."""
@@ -42,7 +44,8 @@ STORES = ("az", "azure", "abfs", "abfss", "adl", "s3", "s3a", "gs")
 _HOSTS = (".blob.core.", ".dfs.core.", ".fabric.microsoft.com", ".amazonaws.com", ".r2.cloudflarestorage.com",
           "storage.googleapis.com")  # fmt: skip
 _HINT = (
-    "az://CONTAINER/PREFIX, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, https://HOST/FILE, hf://OWNER/MODEL, or a folder"
+    "az://CONTAINER/PREFIX, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, https://HOST/FILE, hf://OWNER/MODEL, a folder, or "
+    "node://NODE/FOLDER"
 )
 
 
@@ -62,6 +65,10 @@ class Source:
     """A tag is an ETag of the address: nodes ask for just that version."""
     has_md5_tags: bool = False
     """An ETag without a dash is the MD5 of the object."""
+    digests: Callable[[Sequence[Object]], Mapping[str, str]] = lambda _: {}
+    """Path -> what the store keeps of these objects' bytes, and says neither in lists nor with them."""
+    node: str = ""
+    """The one node that can read it; empty: each can."""
 
 
 def source_of(text: str) -> Source:
@@ -71,6 +78,9 @@ def source_of(text: str) -> Source:
         return _folder(Path(urllib.parse.unquote(parts.path) if parts.scheme else text))
     if parts.scheme == "hf":
         return _hugging_face(text)
+    if parts.scheme == "node":
+        text_ = "a node is a source for others alone: `weights spread` and `weights plan` take it"
+        raise UsageError("weights/source", text_, hint="fairlead weights spread node://NODE/FOLDER FOLDER")
     is_store = parts.scheme in STORES or (parts.scheme == "https" and any(h in parts.netloc for h in _HOSTS))
     if is_store:
         return _store(text, parts)
@@ -188,7 +198,11 @@ def _store(text: str, parts: urllib.parse.SplitResult) -> Source:
         except (bad.BaseError, OSError, ValueError) as error:
             raise trouble(error) from None
 
-    return Source(name=plain, listed=listed, urls=signed, has_md5_tags=not isinstance(store, AzureStore | GCSStore))
+    is_s3 = not isinstance(store, AzureStore | GCSStore)
+    kept: dict[str, Any] = {}
+    if is_s3 and parts.scheme in ("s3", "s3a"):
+        kept["digests"] = partial(s3_digests, parts.netloc, parts.path.strip("/"))
+    return Source(name=plain, listed=listed, urls=signed, has_md5_tags=is_s3, **kept)
 
 
 _DENIED = re.compile(

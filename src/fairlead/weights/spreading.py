@@ -1,53 +1,57 @@
 """A spread from the control side: starts the program on every node, hands the scheduler what they tell and them what it
 orders, and ends when every node that lives has published, or cannot.
 
-What a node says is held to its type before anybody looks at it; who said it is the connection it came by.
+Nodes say first what they have. Where they sit in the network is asked only if something is to move.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
-from typing import Protocol, Self
+from collections.abc import Callable, Sequence
+
+import msgspec
 
 from fairlead.base.nodeset import NodeSet, fold
-from fairlead.cluster import Line, Program, Result
+from fairlead.cluster import Program
 from fairlead.cluster.channel import MAX_FRAME_BYTES
-from fairlead.cluster.heard import Key
-from fairlead.cluster.protocol import Message
 from fairlead.errors import FairleadError
-from fairlead.records.border import Breach, shown
+from fairlead.records.border import shown
 from fairlead.records.log import tell
 from fairlead.weights.asking import Asking
 from fairlead.weights.comparing import Comparison
 from fairlead.weights.onnode.layout import REQUEST_BYTES, to_flags
-from fairlead.weights.orders import words_of
+from fairlead.weights.orders import setup_of, words_of
 from fairlead.weights.outcome import NodeState, Options, SpreadOutcome, stalled
-from fairlead.weights.places import also_at
+from fairlead.weights.places import Reach, also_at, meeting_places
 from fairlead.weights.planned import Plan
-from fairlead.weights.scheduler import Lease, Look, Order, Scheduler
+from fairlead.weights.scheduler import Lease, Look, Order, Scheduler, Take
 from fairlead.weights.sources import Source
-from fairlead.weights.told import TOLD, Told
+from fairlead.weights.talking import START_S, Starter, Talk
+from fairlead.weights.told import Told
 
 log = logging.getLogger("fairlead.weights")
 PROGRAM = (
+    "fairlead.base.later",
     "fairlead.cluster.channel",
     "fairlead.base.trust",
     "fairlead.weights.onnode.layout",
     "fairlead.weights.onnode.stored",
     "fairlead.base.tensors",
-    "fairlead.weights.onnode.edges",
     "fairlead.weights.onnode.buffers",
     "fairlead.weights.onnode.place",
     "fairlead.weights.onnode.journal",
     "fairlead.weights.onnode.disk",
     "fairlead.weights.onnode.present",
     "fairlead.weights.onnode.adopt",
+    "fairlead.weights.onnode.gate",
+    "fairlead.weights.onnode.node",
+)
+"""What looks at what is there, and publishes."""
+MOVES = (
+    "fairlead.weights.onnode.edges",
     "fairlead.weights.onnode.streams",
     "fairlead.weights.onnode.pieces",
     "fairlead.weights.onnode.mrc",
@@ -55,40 +59,13 @@ PROGRAM = (
     "fairlead.weights.onnode.giving",
     "fairlead.weights.onnode.taking",
     "fairlead.weights.onnode.origin",
+    "fairlead.weights.onnode.fetching",
     "fairlead.weights.onnode.reader",
-    "fairlead.weights.onnode.node",
 )
+"""What a node needs beside, if anything is to move."""
 LIMIT_S = 86_400.0
-START_S = 60.0
-"""How long nodes may take to start and to say what they have, beyond the time of the first."""
 MAX_FRESH = 8
 """How often the addresses of a file are made anew: a right that is missing stays missing."""
-
-
-Kind = type[BaseException] | None
-
-
-class Group(Protocol):
-    """The programs on nodes, as a spread talks to them; see cluster/live.py."""
-
-    @property
-    def num_starting(self) -> int: ...  # noqa: D102
-    @property
-    def has_unread(self) -> bool: ...  # noqa: D102
-    def send(self, message: Message, to: str | None = None) -> None: ...  # noqa: D102
-    def read_all(self, timeout_s: float) -> Sequence[Line]: ...  # noqa: D102
-    def take_ended(self) -> list[tuple[Key, Result]]: ...  # noqa: D102
-    def close(self, grace_s: float = 0.0) -> object: ...  # noqa: D102
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None, /
-    ) -> None: ...
-
-
-class Starter(Protocol):
-    """Whoever starts them: a Cluster, or the ranks of an MPI job."""
-
-    def start(self, program: Program, nodes: NodeSet, *, limit_s: float) -> Group: ...  # noqa: D102
 
 
 class Spread:
@@ -100,13 +77,15 @@ class Spread:
         plan: Plan,
         source: Source,
         options: Options,
-        addresses: Mapping[str, str],
         *,
+        nodes: NodeSet,
+        where: Callable[[], Reach],
         progress: Callable[[str, int, int, str], None] = lambda *_: None,
     ) -> None:
+        """`where` asks the nodes where they reach each other; it is called at most once."""
         self.cluster, self.plan, self.source, self.options, self.progress = cluster, plan, source, options, progress
-        self.nodes = [NodeState(name, i, address) for i, (name, address) in enumerate(addresses.items())]
-        self.by_name = {n.name: n for n in self.nodes}
+        self.where, self.reach = where, Reach({}, {}, {})
+        self.nodes = [NodeState(name, i) for i, name in enumerate(nodes)]
         self.out = SpreadOutcome(plan, source.name, options.dest, self.nodes, is_dry=options.dry_run)
         self.scheduler: Scheduler | None = None
         self.members: list[NodeState] = []
@@ -117,8 +96,10 @@ class Spread:
         self.said = {i: o.digest for i, o in enumerate(plan.objects) if o.digest}
         """File -> the digest that its store gives."""
         self.comparison: Comparison | None = None
-        self.early: list[tuple[NodeState, Told]] = []
-        """What nodes that have everything said while others were still looking at what they have."""
+        self.moves = True
+        """Some node lacks something."""
+        self.came_s = time.monotonic()
+        """When a chunk last came from the origin, to whatever node."""
         # small files are asked for one by one: that takes round trips, and no request holds another up
         is_small = sum(len(chunk) > 1 for chunk in plan.chunks) * 2 > len(plan.chunks)
         num_asking = 1 if is_small else options.fetching or len(self.nodes)
@@ -127,18 +108,23 @@ class Spread:
     def run(self) -> SpreadOutcome:
         """To its end. Raises FairleadError where nothing can be spread at all."""
         began = time.monotonic()
-        program = Program.of("fairlead-weights", *PROGRAM, call="main()", needs_packages=True)
+        program = Program.of("fairlead-weights", *PROGRAM, call="main()", needs_packages=True, later=MOVES)
         names = NodeSet(n.name for n in self.nodes)
         with self.cluster.start(program, names, limit_s=LIMIT_S) as group:
-            self.group = group
+            self.talk = Talk(group, self.nodes, len(self.plan.chunks), self._gone)
             self._greet()
             self.out.took_s["diff"] = time.monotonic() - began
+            self.moves = any(n.failed is None and n.count < len(self.plan.chunks) for n in self.nodes)
+            if self.moves:
+                began = time.monotonic()
+                self._meet()
+                self.out.took_s["meet"] = time.monotonic() - began
             ready = [n for n in self.nodes if n.failed is None]
             if ready and not self.options.dry_run:
                 began = time.monotonic()
                 self._spread(ready)
                 self.out.took_s["spread"] = time.monotonic() - began
-            group.send(json.dumps({"do": "end"}))
+            self.talk.say({"do": "end"})
             group.close(2.0)
         return self.out
 
@@ -147,111 +133,51 @@ class Spread:
     def _greet(self) -> None:
         """Who is there, what all can verify with; the files; what each has and has room for."""
         here: dict[str, bool] = {}
-        self._until(lambda n: n.name in here, lambda n, told: here.update({n.name: told.blake3}), "here")
+        self.talk.until(lambda n: n.name in here, lambda n, told: here.update({n.name: told.blake3}), "here")
         self.out.without_blake3 = [name for name, has in here.items() if not has]
         said = self.plan.manifest.algorithm if self.plan.manifest is not None else "blake3"
         self.out.algorithm = "sha256" if self.out.without_blake3 else said
         packed = self.plan.packed(self.out.algorithm)
         frames = [packed[at : at + MAX_FRAME_BYTES] for at in range(0, len(packed), MAX_FRAME_BYTES)]
-        key = secrets.token_hex(32)
         fetching = self.options.fetching or len(self.nodes)
+        run = {
+            "key": secrets.token_hex(32),
+            "algorithm": self.out.algorithm,
+            "at_once": self.asking.at_once,
+            "rate": self.options.max_bandwidth / fetching,
+            "num_frames": len(frames),
+        }
         for node in self.nodes:
             if node.failed is None:
-                setup = {
-                    "me": node.number,
-                    "key": key,
-                    "dest": self.options.dest,
-                    "stage": self.plan.key,
-                    "chunk_bytes": self.plan.chunk_bytes,
-                    "algorithm": self.out.algorithm,
-                    "early": 0 if self.options.verify else self.plan.early,
-                    "holds": self.options.verify,
-                    "md5_tags": self.source.has_md5_tags,
-                    "address": node.address,
-                    "also": also_at(self.options.ports.get(node.name), node.address),
-                    "streams": self.options.streams,
-                    "transport": self.options.transport,
-                    "place": dict(self.options.places.get(node.name, {})),
-                    "connections": self.options.connections,
-                    "at_once": self.asking.at_once,
-                    "rate": self.options.max_bandwidth / fetching,
-                    "headers": dict(self.source.headers),
-                    "pins": self.source.pins,
-                    "dry": self.options.dry_run,
-                    "reader": self.options.stream_to,
-                    "give_up_s": self.options.give_up_s,
-                    "num_frames": len(frames),
-                }
-                self.group.send(json.dumps(setup), to=node.name)
+                self.talk.say({**setup_of(self.plan, self.source, self.options), **run, "me": node.number}, to=node)
         for frame in frames:
-            self.group.send(frame)
-        self._until(lambda n: bool(n.port), self._hello, "hello")
+            self.talk.group.send(frame)
+        self.talk.until(lambda n: n.looked, self._hello, "hello")
         for node in self.nodes:
             if node.failed is None and node.need_bytes > node.free_bytes:
                 text = f"{node.need_bytes} bytes are needed below {self.options.dest}, {node.free_bytes} are free"
-                self._lose(node, "weights/disk-full", text, f"df -h {self.options.dest}")
+                self.talk.lose(node, "weights/disk-full", text, f"df -h {self.options.dest}")
 
     def _hello(self, node: NodeState, told: Told) -> None:
         num = len(self.plan.chunks)
         node.has, node.skips = to_flags(str(told.has), num), to_flags(told.skips, num)
-        node.port, node.need_bytes, node.free_bytes = told.port, told.need_bytes, told.free_bytes
+        node.looked, node.need_bytes, node.free_bytes = True, told.need_bytes, told.free_bytes
         node.count = sum(node.has) + sum(node.skips)
 
-    def _until(self, has: Callable[[NodeState], bool], take: Callable[[NodeState, Told], None], do: str) -> None:
-        """Wait until every node that can has said it."""
-        deadline = time.monotonic() + START_S
-        while any(n.failed is None and not has(n) for n in self.nodes):
-            for node, told in self._read(1.0):
-                deadline = time.monotonic() + START_S  # who puts chunks together from what is there says that it lives
-                if told.do == do:
-                    take(node, told)
-                elif told.do in ("whole", "done"):
-                    self.early.append((node, told))
-                elif told.do == "failed":
-                    self._lose(node, told.code, told.text, told.hint)
-            if self.group.num_starting:
-                deadline = time.monotonic() + START_S
-            if time.monotonic() > deadline:
-                for n in self.nodes:
-                    if n.failed is None and not has(n):
-                        self._lose(n, "weights/node-lost", f"it said nothing for {START_S:g} s", "")
-
-    def _read(self, wait_s: float) -> list[tuple[NodeState, Told]]:
-        """What nodes said; those that ended are lost."""
-        out = []
-        for line in self.group.read_all(wait_s):
-            node = self.by_name.get(line.node)
-            if node is None or node.failed is not None:
-                continue
-            if line.stream != "stdout" or not line.text.startswith("{"):
-                tell(log, "words of a node", node=line.node, text=shown(line.text))
-                continue
-            try:
-                told = TOLD(line.text)
-                if any(c >= len(self.plan.chunks) for c in told.chunks):
-                    raise Breach("chunks that there are not", line.text)  # noqa: TRY301
-                node.heard_s = time.monotonic()
-                out.append((node, told))
-            except Breach as breach:
-                self._lose(node, "cluster/bad-answer", f"it sent {breach}", "")
-        if not self.group.has_unread:  # an end is known before the last words are read
-            for (name, _), result in self.group.take_ended():
-                node = self.by_name.get(name)
-                if node is None or node.failed is not None:
-                    continue
-                if node.root:
-                    self._gone(node)
-                else:
-                    self._lose(
-                        node, result.code or "weights/node-lost", result.error or "its program ended", result.hint
-                    )
-        return out
-
-    def _lose(self, node: NodeState, code: str, text: str, hint: str) -> None:
-        """A node takes no further part."""
-        node.failed = (code or "weights/node-fault", text, hint)
-        tell(log, "node is out", level=logging.WARNING, node=node.name, code=code, why=text)
-        self._gone(node)
+    def _meet(self) -> None:
+        """Where the others reach each node; asked only where something is to go from node to node."""
+        self.reach = found = self.where()
+        is_tcp, addresses = self.options.transport == "tcp", found.addresses
+        if self.options.transport == "mrc":
+            addresses = meeting_places(found)
+        for node in self.nodes:
+            if node.failed is None:
+                place = found.places.get(node.name)
+                node.address, node.place = addresses[node.name], place if is_tcp else None
+                here = msgspec.to_builtins(place) if place is not None and not is_tcp else {}
+                also = also_at(node.place, node.address)
+                self.talk.say({"do": "open", "address": node.address, "also": also, "place": here}, to=node)
+        self.talk.until(lambda n: bool(n.port), lambda n, told: setattr(n, "port", told.port), "open")
 
     def _gone(self, node: NodeState) -> None:
         """Nobody can take from it any more."""
@@ -261,27 +187,30 @@ class Spread:
     # ---- the spread --------------------------------------------------------------------------------------------------
 
     def _spread(self, ready: Sequence[NodeState]) -> None:
-        self.members = list(ready)
+        self.members, self.came_s = list(ready), time.monotonic()
         self.at = {n.name: i for i, n in enumerate(ready)}
         num = len(ready)
         fetching = min(num, self.options.fetching or num)
+        may = {int(i * num / fetching) for i in range(fetching)}
+        if self.source.node:
+            may = {self.at.get(self.source.node, 0)}
         window = max(2, 2 * self.options.connections * max(1, REQUEST_BYTES // self.plan.chunk_bytes))
         if self.options.shard_bytes:
             window = max(2, self.options.shard_bytes // self.plan.chunk_bytes)
         self.scheduler = Scheduler(
             len(self.plan.chunks),
             [n.has for n in ready],
-            fetching={int(i * num / fetching) for i in range(fetching)},
+            fetching=may,
             window=window,
             slow_share=self.options.slow_share,
         )
         self._order(self.scheduler.start())
-        for node, told in self.early:
+        for node, told in self.talk.early:
             if node.failed is None:
                 self._hear(node, told)
         looked = time.monotonic()
         while any(n.failed is None and not n.root for n in self.members):
-            for node, told in self._read(0.25):
+            for node, told in self.talk.read(0.25):
                 self._hear(node, told)
             if self.options.verify and not self._compared():
                 return
@@ -308,6 +237,8 @@ class Spread:
         i = self.at[node.name]
         if told.do == "fetched":
             self.said.update({f: d for f, d in told.digests.items() if f < len(self.plan.objects)})
+            if told.chunks:
+                self.came_s = time.monotonic()
             self._order(self.scheduler.fetched(i, told.chunks))
         elif told.do == "whole":
             node.whole = True
@@ -345,7 +276,7 @@ class Spread:
             node.reader = shown(told.text)
             tell(log, "its reader failed", level=logging.WARNING, node=node.name, why=node.reader)
         elif told.do == "failed":
-            self._lose(node, told.code, told.text, told.hint)
+            self.talk.lose(node, told.code, told.text, told.hint)
 
     def _compared(self) -> bool:
         """Once every living node has everything: each file is read by one of them, then all publish. False where a file
@@ -355,28 +286,37 @@ class Spread:
         if not waits or not all(n.whole for n in waits.values()):
             return True
         if self.comparison is None:
+            self.said |= self._kept()
             self.comparison = Comparison([o.size for o in self.plan.objects], self.said)
             self.out.num_compared = len(self.comparison.said)
         for number, files in self.comparison.assign(waits.keys()).items():
             what = {"do": "compare", "files": {f: self.said[f] for f in files}}
-            self.group.send(json.dumps(what), to=self.members[number].name)
+            self.talk.say(what, to=self.members[number])
         if not self.comparison.is_over:
             return True
+        self.out.num_unread = len(self.comparison.unread)
+        self.out.num_compared -= self.out.num_unread
         for file, found in self.comparison.bad.items():
             self.out.wrong[self.plan.objects[file].path] = f"the store says {self.said[file]}, its bytes have {found}"
         order = {"do": "drop", "files": sorted(self.comparison.bad)} if self.out.wrong else {"do": "publish"}
         for node in waits.values():
-            self.group.send(json.dumps(order), to=node.name)
+            self.talk.say(order, to=node)
             node.whole = False
         if self.out.wrong:
             self._dropped()
         return not self.out.wrong
 
+    def _kept(self) -> dict[int, str]:
+        """File -> what its store keeps of it and tells only who asks for it, where nothing else is known."""
+        numbers = {o.path: i for i, o in enumerate(self.plan.objects) if i not in self.said}
+        kept = self.source.digests([self.plan.objects[i] for i in numbers.values()])
+        return {numbers[path]: digest for path, digest in kept.items()}
+
     def _dropped(self) -> None:
         """Wait until nodes have noted which files to fetch anew, as long as that may take."""
         left, deadline = {n.name for n in self.members if n.failed is None}, time.monotonic() + START_S
         while left and time.monotonic() < deadline:
-            left -= {node.name for node, told in self._read(0.25) if told.do == "dropped"}
+            left -= {node.name for node, told in self.talk.read(0.25) if told.do == "dropped"}
             left -= {n.name for n in self.members if n.failed is not None}
 
     def _bad(self, giver: NodeState, taker: NodeState) -> None:
@@ -389,10 +329,10 @@ class Spread:
         for number, others in self.scheduler.culprits.items():
             node, names = self.members[number], fold(self.members[n].name for n in others)
             if len(others) > 1:
-                self._lose(node, "weights/bad-node", f"chunks between it and each of {names} did not verify", "")
+                self.talk.lose(node, "weights/bad-node", f"chunks between it and each of {names} did not verify", "")
             else:
                 text = f"chunks from {names} go on not to verify here: one of the two changes them"
-                self._lose(node, "weights/bad-chunk", text, f"fairlead preflight -w {names},{node.name}")
+                self.talk.lose(node, "weights/bad-chunk", text, f"fairlead preflight -w {names},{node.name}")
 
     def _is_read(self, node: NodeState) -> bool:
         """Whether it has everything, and only its reader is not done."""
@@ -408,7 +348,7 @@ class Spread:
                 node.moved_s = now
         found = stalled(waits, now, self.options.give_up_s)
         if found is not None:
-            self._lose(found[0], "weights/stalled", found[1], "")
+            self.talk.lose(found[0], "weights/stalled", found[1], "")
             for other in waits:
                 other.moved_s = now
 
@@ -428,10 +368,13 @@ class Spread:
             else:
                 return
         self.out.refused, self.out.changed = told.why, self.out.changed or told.changed
+        before = set(self.scheduler.lost)
         self._order(self.scheduler.refused(i, told.chunks, final=told.final or told.stale))
-        for chunk in self.scheduler.lost & set(told.chunks):
+        if not told.final and time.monotonic() - self.came_s > self.options.give_up_s:
+            self.scheduler.given_up()  # each chunk by each node would take days
+        for chunk in self.scheduler.lost - before:
             paths = {file: self.plan.objects[file].path for file, _, _ in self.plan.chunks[chunk]}
-            culprit = paths.get(-1 if told.of is None else told.of)
+            culprit = paths.get(-1 if told.of is None or chunk not in told.chunks else told.of)
             for path in [culprit] if culprit else paths.values():
                 self.out.missing[path] = told.why
             self.out.beside |= {path: culprit for path in paths.values() if culprit and path != culprit}
@@ -440,13 +383,14 @@ class Spread:
         """Have the nodes ask the origin for more at a time, or for less."""
         num_bytes = sum(n.counts.get("origin_bytes", 0) for n in self.members)
         if (at_once := self.asking.look(num_bytes, now)) is not None:
-            self.group.send(json.dumps({"do": "ask", "at_once": at_once}))
+            self.talk.say({"do": "ask", "at_once": at_once})
 
     def _order(self, orders: Sequence[Order]) -> None:
         """Carry the scheduler's orders to the nodes."""
         for order in orders:
-            what = words_of(order, self.members, self.plan, self.source, self.options, self.asking.at_once)
-            self.group.send(json.dumps(what, separators=(",", ":")), to=self.members[order.node].name)
+            if self.moves or not isinstance(order, Take):  # nobody says where it is where nobody lacks anything
+                what = words_of(order, self.members, self.plan, self.source, self.asking.at_once)
+                self.talk.say(what, to=self.members[order.node])
 
     def _silent(self, now: float) -> None:
         """Who says nothing while others do is lost."""
@@ -454,7 +398,7 @@ class Spread:
         latest = max(heard, default=now)
         for node in self.members:
             if node.failed is None and not node.root and latest - node.heard_s > self.options.silent_s:
-                self._lose(node, "weights/node-lost", f"it said nothing for {self.options.silent_s:g} s", "")
+                self.talk.lose(node, "weights/node-lost", f"it said nothing for {self.options.silent_s:g} s", "")
 
     def _is_settled(self) -> bool:
         """Everything that can be had is on every node, and only that is missing which cannot be had."""

@@ -17,8 +17,8 @@ Bits = Annotated[str, Meta(max_length=MAX_CHUNKS // 4 + 1)]
 class Told(msgspec.Struct, kw_only=True):
     """What a node says; see onnode/node.py."""
 
-    do: Literal["here", "hello", "fetched", "refused", "returned", "survey", "look", "lost", "bad", "ready", "whole",
-                "compared", "reader", "dropped", "done", "failed"]  # fmt: skip
+    do: Literal["here", "hello", "open", "fetched", "refused", "returned", "survey", "look", "lost", "bad", "ready",
+                "whole", "compared", "reader", "dropped", "done", "failed"]  # fmt: skip
     blake3: bool = False
     has: Bits | Count = ""
     skips: Bits = ""

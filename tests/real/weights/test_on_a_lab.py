@@ -75,6 +75,39 @@ def test_every_host_has_it_and_each_byte_left_the_origin_once(lab, origin, model
     assert digest_on(lab, "n2", "/tmp/one") == digest_of(model)
 
 
+def test_a_host_that_has_it_gives_it_to_the_others_and_no_origin_is_asked(lab, origin, model):
+    dest = "/tmp/held"
+    assert Run(lab, origin, dest, "-w", "n1").end()[0] == 0
+    origin.fault = lambda request: request.answer(404) or True
+
+    def from_n1(*words: str) -> tuple[int, dict]:
+        argv = [*FAIRLEAD, "weights", "spread", f"node://n1{dest}", dest, "-f", str(lab.file), "--json", *words]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=120, cwd=lab.file.parent)
+        return done.returncode, json.loads(done.stdout)
+
+    status, result = from_n1()
+    assert status == 0, result
+    assert (result["complete"], result["origin_bytes"]) == ("n[0-3]", 0)
+    assert origin.given == SIZE, "by the first run"
+    assert {digest_on(lab, host, dest) for host in lab.nodes} == {digest_of(model)}
+    status, again = from_n1()
+    assert (status, again["peer_bytes"]) == (0, 0)
+    for words, why in ((("-w", "n[2-3]"), "takes part itself"), (("--compare", "none"), "must count as there")):
+        status, refused = from_n1(*words)
+        assert (status, why in refused["error"]["message"]) == (2, True), refused
+    # a disk that lies: the file's size and time are those of the record
+    lab.sh("n1", f"cd {dest}; touch -r model.safetensors t; "
+                 "printf '\\377\\000\\377' | dd of=model.safetensors bs=1 seek=30000000 conv=notrunc 2>/dev/null; "
+                 "touch -r t model.safetensors; rm t")  # fmt: skip
+    for host in ("n0", "n2", "n3"):
+        lab.sh(host, f"rm -rf {dest}")
+    status, result = from_n1()
+    assert (status, result["complete"]) == (3, "")
+    assert ("weights/rotten", "n1") in {(f["code"], f["subject"].get("nodes", [""])[0]) for f in result["findings"]}
+    assert {lab.sh(host, f"ls {dest}; rm -rf {dest}").strip() for host in ("n0", "n2", "n3")} == {""}, "nobody took it"
+    lab.sh("n1", f"rm -rf {dest}")
+
+
 def test_a_host_that_is_killed_is_named_and_the_others_finish(lab, origin, model):
     run = Run(lab, origin, "/tmp/two")
     when_given(origin, SIZE // 2, lambda: killed(lab, "n1")).join()

@@ -80,6 +80,13 @@ def test_a_part_keeps_its_code_and_loses_what_ties_it_to_us():
     assert b"# ---- channel.py\n" in program.source
 
 
+def test_a_later_part_is_compiled_when_it_is_asked_for():
+    call = "print('Channel' in globals()); later(); print('Channel' in globals()); later()"
+    program = Program.of("t", "fairlead.base.later", call=call, later=PARTS)
+    assert run(program).stdout == b"False\nTrue\n"
+    assert Program.of("t", "fairlead.base.later", call=call).digest != program.digest
+
+
 def test_the_digest_is_of_the_text():
     assert Program.of("a", *PARTS).digest == Program.of("b", *PARTS).digest != guard().digest
 

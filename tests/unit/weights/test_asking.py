@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fairlead.weights.asking import AGAIN_S, WATCHED_S, Asking
-from fairlead.weights.onnode.origin import Gate
+from fairlead.weights.onnode.gate import Gate
 
 
 def told(asking: Asking, rate_at, seconds: int) -> list[tuple[int, int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 import threading
 
 import pytest
@@ -113,6 +114,55 @@ def test_digests_that_stores_say():
         assert said_digest({**s3, **more}, has_md5_tags=True) == ""
     assert said_digest(s3) == "", "a tag of somebody else is any text"
     assert said_digest({"x-ms-blob-content-md5": "not base64!"}) == ""
+
+
+def test_a_composite_object_of_google_has_a_crc_alone():
+    """The example of cloud.google.com/storage/docs/hashes-etags, which is of "hello world"."""
+    assert said_digest({"x-goog-hash": "crc32c=yZRlqg=="}) == "crc32c:c99465aa"
+    assert said_digest({"x-goog-hash": "crc32c=?"}) == ""
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "value"),
+    [
+        # reveng.sourceforge.io/crc-catalogue: the check value of each is of these nine digits
+        ("crc64nvme", b"123456789", "ae8b14860a799888"),
+        ("crc32c", b"123456789", "e3069283"),
+        ("crc32c", b"hello world", "c99465aa"),
+        # NVM Express NVM Command Set Specification, figure "64b CRC Test Cases": 4 KiB of zeros, 4 KiB of ones
+        ("crc64nvme", bytes(4096), "6482d367eb22b64e"),
+        ("crc64nvme", b"\xff" * 4096, "c0ddba7302eca3ac"),
+    ],
+)
+def test_crcs_are_those_that_are_published(tmp_path, kind, data, value):
+    pytest.importorskip("awscrt", reason="missing: pip install awscrt")
+    (tmp_path / "f").write_bytes(data)
+    fd = os.open(tmp_path / "f", os.O_RDONLY)
+    assert digest_of_file(fd, len(data), f"{kind}:?") == f"{kind}:{value}"
+    os.close(fd)
+
+
+def test_a_python_without_the_package_says_that_it_cannot(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "awscrt.checksums", None)
+    (tmp_path / "f").write_bytes(b"x")
+    fd = os.open(tmp_path / "f", os.O_RDONLY)
+    assert digest_of_file(fd, 1, "crc64nvme:?") == ""
+    os.close(fd)
+
+
+def test_a_crc_is_made_where_it_can_be_and_counted_where_it_cannot():
+    made = Comparison([10, 20, 30], {0: "md5:a", 1: "crc64nvme:b", 2: "crc32c:c"})
+    given = made.assign([7, 8])
+    assert given == {7: [2], 8: [1, 0]}
+    made.compared(7, 2, "")
+    assert made.assign([7, 8]) == {8: [2]}, "7 makes no CRC"
+    made.compared(8, 1, "")
+    assert made.assign([7, 8]) == {}, "nobody does; 8 is still to say so of the other one"
+    made.compared(8, 2, "")
+    assert made.assign([7, 8]) == {}
+    assert not made.is_over
+    made.compared(8, 0, "md5:a")
+    assert (made.is_over, made.unread, made.bad) == (True, {1, 2}, {})
 
 
 def test_digests_of_files(tmp_path):

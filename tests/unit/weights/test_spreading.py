@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from types import SimpleNamespace
 
+from fairlead.base.nodeset import NodeSet
 from fairlead.cluster.protocol import Line
 from fairlead.weights.objects import Object
 from fairlead.weights.outcome import Options
@@ -43,7 +44,7 @@ class Scripted:
         return None
 
 
-HELLO = {"do": "hello", "has": "01", "port": 7}
+HELLO = {"do": "hello", "has": "01"}
 DONE = {"do": "done", "root": "r"}
 
 
@@ -57,8 +58,13 @@ def test_who_is_done_before_the_others_have_looked_is_done():
     )
     plan = plan_of([Object(path="f", size=10, tag="t", digest="")], source="s")
     source = SimpleNamespace(
-        name="s", has_md5_tags=False, headers={}, pins=True, urls=lambda paths: dict.fromkeys(paths, "")
+        name="s", has_md5_tags=False, headers={}, pins=True, node="", urls=lambda paths: dict.fromkeys(paths, "")
     )
-    out = Spread(nodes, plan, source, Options(dest="/d"), {"a": "10.0.0.1", "b": "10.0.0.2"}).run()
+
+    def where():
+        raise AssertionError("nothing moves: nobody is asked where he is")
+
+    out = Spread(nodes, plan, source, Options(dest="/d"), nodes=NodeSet("a,b"), where=where).run()
     assert [(n.name, n.root, n.failed) for n in out.nodes] == [("a", "r", None), ("b", "r", None)]
-    assert json.loads(nodes.sent[-1][1]) == {"do": "end"}
+    said = [json.loads(message) for _, message in nodes.sent if isinstance(message, str)]
+    assert [what["do"] for what in said if "do" in what] == ["end"], "nobody is to open, to take or to fetch"

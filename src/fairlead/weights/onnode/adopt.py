@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 from fairlead.base.trust import beneath
 from fairlead.weights.onnode.buffers import Buffers
@@ -73,6 +72,8 @@ def adopt(disk: Disk, has: bytearray, *, is_dry: bool, alive: Callable[[], None]
         return sum(bytes_of(disk.chunks[n]) for n in numbers)
     told, adopted, buffers = time.monotonic(), 0, Buffers(READING, disk.chunk_bytes)
     batch = max(1, BATCH_BYTES // disk.chunk_bytes)
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(READING) as pool:
         for start in range(0, len(numbers), batch):
             for _ in pool.map(put, numbers[start : start + batch]):

@@ -12,7 +12,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import shutil
 import threading
 from collections import OrderedDict
 
@@ -70,7 +69,7 @@ class Disk:
         self.stage_name = f"stage-{key}"
         for name in os.listdir(self.own):
             if name.startswith("stage-") and name != self.stage_name:
-                shutil.rmtree(self._path(name), ignore_errors=True)
+                self._remove(name)
         with contextlib.suppress(FileExistsError):
             os.mkdir(self.stage_name, 0o700, dir_fd=self.own)
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -330,7 +329,7 @@ class Disk:
                 "files": files,
             }
             write_record(self.own, record)
-            shutil.rmtree(self._path(self.stage_name), ignore_errors=True)
+            self._remove(self.stage_name)
             os.fsync(self.own)
             os.fsync(self.top)
         except OSError as error:
@@ -358,7 +357,7 @@ class Disk:
         """Nothing was to be done: what was made for looking is removed, if nothing else is in it."""
         with contextlib.suppress(OSError):
             if self.journal.is_empty:
-                shutil.rmtree(self._path(self.stage_name), ignore_errors=True)
+                self._remove(self.stage_name)
             if os.listdir(self.own) == ["lock"]:
                 os.unlink("lock", dir_fd=self.own)
                 os.rmdir(OWN_FOLDER, dir_fd=self.top)
@@ -380,5 +379,13 @@ class Disk:
         """One digest of all chunks in their order: nodes that have the same bytes have the same root."""
         return self.digest_of(b"".join(self.digests)).hex()
 
-    def _path(self, name: str) -> str:
-        return f"/proc/self/fd/{self.own}/{name}"
+    def _remove(self, name: str) -> None:
+        """A stage with its files; we make no folders in it."""
+        with contextlib.suppress(OSError):
+            folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.own)
+            try:
+                for file in os.listdir(folder):
+                    os.unlink(file, dir_fd=folder)
+            finally:
+                os.close(folder)
+            os.rmdir(name, dir_fd=self.own)

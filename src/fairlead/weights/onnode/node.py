@@ -1,8 +1,10 @@
 """A node of a spread: carries out what the control side orders, and tells how far it is. Python 3.9.
 
-    orders   setup, lease, ask, return, take, survey, compare, publish, drop, end    lines of JSON; files behind setup
-    tells    here, hello, fetched, refused, returned, survey, look, lost, bad, ready, whole, compared, reader, dropped,
-             done, failed
+    orders   setup (files behind it), open, lease, ask, return, take, survey, compare, publish, drop, end: lines of JSON
+    tells    here, hello, open, fetched, refused, returned, survey, look, lost, bad, ready, whole, compared, reader,
+             dropped, done, failed
+
+A node that lacks nothing looks, says so and publishes. What moves chunks is compiled (`later`) if any node lacks one.
 
 Threads do one thing each: some ask the origin, one or more read from each node this one takes from, one or more send to
 each that takes from this one, one has the disk written for good. They meet in `Node`, under one lock, for a few
@@ -20,17 +22,18 @@ import resource
 import threading
 import time
 import zlib
-from concurrent.futures import ThreadPoolExecutor
 
+from fairlead.base.later import later
 from fairlead.cluster.channel import Channel
 from fairlead.weights.onnode.adopt import adopt
 from fairlead.weights.onnode.buffers import Buffers
 from fairlead.weights.onnode.disk import MAX_UNSYNCED, Disk
-from fairlead.weights.onnode.edges import Edge, may_fetch
+from fairlead.weights.onnode.edges import Edge
+from fairlead.weights.onnode.fetching import Fetching
+from fairlead.weights.onnode.gate import Gate
 from fairlead.weights.onnode.giving import Giving
-from fairlead.weights.onnode.layout import bytes_of, cut, runs, to_bits
+from fairlead.weights.onnode.layout import cut, runs, to_bits
 from fairlead.weights.onnode.mrc import mrc_of
-from fairlead.weights.onnode.origin import Gate, Origin, Refused
 from fairlead.weights.onnode.place import Unusable, has_blake3
 from fairlead.weights.onnode.present import present
 from fairlead.weights.onnode.reader import Reader
@@ -44,7 +47,7 @@ if TYPE_CHECKING:
 
 MEMORY_BYTES = 256 << 20
 LEAST_BUFFERS = 24
-LOOK_S, SYNC_S, TELL_S, STARTING_S = 1.0, 0.25, 0.05, 5.0
+LOOK_S, SYNC_S, TELL_S = 1.0, 0.25, 0.05
 MAX_ODD = 100
 """Files told of that no loader would take."""
 COMPARING = 8
@@ -104,26 +107,25 @@ class Node:
             "doubles": 0,
             "adopted_bytes": adopted,
         }
-        self.reader = Reader(self.disk, setup["reader"]) if setup["reader"] and not self.is_dry else None
-        self.transport = self.transport_of(setup)
+        self.by = setup["transport"]
+        self.transport: Any = carrier
+        """How others are reached; nothing before `open`."""
+        self.reader = None
+        if setup["reader"] and not self.is_dry:
+            later()
+            self.reader = Reader(self.disk, setup["reader"])
 
-    def transport_of(self, setup: dict[str, Any]) -> Transport:
-        """By what this node reaches others. Raises Unusable."""
-        if self.carrier is not None:
-            return self.carrier
-        if setup["transport"] == "tcp":
-            return Tcp(setup["address"], setup["also"], ahead_bytes=setup["chunk_bytes"] // 2)
-        over = threading.Event()
-
-        def alive() -> None:
-            while not over.wait(STARTING_S):
-                self.tell("here")
-
-        threading.Thread(target=alive, daemon=True).start()  # the first one on a machine compiles for half a minute
-        try:
-            return mrc_of(setup["address"], setup["place"], self.key)
-        finally:
-            over.set()
+    def open(self, order: dict[str, Any]) -> None:
+        """Be there for others, and say where; from now on chunks are fetched. Raises Unusable."""
+        later()
+        if self.carrier is None and self.by == "tcp":
+            self.transport = Tcp(order["address"], order["also"], ahead_bytes=self.disk.chunk_bytes // 2)
+        elif self.carrier is None:
+            self.transport = mrc_of(order["address"], order["place"], self.key)  # the first compiles for half a minute
+        self.start(Giving(self).serve)
+        for _ in range(self.connections):
+            self.start(Fetching(self, self.headers, self.give_up_s, has_md5_tags=self.has_md5_tags).run)
+        self.tell("open", port=self.transport.port)
 
     # ---- what all threads share --------------------------------------------------------------------------------------
 
@@ -185,87 +187,6 @@ class Node:
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
         return thread
-
-    # ---- from the origin ---------------------------------------------------------------------------------------------
-
-    def fetch_runs(self) -> None:
-        """Ask the origin for what is leased, as long as the spread goes on."""
-        origin = Origin(
-            self.gate,
-            self.headers,
-            give_up_s=self.give_up_s,
-            stopped=lambda: self.over,
-            has_md5_tags=self.has_md5_tags,
-        )
-        while True:
-            with self.lock:
-                while not self.over and not (self.runs and may_fetch(self.edges.values())):
-                    self.lock.wait()
-                if self.over:
-                    return
-                first, count = self.runs.pop(0)
-            numbers = [first + i for i in range(count)]
-            asked, retried = origin.asked, origin.retried
-            try:
-                self.fetch(origin, numbers)
-            except Refused as why:
-                left = [n for n in numbers if not self.has[n]]
-                what = {"final": why.final, "stale": why.stale, "changed": why.changed, "of": why.file}
-                self.tell("refused", chunks=left, why=str(why), **what)
-            with self.lock:
-                self.counts["origin_requests"] += origin.asked - asked
-                self.counts["retries"] += origin.retried - retried
-
-    def fetch(self, origin: Origin, numbers: list[int]) -> None:
-        """Neighbouring chunks of one file by one request, or one packed chunk by a request for each file."""
-        if all(self.has[n] for n in numbers):
-            with self.lock:
-                self.told += numbers
-            return
-        taken = self.buffers.take(len(numbers))
-        passed = 0
-
-        def full(index: int) -> None:
-            nonlocal passed
-            self.fetched(numbers[index], taken[index], bytes_of(self.chunks[numbers[index]]))
-            passed += 1
-
-        try:
-            if len(self.chunks[numbers[0]]) > 1:
-                at = 0
-                for file, offset, length in self.chunks[numbers[0]]:
-                    view = memoryview(taken[0])[at : at + length]
-                    self.ask(origin, file, offset, [view], lambda _: None)
-                    at += length
-                full(0)
-            else:
-                file, start, _ = self.chunks[numbers[0]][0]
-                views = [memoryview(b)[: self.chunks[n][0][2]] for n, b in zip(numbers, taken)]
-                self.ask(origin, file, start, views, full)
-        finally:
-            for buffer in taken[passed:]:
-                self.buffers.give(buffer)
-
-    def ask(self, origin: Origin, file: int, start: int, views: list[memoryview], full: Any) -> None:
-        """Bytes of one file."""
-        what = self.files[file]
-        try:
-            origin.read(self.urls[file], what["size"], what["tag"] if self.pins else "", start, views, full)
-        except Refused as why:
-            why.file = file
-            raise
-        if self.holds and origin.digest:
-            with self.lock:
-                self.said[file] = origin.digest
-
-    def fetched(self, number: int, buffer: Any, length: int) -> None:
-        """It came from the origin. Raises Refused where a manifest says that it is something else."""
-        digest, parts = self.disk.digest_chunk(number, memoryview(buffer)[:length])
-        if not self.disk.is_right(number, digest):
-            raise Refused("its bytes are not what the manifest beside it says", final=True, changed=True)
-        with self.lock:
-            self.counts["origin_bytes"] += length
-        self.got(number, buffer, length, digest, parts, 0, self.me)
 
     # ---- the main thread ---------------------------------------------------------------------------------------------
 
@@ -330,6 +251,8 @@ class Node:
         def read(file: int) -> None:
             self.tell("compared", file=file, found=self.disk.stored_digest(file, files[file]))
 
+        from concurrent.futures import ThreadPoolExecutor
+
         with ThreadPoolExecutor(COMPARING) as pool:
             for _ in pool.map(read, files):
                 pass
@@ -365,6 +288,8 @@ class Node:
                 self.lock.notify_all()
         elif do == "ask":
             self.gate.allow(order["at_once"])
+        elif do == "open":
+            self.start(self.open, order)
         elif do == "take":
             self.take(order)
         elif do == "return":
@@ -401,9 +326,6 @@ class Node:
 
     def run(self) -> None:
         """Until the control side says it is over, or is gone."""
-        for _ in range(self.connections):
-            self.start(self.fetch_runs)
-        self.start(Giving(self).serve)
         self.start(self.keep)
         self.start(self.look_on)
         if self.reader is not None:
@@ -439,8 +361,7 @@ def take_part(channel: Channel, leave: Callable[[int], None], carrier: Transport
         channel.say(json.dumps({"do": "failed", "code": why.code, "text": why.text, "hint": why.hint}))
         leave(0)
         return
-    hello = {"has": to_bits(node.shared), "skips": to_bits(node.disk.skips), "port": node.transport.port}
-    node.tell("hello", need_bytes=need, free_bytes=free, **hello)
+    node.tell("hello", need_bytes=need, free_bytes=free, has=to_bits(node.shared), skips=to_bits(node.disk.skips))
     with contextlib.suppress(EOFError):
         node.run()
     node.stop()

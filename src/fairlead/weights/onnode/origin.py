@@ -7,20 +7,18 @@ asked again: credentials do not mend themselves.
 
 from __future__ import annotations
 
-import http.client
 import os
-import random
 import re
 import socket
-import ssl
-import threading
 import time
-import urllib.parse
 
+from fairlead.weights.onnode.gate import Gate
 from fairlead.weights.onnode.stored import said_digest
 
+# what HTTP takes is imported where it is used: a node that has everything starts in half the time without
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import http.client
     from collections.abc import Callable, Iterator
 
 BUSY = {408, 425, 429, 500, 502, 503, 504}
@@ -29,8 +27,6 @@ ANSWER_S = 30.0
 """How long an answer, or more of it, may be waited for."""
 MAX_REDIRECTS = 5
 RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)\Z")
-GOOD_RUN = 16
-"""Answers in a row after which one more may be asked for at a time."""
 
 
 class Refused(Exception):
@@ -41,63 +37,6 @@ class Refused(Exception):
         self.final, self.stale, self.changed = final, stale, changed
         self.file: int | None = None
         """Of which file, where chunks have several."""
-
-
-class Gate:
-    """How many may ask at a time, and how fast: less while the origin is busy, more again with every good answer."""
-
-    def __init__(self, most: int, rate: float) -> None:
-        self.most, self.now, self.rate = most, float(most), rate
-        self.lock = threading.Condition()
-        self.inside = self.good = self.num_busy = 0
-        self.until = 0.0
-        """Nobody asks before: what the origin said."""
-        self.next_s = 0.0
-
-    def __enter__(self) -> Gate:  # noqa: PYI034 - Self is not in 3.9
-        with self.lock:
-            while self.inside >= max(1, int(self.now)):
-                self.lock.wait()
-            self.inside += 1
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with self.lock:
-            self.inside -= 1
-            self.lock.notify_all()
-
-    def went_well(self) -> None:
-        """An answer came."""
-        with self.lock:
-            self.good += 1
-            if self.good >= GOOD_RUN and self.now < self.most:
-                self.good, self.now = 0, self.now + 1
-                self.lock.notify_all()
-
-    def allow(self, most: int) -> None:
-        """So many from now on, at most; what a busy origin has taken off stays off."""
-        with self.lock:
-            self.now = max(1.0, min(float(most), self.now + max(0, most - self.most)))
-            self.most = most
-            self.lock.notify_all()
-
-    def is_busy(self, after_s: float) -> None:
-        """The origin asked to be asked less."""
-        with self.lock:
-            self.good, self.num_busy = 0, self.num_busy + 1
-            self.now = max(1.0, self.now / 2)
-            self.until = max(self.until, time.monotonic() + after_s)
-
-    def pace(self, num_bytes: int) -> None:
-        """Wait so that no more than `rate` bytes a second come; 0: as many as there are."""
-        if not self.rate:
-            return
-        with self.lock:
-            now = time.monotonic()
-            self.next_s = max(self.next_s, now - 0.1) + num_bytes / self.rate
-            wait_s = self.next_s - now
-        if wait_s > 0:
-            time.sleep(wait_s)
 
 
 class Origin:
@@ -127,6 +66,9 @@ class Origin:
 
         `size` is the file's; `tag` its ETag, which must still be so.
         """
+        import http.client
+        import random
+
         self.full, self.num_full, self.digest = full, 0, ""
         total, done, pause_s, since = sum(len(v) for v in views), 0, PAUSE_S, time.monotonic()
         while done < total:
@@ -186,6 +128,8 @@ class Origin:
         return self.done
 
     def _file(self, url: str, size: int, start: int, views: list[memoryview]) -> int:
+        import urllib.parse
+
         path = urllib.parse.unquote(urllib.parse.urlsplit(url).path)
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -214,6 +158,8 @@ class Origin:
         self.full(self.num_full - 1)
 
     def _ask(self, url: str, first: int, last: int, tag: str) -> http.client.HTTPResponse:
+        import urllib.parse
+
         headers = {
             "Range": f"bytes={first}-{last}",
             "Accept-Encoding": "identity",
@@ -237,6 +183,9 @@ class Origin:
         raise Refused("the origin sends us in circles", final=True)
 
     def _way(self, scheme: str, host: str) -> http.client.HTTPConnection:
+        import http.client
+        import ssl
+
         way = self.ways.get((scheme, host))
         if way is None:
             if scheme == "https":

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import json
 import os
 
@@ -37,6 +36,8 @@ def hasher(algorithm: str) -> Callable[[Any], bytes]:
         from blake3 import blake3
 
         return lambda data: blake3(data).digest()  # type: ignore[no-any-return,unused-ignore]
+    import hashlib
+
     return lambda data: hashlib.sha256(data).digest()
 
 

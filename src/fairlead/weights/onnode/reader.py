@@ -12,13 +12,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
-import tarfile
 import threading
 import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterator
     from typing import Any, Callable
 
@@ -58,6 +57,8 @@ class Reader:
                 os.killpg(child.pid, signal.SIGKILL)
 
     def _feed(self, stopped: Callable[[], bool]) -> None:
+        import subprocess
+
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         log = os.open(READER_LOG, flags, 0o600, dir_fd=self.disk.own)
         num_bytes, is_cut = 0, False
@@ -97,6 +98,8 @@ class Reader:
 
     def _archive(self, stopped: Callable[[], bool]) -> Iterator[Any]:
         """The archive in pieces, each as soon as it is there; it ends early where the run does."""
+        import tarfile
+
         buffer = memoryview(bytearray(STEP_BYTES))
         for number, file in enumerate(self.disk.files):
             head = tarfile.TarInfo(file["path"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import secrets
+import os
 import threading
 import time
 from collections import deque
@@ -57,7 +57,7 @@ class Taking:
         """
         firsts = deque([*self.source["lanes"], ()])
         while not self.stopped and not self.node.over:
-            self.sub = secrets.token_hex(8)
+            self.sub = os.urandom(8).hex()
             with self.node.lock:
                 has = to_bits(self.node.has)
             hello = {
