@@ -5,8 +5,10 @@
 
 Sections: limits (what this machine can do at best), exact (equal to the bit with plain training), depth (device
 memory by number of layers), wide (a layer of 175B shape), disk (1B with its state on disk), sweep (3B by tokens a
-step), seven (7B streamed beside 7B in memory, in turns). Each stands for itself: one that fails is told, the next
-goes on; none begins when time is up.
+step), seven (7B streamed beside 7B in memory, in turns; needs 110 GB of device memory for the latter, three is the same
+with 3B), thirteen (13B, as many layers on the device as the host has no room for, else from disk), peers
+(train_peers.py, where their wheels are). Each stands for itself: one that fails is told, the next goes on; none begins
+when time is up. Exit code 1 where one failed.
 Needs torch and transformers, and fairlead with its two dependencies: PYTHONPATH=src is enough.
 """
 
@@ -17,7 +19,9 @@ import dataclasses
 import gc
 import json
 import os
+import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -35,10 +39,12 @@ from torch import nn
 from transformers import AutoModelForCausalLM, GptOssConfig, LlamaConfig, MixtralConfig, OPTConfig
 
 from fairlead.train import loss, memory, model
+from fairlead.train.activations import play
 from fairlead.train.engine import Engine
 from fairlead.train.layout import Block, Named, ParamGroup, block
 from fairlead.train.model import random_values
 from fairlead.train.optimizer import AdamW, Moment, clip_factor, update
+from fairlead.train.plan import need
 from fairlead.train.settings import Settings, seed_of
 
 CUDA = torch.cuda.is_available()
@@ -46,9 +52,12 @@ DEVICE = torch.device("cuda", 0) if CUDA else torch.device("cpu")
 GROUPS = (ParamGroup("*norm*", 0.0), ParamGroup("*bias", 0.0), ParamGroup("*", 0.1))
 BEGIN = time.monotonic()
 OUT = None
+FAILED: list[str] = []
 
 
 def say(section: str, **values) -> None:
+    if "error" in values and not values.get("is_known"):
+        FAILED.append(section)
     line = json.dumps({"section": section, "at_s": round(time.monotonic() - BEGIN, 1), **values}, default=str)
     print(line, flush=True)
     if OUT is not None:
@@ -232,7 +241,7 @@ def one_exact(name, config, dtype, accumulation, place, steps=6, clip=0.5) -> No
     losses, norms, masters, states = plain(config, dtype, first, data, rates, clip, on_cpu=place == "host")
     parts = model.take_apart(model.skeleton(config, dtype), GROUPS)
     kept = frozenset(range(len(parts.blocks))) if place == "device" else frozenset()
-    engine = Engine(parts, Settings(DEVICE, dtype, accumulation, clip, on_device=kept))
+    engine = Engine(parts, Settings(DEVICE, dtype, accumulation=accumulation, clip=clip, on_device=kept))
     engine.fill(first.items())
     results = [engine.step(data[s], lr=rates[s], seed=7) for s in range(steps)]
     state = engine.state()
@@ -320,6 +329,7 @@ def shape(name: str, smoke: bool, layers: int = 0) -> LlamaConfig:
         "7B": (4096, 11008, 32, 32, 32, 32000),
         "1B": (2048, 5632, 22, 32, 4, 32000),
         "3B": (3072, 8192, 28, 24, 8, 32000),
+        "13B": (5120, 13824, 40, 40, 40, 32000),
         "smoke": (64, 128, 6, 4, 2, 256),
     }
     hidden, ffn, num, heads, kv, vocab = sizes["smoke" if smoke else name]
@@ -349,7 +359,7 @@ def model_flops(parts: model.Parts, tokens: int) -> float:
 
 def opened(parts: model.Parts, what: str, **settings) -> Engine:
     begin = time.perf_counter()
-    engine = Engine(parts, Settings(DEVICE, torch.bfloat16, 1, **settings))
+    engine = Engine(parts, Settings(DEVICE, torch.bfloat16, **settings))
     built = time.perf_counter() - begin
     begin = time.perf_counter()
     engine.fill(random_values(parts, 1, DEVICE))
@@ -475,7 +485,7 @@ def beside(what, name, smoke, rows, seq, kept, left, clip) -> None:  # noqa: PLR
             memory_run = InMemory(config, clip, 4096)
             in_memory_steps(memory_run, data, 1)
         except torch.OutOfMemoryError as exc:
-            say(what, did="in memory beside", error=str(exc)[:200])
+            say(what, did="in memory beside", error=str(exc)[:200], is_known=True)
             memory_run = None
             engine.close()
             engine = None
@@ -612,11 +622,73 @@ def disk(smoke: bool, left) -> None:
     say("disk", equal=losses["host"] == losses["disk"], losses=losses)
 
 
-def main() -> None:
+def thirteen(smoke: bool, left) -> None:
+    """13B by a plan: the fewest layers on the device with which the rest fits in host memory, else all from disk."""
+    config = shape("13B", smoke)
+    parts = apart(config)
+    clean()
+    rows, seq = (1, 32) if smoke else (8, 2048)
+    store = Path(os.environ.get("STORE", tempfile.gettempdir())) / "fairlead-thirteen"
+    room = {
+        "host": int(host()["available_gib"] * 0.92 * 2**30),
+        "device": torch.cuda.mem_get_info()[0] if CUDA else 1 << 40,
+        "disk": shutil.disk_usage(store.parent).free,
+    }
+    found = play(parts, torch.bfloat16, rows, seq, 4096, 1, device=DEVICE.type)
+    base = Settings(DEVICE, torch.bfloat16, clip=1.0, head_tokens=4096)
+    ways = [dataclasses.replace(base, on_device=frozenset(range(1, num + 1))) for num in range(parts.num_layers + 1)]
+    for way in [*ways, dataclasses.replace(base, store=store)]:
+        wanted = need(parts.blocks, way, found, tokens=rows * seq, active=1)
+        tiers = ("host", "device", "disk") if way.store else ("host", "device")
+        if all(wanted.total(tier) <= room[tier] for tier in tiers):
+            break
+    else:
+        wants = {tier: round(wanted.total(tier) / 2**30, 1) for tier in room}
+        say("thirteen", refused=wants, room_gib={tier: round(num / 2**30, 1) for tier, num in room.items()})
+        return
+    planned = round(wanted.total("device") / 2**30, 2)
+    kept = dict(clip=1.0, head_tokens=4096, on_device=way.on_device, store=way.store)
+    engine = opened(parts, "thirteen", **kept)
+    try:
+        data = batches(config.vocab_size, rows, seq, 1, 3)
+        timed(engine, data)
+        times = []
+        while len(times) < 3 and (not times or left() > 2 * times[-1][0]):
+            times.append(timed(engine, data))
+        where = "disk" if way.store else f"host, and {len(way.on_device)} layers on the device"
+        report(
+            "thirteen",
+            parts,
+            rows * seq,
+            [took for took, _ in times],
+            times[-1][1],
+            state=where,
+            planned_device_gib=planned,
+            **host(),
+        )
+    finally:
+        engine.close()
+        shutil.rmtree(store, ignore_errors=True)
+        clean()
+
+
+def peers(smoke: bool, left) -> None:
+    """Peers in processes of their own; those that cannot be had say why."""
+    words = ["--smoke"] if smoke else ["--tokens", "16384", "--num", "3"]
+    script = Path(__file__).with_name("train_peers.py")
+    limit = max(30.0, left())
+    done = subprocess.run([sys.executable, script, *words], capture_output=True, text=True, timeout=limit, check=False)
+    for line in done.stdout.splitlines():
+        say("peers", **json.loads(line))
+    if done.returncode:
+        say("peers", error=done.stderr[-600:])
+
+
+def main() -> int:
     global OUT
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=9.0)
-    parser.add_argument("--sections", default="limits,exact,sweep,depth,wide,disk,seven")
+    parser.add_argument("--sections", default="limits,exact,sweep,depth,wide,disk,seven,thirteen,peers")
     parser.add_argument("--smoke", action="store_true")
     parser.add_argument("--tokens", type=int, default=32768, help="per step, in the section seven")
     parser.add_argument("--keep", type=int, default=3, help="blocks that stay on the device, in the section seven")
@@ -625,7 +697,7 @@ def main() -> None:
     args = parser.parse_args()
     if not CUDA and not args.smoke:
         say("end", skipped="torch finds no GPU here; --smoke plays everything on the CPU")
-        return
+        return 0
     if os.environ.get("OUT"):
         OUT = (Path(os.environ["OUT"]) / "train_gpu.jsonl").open("a", encoding="utf-8")
     torch.set_num_threads(args.threads or max(1, len(os.sched_getaffinity(0)) - 2))
@@ -644,6 +716,8 @@ def main() -> None:
         "disk": lambda: disk(args.smoke, left),
         "wide": lambda: wide(args.smoke, left),
         "seven": lambda: beside("seven", "7B", args.smoke, rows, seq, args.keep, left, clip),
+        "thirteen": lambda: thirteen(args.smoke, left),
+        "peers": lambda: peers(args.smoke, left),
         "three": lambda: beside("three", "3B", args.smoke, rows, seq, args.keep, left, clip),
     }
     for name in args.sections.split(","):
@@ -657,8 +731,9 @@ def main() -> None:
             if isinstance(exc, KeyboardInterrupt):
                 raise
         clean()
-    say("end")
+    say("end", failed=sorted(set(FAILED)))
+    return 1 if FAILED else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -3,6 +3,9 @@
 An update reads the block's slot, writes the spare one, and last its first page; then the old slot is the spare. So a
 kill leaves the block as it was before or as it is after, and `store.py` knows which updates are still to be done.
 
+Who waits for the weights goes on when they are updated; the last pieces are written, and the first page, meanwhile. The
+next block of the slots writes nothing before that, and the block's next gradients go nowhere before it.
+
 Must not know: layers, schedules, devices' lanes beyond a copy, what is committed when.
 """
 
@@ -39,6 +42,9 @@ class Hands:
         self.buffers = [[arena(PIECE, torch.float32, _HOST) for _ in range(4)] for _ in range(AHEAD)]
         self.buffers_free = threading.RLock()
         """Of those who update."""
+        self.writes: list[list[Future[Any]]] = [[] for _ in range(AHEAD)]
+        """Of each buffer, what is not written yet."""
+        self.sealer = ThreadPoolExecutor(1, "sealer")
         self.passing = arena(PIECE, torch.float32, _HOST)
         self.passing_free = threading.RLock()
         """Of those who read, also while another block is updated."""
@@ -65,6 +71,7 @@ class Hands:
 
     def close(self) -> None:
         """End the threads, give memory back."""
+        self.sealer.shutdown(wait=True)
         self.pool.shutdown(wait=True, cancel_futures=True)
         for there, _ in self._parcels:
             if there is not None:
@@ -109,6 +116,8 @@ class OnDisk:
         self.version = 0
         self.pending: Moment | None = None
         self.kept: Written | None = None
+        self.sealed: Future[None] | None = None
+        """The end of an update whose weights are given on already."""
 
     # what is asked of every home
 
@@ -140,6 +149,7 @@ class OnDisk:
             if self.pending is not None:
                 self._advance(weights)
             else:
+                self._end()
                 self._read(weights)
         with self.hands.passing_free:
             for begin, size in _pieces(self.block.numel - self.block.trained):
@@ -151,6 +161,7 @@ class OnDisk:
 
     def read(self, span: slice) -> torch.Tensor:
         """A copy."""
+        self._end()
         found = torch.empty(span.stop - span.start, dtype=self.dtype)
         trained, width = span.start < self.block.trained, self.dtype.itemsize
         first = span.start if trained else span.start - self.block.trained
@@ -174,9 +185,17 @@ class OnDisk:
         with self.hands.buffers_free:
             if self.pending is not None:
                 self._advance(None)
+        self._end()
+
+    def _end(self) -> None:
+        """Return when the block is in its new slot. Raises what went wrong with it."""
+        if self.sealed is not None:
+            self.sealed.result()
+            self.sealed = None
 
     def keep(self, gradients: torch.Tensor) -> Mark:
         """Write gradients while others are computed; the mark is reached when the buffer may be used again."""
+        self._end()
         source = gradients
         if gradients.device.type != "cpu":
             source = self.hands.parcel(gradients)
@@ -282,7 +301,8 @@ class OnDisk:
 
     def _advance(self, weights: torch.Tensor | None) -> None:
         """One update, piece by piece: read ahead, compute, write behind."""
-        moment, target = self.pending, self.slots.spare
+        self._end()
+        moment, target = self.pending, -1
         assert moment is not None
         hands, pieces = self.hands, list(_pieces(self.block.trained))
         sets = [
@@ -291,12 +311,12 @@ class OnDisk:
         ]
         digests = [0, 0, 0]
         reads: dict[int, list[Future[Any]]] = {}
-        writes: dict[int, list[Future[Any]]] = {}
+        written: list[Future[Any]] = []
 
         def read(place: int) -> None:
             begin, size = pieces[place]
             arrays = sets[place % AHEAD]
-            for future in writes.pop(place - AHEAD, []):
+            for future in hands.writes[place % AHEAD]:
                 future.result()
             width = self.gradient_dtype.itemsize
             calls: list[tuple[BlobFile, torch.Tensor, int]] = [
@@ -318,20 +338,28 @@ class OnDisk:
             update(self.block, p, m, v, g, moment, begin=begin)
             if weights is not None:
                 weights[begin : begin + size].copy_(p)
-            writes[place] = []
+            if target < 0:
+                target = self.slots.free()
             for kind, flat in enumerate((p, m, v)):
                 digests[kind] = (digests[kind] + digest(flat, flat.element_size() * begin)) % (1 << 64)
                 offset = self.slots.at(target, kind, begin)
-                writes[place].append(
-                    hands.pool.submit(self._whole, self.slots.file, sets[place % AHEAD][kind], size, offset, write=True)
+                under_way = hands.pool.submit(
+                    self._whole, self.slots.file, sets[place % AHEAD][kind], size, offset, write=True
                 )
-        for futures in writes.values():
-            for future in futures:
+                written.append(under_way)
+                hands.writes[place % AHEAD] = written[-kind - 1 :]
+        target = self.slots.free() if target < 0 else target
+        header = Header(self.block.index, self.version + 1, (digests[0], digests[1], digests[2]))
+
+        def seal() -> None:
+            for future in written:
                 future.result()
-        self.slots.seal(target, Header(self.block.index, self.version + 1, (digests[0], digests[1], digests[2])))
-        self.slots.spare, self.slot = self.slot, target
-        self.version += 1
+            self.slots.seal(target, header)
+            self.slots.spare, self.slot = self.slot, target
+            self.version += 1
+
         self.pending = None
+        self.sealed = self.slots.under_way = hands.sealer.submit(seal)
 
 
 def _pieces(numel: int, size: int = 0) -> Iterator[tuple[int, int]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,6 +59,15 @@ class Slots:
         self.num = len(blocks) + 1
         self.file = BlobFile(path, self.size * self.num, create=create)
         self.spare = len(blocks)
+        self.under_way: Future[None] | None = None
+        """The end of the last update: until then there is no spare slot."""
+
+    def free(self) -> int:
+        """The spare slot, once there is one. Raises what went wrong with the last update."""
+        if self.under_way is not None:
+            self.under_way.result()
+            self.under_way = None
+        return self.spare
 
     def at(self, slot: int, kind: int, begin: int) -> int:
         """The offset of an element of p, m or v (0, 1, 2)."""
