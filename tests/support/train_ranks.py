@@ -85,3 +85,43 @@ def train_session(team, told: Path, *, steps: int | None, resume: bool) -> None:
 
     with Session.open(load(told / "train.toml"), told, resume=resume, team=team) as run:
         list(run.train(steps))
+
+
+def count_bytes(team, told: Path, *, shape: dict, slots: int, freeze: str, dtype: str) -> None:
+    """Steps from the store; what is read from it and written to it in the third, whose updates are all those of one."""
+    import json
+
+    import torch
+
+    from fairlead.train import Engine, ParamGroup, Settings, random_values, skeleton, take_apart
+    from fairlead.train.blobs import BlobFile
+    from support.families import config
+    from support.training import micro_batches
+
+    moved = {"read": 0, "write": 0}
+    for way in moved:
+        real = getattr(BlobFile, way)
+
+        def counted(self, flat, offset, *, way=way, real=real):
+            moved[way] += len(flat)
+            real(self, flat, offset)
+
+        setattr(BlobFile, way, counted)
+    groups = [ParamGroup(freeze, 0.0, trainable=False)] if freeze else []
+    kind = getattr(torch, dtype)
+    parts = take_apart(skeleton(config("llama", **shape), kind), [*groups, ParamGroup("*", 0.1)])
+    ranks = team if team.world > 1 else None
+    settings = Settings(torch.device("cpu"), kind, accumulation=4, slots=slots, store=told / "store", team=ranks)
+    engine = Engine(parts, settings)
+    engine.fill(random_values(parts, 1, torch.device("cpu")))
+    before = {}
+    for batches in micro_batches(shape["vocab_size"], steps=3, accumulation=4, rows=1, seq=8):
+        engine.flush() if ranks is not None else None
+        before = dict(moved)
+        engine.step(batches, lr=1e-3)
+    if ranks is not None:
+        engine.flush()
+    told.joinpath(f"bytes-{team.rank}.json").write_text(
+        json.dumps([moved[way] - before[way] for way in ("read", "write")])
+    )
+    engine.close()

@@ -30,6 +30,8 @@ def estimate(
     schedule: Annotated[bool, Parameter(negative=())] = False,
     time: Annotated[bool, Parameter(negative=())] = False,
     picture: Path | None = None,
+    ranks: Annotated[int, Parameter(group=_SEVERAL)] = 1,
+    nodes: Annotated[int, Parameter(name="--on", group=_SEVERAL)] = 1,
     common: Common = Common(),
 ) -> Answer:
     """What a run would take: memory term by term, disk, what a step reads, writes and computes. Nothing is begun.
@@ -46,6 +48,10 @@ def estimate(
         Also measure this machine for some seconds (its disk, too), and say how long a step takes and what binds it.
     picture
         Also draw one step: which slot holds which layer when, as an SVG file.
+    ranks
+        For a run of so many ranks: what the one with most to do takes.
+    nodes
+        Nodes like this one that the ranks are on; those of one node share its memory, processors and disk.
     """
     import safetensors  # noqa: F401 - no other extra brings it: where it is missing, that one is named
 
@@ -54,7 +60,7 @@ def estimate(
     from fairlead.train.config import load
     from fairlead.train.planning import estimate as plan_of
 
-    plan = plan_of(load(config), config.parent, timed=time)
+    plan = plan_of(load(config), config.parent, timed=time, ranks=ranks, nodes=nodes)
     need = plan.need
     rows = [
         [term.tier, f"{term.what} (a guess)" if term.is_guess else term.what, size(term.bytes)]
@@ -69,6 +75,8 @@ def estimate(
         ["written to it", size(need.written_bytes)],
         ["computed", f"{need.work_flop / 1e12:,.3g} TFLOP, the second forward included"],
     ]
+    if need.wire_bytes:
+        step.append(["between ranks, of each", f"{size(need.wire_bytes)}; not in the seconds below"])
     if plan.pace is not None:
         step += [[f"busy in a step: {name}", f"{taken:,.2f} s"] for name, taken in plan.pace.bounds.items()]
         bound = (
@@ -77,6 +85,8 @@ def estimate(
         step.append(["takes, as measured here", bound])
     streamed = f"{plan.schedule.num_blocks} {'pieces of layers' if plan.most else 'layers'}"
     head = f"{plan.params:,} parameters, {streamed}, slots for {plan.schedule.num_slots}"
+    if ranks > 1:
+        head += f"\nof {ranks} ranks, {-(-ranks // nodes)} on a node, the one with most to do"
     if plan.why:
         place = "on disk" if plan.settings.store is not None else "in memory"
         head += f"\nthe state is kept {place}: {plan.why}"
@@ -118,6 +128,7 @@ def estimate(
             "limits": plan.limits,
             "read_bytes": need.read_bytes,
             "written_bytes": need.written_bytes,
+            "wire_bytes": need.wire_bytes,
             "work_flop": need.work_flop,
             "step_s": None if plan.pace is None else plan.pace.seconds,
             "binding": "" if plan.pace is None else plan.pace.binding,

@@ -53,6 +53,7 @@ def _another_order(parts: Parts) -> str:
     }
     several: list[tuple[str, Any]] = []  # pieces that read an input more than once, and where the input came from
     came: list[str] = []
+    anchor = torch.zeros((), device=_NOWHERE, requires_grad=True)  # as in layer.py: what comes out has a gradient
     with Alive() as alive, kernels(alive.work, "cpu"):
         shell = model.shell(parts, weights, _NOWHERE)
         templates = model.templates(parts, _NOWHERE)
@@ -65,17 +66,16 @@ def _another_order(parts: Parts) -> str:
             inside = [leaf.detach().requires_grad_() if at in into else leaf for at, leaf in enumerate(leaves)]
             args, kwargs = pytree.tree_unflatten(inside, spec)
             bound = {param.local: weights[param.name] for param in block.params} | call.own
-            given = functional_call(templates[call.layer], bound, args, kwargs)
-            out, kind = pytree.tree_flatten(given)
+            found = functional_call(templates[call.layer], bound, args, kwargs)
+            out, kind = pytree.tree_flatten(found)
             roots = [leaf.grad_fn for leaf in out if isinstance(leaf, torch.Tensor) and leaf.grad_fn is not None]
             reads = _edges(roots)
             for at in into if name not in whole else ():
                 own = inside[at].view_as(inside[at]).grad_fn.next_functions[0]
                 if reads[own] > 1:
                     several.append((name, _source(leaves[at])))
-            fresh = iter(
-                _Piece.apply([leaf for leaf in out if isinstance(leaf, torch.Tensor)], *(leaves[at] for at in into))
-            )
+            given = [leaf for leaf in out if isinstance(leaf, torch.Tensor)]
+            fresh = iter(_Piece.apply(given, anchor, *(leaves[at] for at in into)))
             again = [next(fresh) if isinstance(leaf, torch.Tensor) else leaf for leaf in out]
             return pytree.tree_unflatten(again, kind)
 

@@ -63,8 +63,8 @@ class Engine:
         self._ring = Ring(self.lanes, self._schedule.num_slots if self._streamed else 0, widest, settings.dtype)
         self._way: Way | Relay = (
             Way(self.lanes, max(block.trained for block in blocks[1:]), settings.gradients)
-            if settings.team is None
-            else Relay(self.lanes, settings.team, blocks)
+            if settings.ranks is None
+            else Relay(self.lanes, settings.ranks, blocks)
         )
         is_summed = settings.team is None or settings.head_tokens
         self._outer = arena(blocks[0].trained if is_summed else 0, torch.float32, settings.device)

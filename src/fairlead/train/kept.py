@@ -28,7 +28,7 @@ class Kept:
 
     def __init__(self, blocks: Sequence[Block], settings: Settings, lanes: Lanes) -> None:
         self.blocks, self.settings, self.lanes = blocks, settings, lanes
-        team = settings.team
+        team = self.team = settings.ranks
         assert not (settings.on_device and (team is not None or settings.store is not None))
         widest = max((block.numel for block in blocks if block.index not in settings.on_device), default=0)
         narrow = lanes.cuda and settings.dtype != settings.parameters
@@ -52,7 +52,7 @@ class Kept:
             self.snapshots.restore(self._here())
 
     def _home(self, block: Block, held: Mapping[int, Home]) -> Home:
-        team = self.settings.team
+        team = self.team
         if team is None:
             return held.get(block.index) or self._in_memory(block)
         mine = (held.get(block.index) or self._in_memory(block)) if team.owns(block.index) else None
@@ -68,7 +68,7 @@ class Kept:
 
     def has(self, block: Block) -> bool:
         """Whether the state of a block is here, and not at another rank."""
-        return self.settings.team is None or self.settings.team.owns(block.index)
+        return self.team is None or self.team.owns(block.index)
 
     @property
     def last(self) -> Manifest | Taken | None:

@@ -42,6 +42,10 @@ def adapted(model: Any, asked: Lora) -> Any:
             f"{type(model).__name__} takes no adapters at {', '.join(asked.targets)}: {str(exc).splitlines()[0]}",
             hint='[lora] targets: the last parts of names of its linear layers, such as "q_proj"',
         ) from exc
+    dtype = model.get_input_embeddings().weight.dtype
+    for name, param in model.named_parameters():
+        if is_adapter(name):
+            param.data = param.data.to(dtype)
     return model.train()
 
 

@@ -8,6 +8,7 @@ Must not know: how a step is put together.
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import tempfile
@@ -19,6 +20,7 @@ import torch
 from torch import nn
 
 from fairlead.train.activations import Work
+from fairlead.train.blobs import memory_of
 from fairlead.train.homes import InHost
 from fairlead.train.lanes import Lanes
 from fairlead.train.layout import Block, Named, ParamGroup, block
@@ -152,6 +154,7 @@ def _home(settings: Settings, lanes: Lanes, folder: Path) -> dict[str, float]:
             times += 1
         took, cpu = (time.perf_counter() - begin) / times, (time.process_time() - cpu) / times
         loaded = _time(lambda: store.homes[1].load(weights), device)
+        read_s, write_s = (_bytes(store, write=write) for write in (False, True))
     finally:
         store.close()
     return {
@@ -161,7 +164,29 @@ def _home(settings: Settings, lanes: Lanes, folder: Path) -> dict[str, float]:
         "load_s": loaded / _SAMPLE,
         "keep_s": kept / _SAMPLE,
         "commit_s": committed,
+        "read_bytes_s": read_s,
+        "write_bytes_s": write_s,
     }
+
+
+def _bytes(store: DiskStore, *, write: bool) -> float:
+    """Bytes a second that all threads together read, or write into the spare slot."""
+    slots, hands = store.layers, store.hands
+    size = min(len(memory_of(hands.passing)), slots.size)
+    num = slots.size // size
+    call = slots.file.write if write else slots.file.read
+
+    def one(place: int) -> None:
+        call(memory_of(hands.buffers[place % len(hands.buffers)][0])[:size], slots.spare * slots.size + place * size)
+
+    taken = []
+    for _ in range(3):
+        begin = time.perf_counter()
+        list(hands.pool.map(one, range(num)))
+        if write:
+            slots.file.sync()
+        taken.append(time.perf_counter() - begin)
+    return num * size / statistics.median(taken)
 
 
 def _in_memory(
@@ -183,4 +208,6 @@ def _in_memory(
         "load_s": loaded / _SAMPLE,
         "keep_s": kept / _SAMPLE,
         "commit_s": 0.0,
+        "read_bytes_s": math.inf,
+        "write_bytes_s": math.inf,
     }

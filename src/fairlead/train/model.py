@@ -86,6 +86,12 @@ def take_apart(model: Any, groups: Sequence[ParamGroup], most: int = 0) -> Parts
     Layers of more than `most` parameters are cut as far as needed and as their modules allow; 0: none is.
     """
     path = _layers(model)
+    if getattr(model.config, "layerdrop", 0.0):
+        raise TrainError(
+            "train/no-layers",
+            f"{type(model).__name__} leaves out layers at random (layerdrop {model.config.layerdrop}): none may be",
+            hint='"layerdrop": 0.0 in config.json',
+        )
     order = {name: place for place, (name, _) in enumerate(model.named_parameters())}
     first = {id(param): name for name, param in model.named_parameters()}
     ties = {
@@ -148,9 +154,13 @@ def _units(name: str, module: Any, most: int) -> list[str]:
     return [
         unit
         for below, part in module.named_children()
-        if any(param.dim() > 1 for param in part.parameters())
+        if any(param.dim() > 1 for param in part.parameters()) and not isinstance(part, _SHORT)
         for unit in _units(f"{name}.{below}", part, most)
     ]
+
+
+_SHORT = (nn.Conv1d,)
+"""Convolutions over a few tokens: small, and kernels take their weights without calling them."""
 
 
 def _is_cuttable(module: Any) -> bool:

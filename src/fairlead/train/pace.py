@@ -1,7 +1,9 @@
 """How long a step takes, and what binds it: the work that was played, over what this machine was measured to do.
 
 The store's thread reads, updates and writes while layers are computed. On a GPU they have processors of their own; on a
-CPU both want the same ones, so the sum of their work over all processors is a bound, too.
+CPU both want the same ones, so the sum of their work over all processors is a bound, too. Of several ranks each updates
+its own blocks; those of one node share its processors and its disk, whose bytes are a bound of their own. The wire
+between nodes is not among the bounds: what it carries stands in the need.
 
 Pure. Must not know: how rates are measured.
 """
@@ -41,6 +43,9 @@ class Rates:
     """Seconds a gradient on its way home."""
     commit_s: float
     """Of a step."""
+    read_bytes_s: float
+    """What the store's disk gives at most, to all threads; infinite where there is no store."""
+    write_bytes_s: float
     processors: int
     threads: int
     """That compute."""
@@ -71,28 +76,44 @@ class Pace:
         return max(self.bounds.values())
 
 
-def pace(
-    work: Work, micro: int, blocks: Sequence[Block], loads: int, rates: Rates, *, on_disk: bool, width: int
-) -> Pace:
-    """A step of `micro` micro-batches; layers are loaded `loads` times without an update. Gradients come in numbers of
-    `width` bytes.
-    """
-    trained = sum(block.trained for block in blocks)
-    computing = micro * computing_s(work, rates) + summing_bytes(trained, micro, width) / rates.moved_bytes_s
-    layer = sum(block.numel for block in blocks[1:]) / max(1, len(blocks) - 1)
-    thread = trained * rates.update_s + len(blocks) * rates.block_s
-    way = loads * layer * rates.load_s + trained * rates.keep_s
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a rank does, or the one host."""
+
+    micro: int
+    """Micro-batches that it computes."""
+    held: Sequence[Block]
+    """Blocks whose state it has."""
+    loaded: int
+    """Parameters of these that are loaded in a step without an update."""
+    moved: tuple[int, int] = (0, 0)
+    """Bytes that it reads from the store and writes to it in a step."""
+    on_node: int = 1
+    """Ranks like this one that share a node's processors and disk."""
+
+
+def pace(work: Work, blocks: Sequence[Block], share: Share, rates: Rates, *, on_disk: bool, width: int) -> Pace:
+    """A step over `blocks`, of which a rank does its share. Gradients come in numbers of `width` bytes."""
+    trained = sum(block.trained for block in share.held)
+    sums = summing_bytes(sum(block.trained for block in blocks), share.micro, width)
+    computing = share.micro * computing_s(work, rates) + sums / rates.moved_bytes_s
+    thread = trained * rates.update_s + len(share.held) * rates.block_s
+    way = share.loaded * rates.load_s + trained * rates.keep_s
     alone = rates.commit_s  # nothing is computed while a step is committed
     bounds = {"computing": computing + alone}
     if on_disk:
         bounds["the disk"] = thread + way + alone
+        if share.on_node > 1:
+            read, written = (share.on_node * num for num in share.moved)
+            bytes_s = read / rates.read_bytes_s + written / rates.write_bytes_s
+            bounds[f"the disk that {share.on_node} ranks share"] = bytes_s + alone
     elif rates.is_host:
         bounds["updates"] = thread + way
     else:
         bounds |= {"updates": thread, "the bus": way}
     if rates.is_host:
         busy = computing * rates.threads + trained * rates.update_cpu_s
-        bounds["processors, for computing and updates"] = busy / rates.processors + alone
+        bounds["processors, for computing and updates"] = share.on_node * busy / rates.processors + alone
     return Pace(bounds)
 
 

@@ -5,7 +5,7 @@ Pure arithmetic over the layout and what `activations.play` found. Must not know
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fairlead.errors import TrainError
@@ -51,6 +51,10 @@ class Need:
     written_bytes: int
     work_flop: float
     """Of a step, with the second forward: 8 per active parameter and token."""
+    loaded: int = 0
+    """Parameters that are loaded in a step without an update."""
+    wire_bytes: int = 0
+    """Weights that come from other ranks in a step, and sums of gradients that are passed on; of the rank with most."""
     guessed: str = ""
     """Why some terms are guesses; empty where none is."""
 
@@ -78,6 +82,7 @@ def need(
     held = blocks if team is None else [block for block in blocks if team.owns(block.index)]
     layers = blocks[1:]
     gradient = width if settings.accumulation == 1 else 4
+    wide = sum(param.numel for param in blocks[0].params if param.wide)
     staying = [block for block in layers if block.index in settings.on_device]
     streamed = [block for block in layers if block.index not in settings.on_device]
     widest = max((block.numel for block in streamed), default=0)
@@ -89,14 +94,14 @@ def need(
         Term(here, "inputs of layers, until backward", micro * (found.inputs * len(layers) + found.shared), is_guess),
         Term(here, "logits and what else the head keeps", found.head, is_guess),
         Term(here, "computing: a layer that goes back, or the loss", found.computing, is_guess),
-        Term(here, "gradients on their way", 2 * trained * gradient),
+        *([] if team is not None else [Term(here, "gradients on their way", 2 * trained * gradient)]),
         Term(here, "gradients outside the layers", 4 * blocks[0].trained),
     ]
     largest = max(block.numel for block in blocks)
     filling = 4 * (largest + max(largest, layer))
     terms = [
         Term(here, "weights outside the layers", blocks[0].numel * width),
-        Term(here, "weights that the model keeps in fp32", 4 * sum(p.numel for p in blocks[0].params if p.wide)),
+        Term(here, "weights that the model keeps in fp32", 4 * wide),
         Term(here, f"weights of layers, slots: {slots}", slots * widest * width),
         *step,
         Term("host", "pieces of the store", _BUFFERS),
@@ -127,6 +132,12 @@ def need(
         most = max((block.trained for block in held), default=0)
         terms.append(Term(wire, "gradients that wait for sums", DEPTH * micro * trained * width))
         terms.append(Term(wire, "sums under way, and a total", 4 * (2 * SUMS + most)))
+    again = plan(len(streamed), slots).loads if streamed else ()
+    times = {block.index: num for block, num in zip(streamed, again, strict=True)}
+    fused = settings.store is not None and team is None  # alone, an update of the store gives the weights on
+    loaded = sum((times[b.index] - fused) * b.trained + times[b.index] * (b.numel - b.trained) for b in held if b.index)
+    wire_bytes = _wired(blocks, times, settings) if team is not None else 0
+    work = 8.0 * active * tokens
     spare = state * (trained + blocks[0].trained)
     if settings.store is None:
         home = (
@@ -135,15 +146,24 @@ def need(
         )
         written = sum(8 * block.trained + kept_as * block.numel for block in blocks)
         snapshots = Term("disk", "two snapshots of parameters and moments", 2 * written)
-        return Need((*terms, *home, snapshots), 0, 0, 8.0 * active * tokens, found.guessed)
+        return Need((*terms, *home, snapshots), 0, 0, work, loaded, wire_bytes, found.guessed)
     terms += [
         Term("disk", "parameters and moments", state * total + kept_as * frozen),
         Term("disk", "spare slots", spare + state * sum(trained - block.trained for block in layers)),
         Term("disk", "gradients", kept),
     ]
-    again = plan(len(layers), slots).copies - len(layers)
-    read = state * total + kept + kept_as * (again * (sum(block.trained for block in layers) // len(layers)) + frozen)
-    return Need(tuple(terms), read, state * total + kept, 8.0 * active * tokens, found.guessed)
+    outer = blocks[0] in held and blocks[0].trained
+    more = loaded + (wide + (blocks[0].numel if team is not None else blocks[0].numel - blocks[0].trained)) * bool(
+        outer
+    )
+    read = state * total + kept + kept_as * more
+    return Need(tuple(terms), read, state * total + kept, work, loaded, wire_bytes, found.guessed)
+
+
+def _wired(blocks: Sequence[Block], times: Mapping[int, int], settings: Settings) -> int:
+    """Bytes that come to a rank, and that it sends on: weights as they are computed with, sums in fp32."""
+    weights = sum(times.get(block.index, 1) * block.numel for block in blocks) * settings.dtype.itemsize
+    return weights + 4 * sum(block.trained for block in blocks)
 
 
 def check(found: Need, limits: dict[str, int]) -> None:

@@ -26,13 +26,13 @@ from fairlead.train.measure import rates
 from fairlead.train.memory import give_back_at_once
 from fairlead.train.model import Parts, skeleton, take_apart
 from fairlead.train.optimizer import SGD, AdamW, Rule
-from fairlead.train.pace import Pace, Rates, pace
+from fairlead.train.pace import Pace, Rates, Share, pace
 from fairlead.train.placement import Keep, Way, choose, most
 from fairlead.train.plan import Need, check, need
 from fairlead.train.schedule import Schedule
 from fairlead.train.schedule import plan as make_schedule
 from fairlead.train.settings import Settings
-from fairlead.train.team import Team
+from fairlead.train.team import Planned, Team
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -109,7 +109,7 @@ def fitted(
     length: int,
     *,
     timed: bool = False,
-    team: Team | None = None,
+    team: Team | Planned | None = None,
     stay: bool = False,
 ) -> Plan:
     """The plan with the most slots that fits, else the smallest; `timed` measures the machine, too.
@@ -117,6 +117,8 @@ def fitted(
     Layers are cut only where the budget needs it. With `stay` a GPU's memory keeps the state of as many layers as
     fit beside them.
     """
+    if team is not None:
+        check_team(config, team)
     if config.run.keep == "auto":
         return _placed(config, base, whole, length, team)
     settings = replace(settings_of(config, base), team=team)
@@ -152,7 +154,7 @@ def fitted(
         stays = most(parts.num_layers, lambda num: staying(num).need.total("device") <= limits["device"])
         if stays:
             plan = replace(staying(stays), most=plan.most, cut=plan.cut)
-    settings, schedule, streamed = plan.settings, plan.schedule, parts.num_layers - len(plan.settings.on_device)
+    settings = plan.settings
     found = _played(config, parts, settings, length)
     if not timed or found.work is None:
         return plan
@@ -161,9 +163,11 @@ def fitted(
     if config.memory.host_gib:  # as the run does: a new tensor then costs page faults
         give_back_at_once()
     measured = rates(settings, found.work, head, length, _nearest(base / config.run.store))
-    loads, on_disk = schedule.copies - streamed, settings.store is not None
-    micro, width = config.run.accumulation, settings.dtype.itemsize
-    taken = pace(found.work, micro, parts.blocks, loads, measured, on_disk=on_disk, width=width)
+    wanted, on_disk = plan.need, settings.store is not None
+    mine = [block for block in parts.blocks if team is None or team.owns(block.index)]
+    moved = wanted.read_bytes, wanted.written_bytes
+    share = Share(len(settings.mine), mine, wanted.loaded, moved, 1 if team is None else team.on_node)
+    taken = pace(found.work, parts.blocks, share, measured, on_disk=on_disk, width=settings.dtype.itemsize)
     return replace(plan, pace=taken, rates=measured)
 
 
@@ -214,7 +218,7 @@ def _pieces(parts: Parts) -> str:
     return f"{len(parts.cut)} layers stream in pieces, the largest {largest.name} of {largest.numel:,} parameters"
 
 
-def _placed(config: Config, base: Path, whole: Parts, length: int, team: Team | None) -> Plan:
+def _placed(config: Config, base: Path, whole: Parts, length: int, team: Team | Planned | None) -> Plan:
     """The plan with the state where it fits and costs least; a run that has begun stays where it is."""
     kept_so = settled(config, base / config.run.store, team)
     if kept_so.run.keep != "auto":
@@ -238,24 +242,41 @@ def _nearest(place: Path) -> Path:
     return next(path for path in (place, *place.absolute().parents) if path.exists())
 
 
-def estimate(config: Config, base: Path, *, timed: bool = False) -> Plan:
-    """What a run would take; no weights are read. `timed`: some seconds of measuring say how long a step takes."""
+def estimate(config: Config, base: Path, *, timed: bool = False, ranks: int = 1, nodes: int = 1) -> Plan:
+    """What a run would take; no weights are read. `timed`: some seconds of measuring say how long a step takes.
+
+    Of several ranks, on `nodes` like this machine, it is what the one with most to do takes.
+    """
     parts = parts_of(config, model_of(config, base))
-    return fitted(config, base, parts, length_of(config, base), timed=timed)
+    device = device_of(config)
+    wire = device if device.type == "cuda" else torch.device("cpu")
+    team = Planned(ranks, -(-ranks // nodes), wire) if ranks > 1 else None
+    return fitted(config, base, parts, length_of(config, base), timed=timed, team=team)
+
+
+def check_team(config: Config, team: Team | Planned) -> None:
+    """Raises TrainError where there are more ranks than micro-batches."""
+    if config.run.accumulation < team.world:
+        raise TrainError(
+            "train/too-many-ranks",
+            f"a step has {config.run.accumulation} micro-batches, too few for {team.world} ranks",
+            hint="more [run] accumulation with fewer rows, or fewer ranks",
+        )
 
 
 def limits_of(config: Config, base: Path, settings: Settings) -> dict[str, int]:
-    """What may be used of each memory: the budget, else what is free now."""
+    """What may be used of each memory: the budget, else what is free now; ranks of one node share that."""
     memory = config.memory
     lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     free = next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")), 0)
-    limits = {"host": int(memory.host_gib * 2**30) or free}
+    ranks = 1 if settings.team is None else settings.team.on_node
+    limits = {"host": int(memory.host_gib * 2**30) or free // ranks}
     if settings.device.type == "cuda":
         limits["device"] = int(memory.device_gib * 2**30) or torch.cuda.mem_get_info(settings.device)[0]
     store = base / config.run.store
     place = _nearest(store)
     held = sum(file.stat().st_blocks * 512 for file in store.rglob("*.bin")) if store.exists() else 0
-    limits["disk"] = shutil.disk_usage(place).free + held
+    limits["disk"] = (shutil.disk_usage(place).free + held) // ranks
     return limits
 
 
@@ -300,7 +321,7 @@ def device_of(config: Config) -> torch.device:
     return device if device.type == "cpu" else torch.device("cuda", device.index or 0)
 
 
-def settled(config: Config, store: Path, team: Team | None) -> Config:
+def settled(config: Config, store: Path, team: Team | Planned | None) -> Config:
     """With where the state is kept, where that is no question any more: in a store that is there, or with ranks."""
     if config.run.keep != "auto":
         return config

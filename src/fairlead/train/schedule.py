@@ -82,6 +82,14 @@ class Schedule:
         """How often weights are copied to the device in a step."""
         return sum(visit.load for visit in self.visits)
 
+    @property
+    def loads(self) -> tuple[int, ...]:
+        """How often those of each block are."""
+        found = [0] * self.num_blocks
+        for visit in self.visits:
+            found[visit.block] += visit.load
+        return tuple(found)
+
     def __str__(self) -> str:
         return "\n".join(str(op) for op in self.ops())
 

@@ -35,7 +35,7 @@ from fairlead.train.memory import give_back_at_once
 from fairlead.train.model import Parts, random_values
 from fairlead.train.optimizer import rate
 from fairlead.train.plan import check
-from fairlead.train.planning import DTYPES, fitted, flop_per_token, model_of, parts_of, settled
+from fairlead.train.planning import DTYPES, check_team, fitted, flop_per_token, model_of, parts_of, settled
 from fairlead.train.settings import Result
 from fairlead.train.shards import survey
 from fairlead.train.team import Team
@@ -92,7 +92,7 @@ class Session:
         With a team, every rank opens it and does the same with it; rank 0 writes the metrics.
         """
         if team is not None:
-            _check_team(config, team)
+            check_team(config, team)
         store = base / config.run.store
         if _has_begun(settled(config, store, team), store, team) is not resume:
             raise _not_there(store) if resume else _there(store)
@@ -265,15 +265,6 @@ def _has_begun(config: Config, store: Path, team: Team | None) -> bool:
     if team is not None:
         team.owners = found.owners
     return found.steps is not None
-
-
-def _check_team(config: Config, team: Team) -> None:
-    if config.run.accumulation < team.world:
-        raise TrainError(
-            "train/too-many-ranks",
-            f"a step has {config.run.accumulation} micro-batches, too few for {team.world} ranks",
-            hint="more [run] accumulation with fewer rows, or fewer ranks",
-        )
 
 
 def _there(store: Path) -> TrainError:

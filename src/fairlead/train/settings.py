@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from fairlead.train.optimizer import AdamW, Rule
-from fairlead.train.team import Team, share
+from fairlead.train.team import Planned, Team, share
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +41,19 @@ class Settings:
     """What the store belongs to; one that belongs to something else is refused."""
     head_tokens: int = 0
     """Rows of logits at a time; 0: all of a micro-batch at once, to the bit as without streaming."""
-    team: Team | None = None
+    team: Team | Planned | None = None
     """The ranks among which micro-batches and state are shared; all make the same calls with the same arguments."""
 
     @property
     def gradients(self) -> torch.dtype:
         """One micro-batch's gradients are no wider than what computed them; sums of several are."""
         return self.dtype if self.accumulation == 1 else torch.float32
+
+    @property
+    def ranks(self) -> Team | None:
+        """The ranks of a run, not those of a plan."""
+        assert not isinstance(self.team, Planned)
+        return self.team
 
     @property
     def mine(self) -> range:

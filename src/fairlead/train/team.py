@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -33,6 +34,21 @@ def share(num: int, world: int, rank: int) -> range:
     return range(first, first + each + (rank < more))
 
 
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """Ranks of a run that has not begun, seen from the first, which has most to do; a plan is made for them."""
+
+    world: int
+    on_node: int
+    """Ranks that share a node's memory, processors and disk."""
+    wire: torch.device
+    rank: int = 0
+
+    def owns(self, block: int) -> bool:
+        """As a run that begins shares blocks out."""
+        return block % self.world == self.rank
+
+
 class Team:
     """All ranks, seen from one of them."""
 
@@ -44,7 +60,15 @@ class Team:
         self.node = node or platform.node()
         self.owners: Sequence[int] = range(self.world)
         """Who holds the first, the second and each next block, again and again."""
+        self._on_node = 0
         self._groups: dict[str, Any] = {kind: dist.new_group(timeout=timeout) for kind in KINDS}
+
+    @property
+    def on_node(self) -> int:
+        """Ranks on this rank's node. All ask at once."""
+        if not self._on_node:
+            self._on_node = self.names().count(self.node)
+        return self._on_node
 
     def owner(self, block: int) -> int:
         """Who holds the state of a block."""

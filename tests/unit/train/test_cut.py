@@ -30,6 +30,7 @@ from fairlead.train.cuts import another_order  # noqa: E402
 from fairlead.train.plan import need  # noqa: E402
 from fairlead.train.schedule import Do, hazards, plan  # noqa: E402
 from support.families import config  # noqa: E402
+from support.train_ranks import on_ranks, train_session  # noqa: E402
 from support.training import CPU, GROUPS, compare  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("one_thread")]
@@ -69,6 +70,23 @@ def test_what_several_pieces_or_the_residual_read_is_cut_in_matrices(family, acc
 @pytest.mark.parametrize("way", [{"dtype": torch.bfloat16}, {"clip": None}, {"on_device": frozenset({0, 2})}])
 def test_other_ways_of_working(way) -> None:
     wrong, _ = compare(config("llama"), most=1, **way)
+    assert wrong == []
+
+
+@pytest.mark.parametrize("family", ["lfm2", "qwen3_next"])
+def test_short_convolutions_stay_on_the_device(family) -> None:
+    """A kernel takes their weights without calling them."""
+    parts = apart(family, 1)
+    convolutions = [
+        name for name, _ in parts.model.named_parameters() if ".conv" in name and name.endswith("1d.weight")
+    ]
+    convolutions += [name for name, param in parts.model.named_parameters() if name.endswith("conv.conv.weight")]
+    assert convolutions
+    assert {param.name for param in parts.blocks[0].params} >= set(convolutions)
+
+
+def test_equal_beside_a_short_convolution() -> None:
+    wrong, _ = compare(config("lfm2"), most=1, slots=2)
     assert wrong == []
 
 
@@ -184,6 +202,25 @@ def test_a_run_that_the_budget_cuts_is_begun_stopped_gone_on_with_and_exported_w
     assert all(torch.equal(t, found[name][kind]) for name, kinds in expected.items() for kind, t in kinds.items())
     net = AutoModelForCausalLM.from_pretrained(model / "out", dtype=torch.float32)
     assert all(torch.equal(param, found[name]["p"]) for name, param in net.named_parameters())
+
+
+def test_ranks_go_on_with_the_pieces_of_one_host(model, tmp_path) -> None:
+    gib = between(model)
+    ample, tight = written(model, "ample", 16.0), written(model, "tight", gib)
+    with Session.open(ample, model) as run:
+        plain = [step.result.loss for step in run.train()]
+    with Session.open(tight, model) as run:
+        assert run.engine.parts.cut
+        found = [step.result.loss for step in run.train(1)]
+    text = (model / "tight.toml").read_text().replace(f"host_gib = {gib!r}", "host_gib = 16.0")
+    (model / "train.toml").write_text(text)
+    assert on_ranks(2, train_session, model, steps=2, resume=True) == [0, 0]
+    with Session.open(load(model / "train.toml"), model, resume=True) as run:
+        assert run.engine.parts.cut
+        assert run.done == 3
+        found += [told["loss"] for told in map(json.loads, run.metrics.read_text().splitlines())][1:]
+        found += [step.result.loss for step in run.train()]
+    assert found == plain
 
 
 def ample_like(folder, gib):

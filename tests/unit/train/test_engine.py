@@ -135,6 +135,13 @@ def test_an_interrupt_in_the_middle_of_a_step_leaves_no_thread(accumulation, whe
     assert threading.active_count() == before
 
 
+@pytest.mark.parametrize("family", ["opt", "biogpt"])
+def test_a_model_that_leaves_out_layers_is_refused(family) -> None:
+    with pytest.raises(TrainError, match=r"leaves out layers at random \(layerdrop 0\.1\)") as refused:
+        take_apart(skeleton(config(family, layerdrop=0.1), torch.float32), GROUPS)
+    assert refused.value.code == "train/no-layers"
+
+
 def test_a_model_without_decoder_layers_of_its_own_is_refused() -> None:
     from transformers import T5Config, T5ForConditionalGeneration
 

@@ -13,12 +13,13 @@ peft = pytest.importorskip("peft")
 from transformers import AutoModelForCausalLM  # noqa: E402
 
 from fairlead.errors import SpecError, TrainError  # noqa: E402
-from fairlead.train import lora  # noqa: E402
+from fairlead.train import lora, skeleton, take_apart  # noqa: E402
 from fairlead.train.config import Lora, load  # noqa: E402
+from fairlead.train.cuts import another_order  # noqa: E402
 from fairlead.train.planning import estimate  # noqa: E402
 from fairlead.train.session import Session  # noqa: E402
 from support.families import config  # noqa: E402
-from support.training import compare  # noqa: E402
+from support.training import GROUPS, compare  # noqa: E402
 from unit.train.test_session import STEPS, TEXT, losses, prepare  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("one_thread")]
@@ -58,6 +59,31 @@ def test_adapters_are_trained_to_the_bit_as_in_memory(family, dtype, targets) ->
     wrong, results = compare(shape, dtype=dtype, frozen=frozen, clip=1e-3, adapt=in_memory(asked, dtype))
     assert not wrong
     assert min(result.clip for result in results) < 1.0, "nothing was clipped"
+
+
+def test_adapters_stream_with_their_layers_in_the_run_s_dtype() -> None:
+    model = lora.adapted(skeleton(config("llama"), torch.bfloat16), Lora(rank=2, targets=("q_proj",)))
+    parts = take_apart(model, GROUPS)
+    assert not any(lora.is_adapter(param.name) or param.wide for param in parts.blocks[0].params)
+    assert sum(lora.is_adapter(param.name) for param in parts.blocks[1].params) == 2
+
+
+@pytest.mark.parametrize("most", [8191, 4000, 1])
+@pytest.mark.parametrize("targets", [("q_proj", "down_proj"), ("o_proj", "down_proj")], ids=str)
+def test_adapters_of_layers_in_pieces_are_equal_or_known_not_to_be(most, targets) -> None:
+    """A matrix with an adapter reads its input twice; keys and values read that of queries, too."""
+    asked = Lora(rank=3, alpha=5, dropout=0.2, targets=targets)
+    model = lora.adapted(skeleton(config("llama"), torch.bfloat16), asked)
+    said = another_order(take_apart(model, GROUPS, most))
+    if "q_proj" in targets and most == 1:
+        assert said == "model.layers.1.self_attn.q_proj"  # nothing is trained before the first layer
+        return
+    assert said == ""
+    net = in_memory(asked, torch.bfloat16)(AutoModelForCausalLM.from_config(config("llama")))
+    frozen = tuple(name for name, param in net.named_parameters() if not param.requires_grad)
+    adapt = in_memory(asked, torch.bfloat16)
+    wrong, _ = compare(config("llama"), dtype=torch.bfloat16, frozen=frozen, clip=1e-3, adapt=adapt, most=most)
+    assert not wrong
 
 
 ADAPTERS = TEXT + "\n[lora]\nrank = 4\ntargets = ['q_proj', 'up_proj']\n"

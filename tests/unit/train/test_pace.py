@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from fairlead.train import Settings, skeleton, take_apart  # noqa: E402
 from fairlead.train.activations import Work, play  # noqa: E402
 from fairlead.train.layout import Named, ParamGroup, block  # noqa: E402
 from fairlead.train.measure import rates  # noqa: E402
-from fairlead.train.pace import Rates, computing_s, pace  # noqa: E402
+from fairlead.train.pace import Rates, Share, computing_s, pace  # noqa: E402
 from support.families import config  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("one_thread")]
@@ -34,6 +35,8 @@ RATES = Rates(
     load_s=1e-7,
     keep_s=1e-7,
     commit_s=0.02,
+    read_bytes_s=2e6,
+    write_bytes_s=1e6,
     processors=4,
     threads=2,
     is_host=True,
@@ -109,7 +112,8 @@ def test_times_add_up() -> None:
 
 def test_the_busiest_resource_binds() -> None:
     work = Work(moved_bytes=1_000_000)
-    one = pace(work, 2, BLOCKS, 4, RATES, on_disk=True, width=2)
+    share = Share(2, BLOCKS, 4 * BLOCKS[1].numel)
+    one = pace(work, BLOCKS, share, RATES, on_disk=True, width=2)
     trained = sum(each.trained for each in BLOCKS)
     store = trained * 1e-6 + 3 * 0.01 + 4 * BLOCKS[1].numel * 1e-7 + trained * 1e-7 + 0.02
     sums = trained * (2 * (2 + 4 + 4) + 4) / 1e6  # of two micro-batches, in fp32; read once for norms
@@ -120,11 +124,25 @@ def test_the_busiest_resource_binds() -> None:
     )
     assert (one.binding, one.seconds) == ("computing", one.bounds["computing"])
     slow = dataclasses.replace(RATES, update_s=1e-4)
-    assert pace(work, 2, BLOCKS, 4, slow, on_disk=True, width=2).binding == "the disk"
+    assert pace(work, BLOCKS, share, slow, on_disk=True, width=2).binding == "the disk"
     few = dataclasses.replace(RATES, processors=1)
-    assert pace(work, 2, BLOCKS, 4, few, on_disk=True, width=2).binding.startswith("processors")
-    apart = pace(work, 2, BLOCKS, 4, dataclasses.replace(RATES, is_host=False), on_disk=False, width=2)
+    assert pace(work, BLOCKS, share, few, on_disk=True, width=2).binding.startswith("processors")
+    apart = pace(work, BLOCKS, share, dataclasses.replace(RATES, is_host=False), on_disk=False, width=2)
     assert set(apart.bounds) == {"computing", "updates", "the bus"}
+
+
+def test_a_rank_updates_its_own_blocks_and_shares_its_node_with_others() -> None:
+    work = Work(moved_bytes=1_000_000)
+    alone = Share(4, BLOCKS, 0, (10_000_000, 4_000_000))
+    first = Share(2, BLOCKS[::2], BLOCKS[2].numel, (8_000_000, 3_000_000), on_node=2)
+    one, two = (pace(work, BLOCKS, share, RATES, on_disk=True, width=4).bounds for share in (alone, first))
+    assert "the disk that 2 ranks share" not in one
+    assert two["the disk that 2 ranks share"] == pytest.approx(2 * (8 / 2 + 3 / 1) + 0.02)
+    own = sum(each.trained for each in BLOCKS[::2])
+    assert two["the disk"] == pytest.approx(own * 1e-6 + 2 * 0.01 + BLOCKS[2].numel * 1e-7 + own * 1e-7 + 0.02)
+    sums = sum(each.trained for each in BLOCKS) * (2 * (4 + 8) + 4) / 1e6  # of all blocks, by every rank
+    assert two["computing"] == pytest.approx(2 * 1.0 + sums + 0.02)
+    assert two["processors, for computing and updates"] == pytest.approx(2 * ((2.0 + sums) * 2 + own * 2e-6) / 4 + 0.02)
 
 
 @pytest.mark.parametrize("on_disk", [True, False])
@@ -146,4 +164,6 @@ def test_a_machine_is_measured_and_nothing_is_left(on_disk, tmp_path, monkeypatc
     ]
     assert min(positive) > 0
     assert (found.commit_s > 0) is on_disk
+    assert math.isinf(found.read_bytes_s) is math.isinf(found.write_bytes_s) is not on_disk
+    assert min(found.read_bytes_s, found.write_bytes_s) > 0
     assert list(tmp_path.iterdir()) == []
