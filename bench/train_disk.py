@@ -1,11 +1,14 @@
 """Training from disk beside plain training in memory, on this machine's CPU: in turns, as ratios.
 
     python bench/train_disk.py pairs --tokens 256,512,1024      a model that fits both ways, step by step in turns
+    python bench/train_disk.py pairs --tokens 512 --out FILE    the same; pairs are added to a file, call after call
+    python bench/train_disk.py sum --out FILE                   medians of all of them
     python bench/train_disk.py large --heap-gib 1.5             1.3 B parameters under a limit of the heap, some steps
     python bench/train_disk.py pairs --smoke
 
 Plain training computes layers again in backward, too, clips, and updates with the same fused AdamW. Ratios are of
-neighbouring steps, the median of all pairs: other work on the machine meets both. Prints one JSON line per result.
+neighbouring steps, the median of all pairs: other work on the machine meets both. The roofline is what the busiest
+resource takes, by what was measured on this machine just before. Prints one JSON line per pair.
 """
 
 from __future__ import annotations
@@ -25,7 +28,11 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from fairlead.train import AdamW, Engine, ParamGroup, Settings, random_values, seed_of, skeleton, take_apart
+from fairlead.train.activations import play
 from fairlead.train.layout import group_of
+from fairlead.train.measure import rates
+from fairlead.train.pace import Share, pace
+from fairlead.train.plan import need
 
 GROUPS = (ParamGroup("*norm*", 0.0), ParamGroup("*", 0.1))
 CPU = torch.device("cpu")
@@ -93,52 +100,86 @@ def peak_gib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
-def pairs(folder: Path, tokens: list[int], num: int, config: LlamaConfig) -> None:
+def roofline(parts, folder: Path, count: int) -> dict:
+    """What a step takes at least, by what this machine does now: what the planner has as the busiest resource."""
+    settings = Settings(CPU, clip=1.0, rule=RULE, store=folder)
+    rows, length = max(1, count // 256), min(count, 256)
+    found = play(parts, torch.float32, rows, length, 0)
+    wanted = need(parts.blocks, settings, found, tokens=count, active=1)
+    measured = rates(settings, found.work, 64, length, folder.parent)
+    share = Share(1, parts.blocks, wanted.loaded)
+    taken = pace(found.work, parts.blocks, share, measured, on_disk=True, width=4)
+    return {
+        "roofline_s": round(taken.seconds, 3),
+        "bound_by": taken.binding,
+        "busy_s": {name: round(value, 2) for name, value in taken.bounds.items()},
+        "disk_gb_s": [round(measured.read_bytes_s / 1e9, 2), round(measured.write_bytes_s / 1e9, 2)],
+    }
+
+
+def pairs(folder: Path, tokens: list[int], num: int, config: LlamaConfig, out: Path | None) -> None:
     parts = take_apart(skeleton(config, torch.float32), GROUPS)
     params = sum(param.numel for block in parts.blocks for param in block.params)
     first = dict(random_values(parts, 1, CPU))
-    plain = Plain(config, first)
-    for where in ("disk",):
-        shutil.rmtree(folder, ignore_errors=True)
-        engine = Engine(parts, Settings(CPU, clip=1.0, rule=RULE, store=folder if where == "disk" else None))
-        engine.fill(first.items())
-        plain = Plain(config, first)
-        done = 0
-        for count in tokens:
-            times: list[tuple[float, float]] = []
-            read, written, waited = 0, 0, []
-            for turn in range(num + 1):
-                batches = tokens_of(config.vocab_size, count, done)
-                before = io_bytes()
-                begin = time.perf_counter()
-                result = engine.step(batches, lr=1e-4, seed=1)
-                streamed = time.perf_counter() - begin
-                after = io_bytes()
-                begin = time.perf_counter()
-                loss = plain.step(batches)
-                memory = time.perf_counter() - begin
-                assert loss == result.loss, (loss, result.loss)
-                done += 1
-                if turn:
-                    times.append((memory, streamed))
-                    waited.append(result.seconds["waited"] / streamed)
-                    read, written = after[0] - before[0], after[1] - before[1]
-            say(
-                state=where,
-                params=params,
-                tokens=count,
-                ratio=round(statistics.median(a / b for a, b in times), 3),
-                pairs=[[round(a, 2), round(b, 2)] for a, b in times],
-                waited=round(statistics.median(waited), 3),
-                read_per_param=round(read / params, 2),
-                written_per_param=round(written / params, 2),
-                load=[round(x, 1) for x in __import__("os").getloadavg()],
-            )
-        named = dict(plain.net.named_parameters())
-        unequal = [name for name, kinds in engine.state().items() if not torch.equal(kinds["p"], named[name].detach())]
-        say(state=where, steps=done, unequal=len(unequal), tensors=len(named))
-        engine.close()
+    folder.parent.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
+    engine = Engine(parts, Settings(CPU, clip=1.0, rule=RULE, store=folder))
+    engine.fill(first.items())
+    plain = Plain(config, first)
+    del first
+    done = 0
+    roofline(parts, folder, tokens[0])  # the first time brings what later ones have
+    for count in tokens:
+        bound = roofline(parts, folder, count)
+        for turn in range(num + 1):
+            batches = tokens_of(config.vocab_size, count, done)
+            io, cpu, begin = io_bytes(), time.process_time(), time.perf_counter()
+            result = engine.step(batches, lr=1e-4, seed=1)
+            streamed, streamed_cpu = time.perf_counter() - begin, time.process_time() - cpu
+            moved = [after - before for after, before in zip(io_bytes(), io, strict=True)]
+            cpu, begin = time.process_time(), time.perf_counter()
+            loss = plain.step(batches)
+            memory, memory_cpu = time.perf_counter() - begin, time.process_time() - cpu
+            assert loss == result.loss, (loss, result.loss)
+            done += 1
+            if turn:  # the first of a size brings memory that later ones have
+                line = {
+                    "tokens": count,
+                    "memory_s": round(memory, 3),
+                    "disk_s": round(streamed, 3),
+                    "memory_cpu_s": round(memory_cpu, 2),
+                    "disk_cpu_s": round(streamed_cpu, 2),
+                    "waited_s": round(result.seconds["waited"], 3),
+                    "read_per_param": round(moved[0] / params, 2),
+                    "written_per_param": round(moved[1] / params, 2),
+                    **bound,
+                }
+                say(**line)
+                if out is not None:
+                    with out.open("a") as file:
+                        file.write(json.dumps(line) + "\n")
+    named = dict(plain.net.named_parameters())
+    unequal = [name for name, kinds in engine.state().items() if not torch.equal(kinds["p"], named[name].detach())]
+    say(params=params, steps=done, unequal=len(unequal), tensors=len(named))
+    engine.close()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def summed(out: Path) -> None:
+    """Medians by tokens of all pairs that a file has: `ratio` of neighbours, and of processor seconds."""
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    for count in sorted({line["tokens"] for line in lines}):
+        some = [line for line in lines if line["tokens"] == count]
+        say(
+            tokens=count,
+            pairs=len(some),
+            ratio=round(statistics.median([one["memory_s"] / one["disk_s"] for one in some]), 3),
+            cpu_ratio=round(statistics.median([one["memory_cpu_s"] / one["disk_cpu_s"] for one in some]), 3),
+            best=[round(min(one[key] for one in some), 2) for key in ("memory_s", "disk_s")],
+            efficiency=round(statistics.median([one["roofline_s"] / one["disk_s"] for one in some]), 3),
+            waited=round(statistics.median([one["waited_s"] / one["disk_s"] for one in some]), 3),
+            all=[[one["memory_s"], one["disk_s"]] for one in some],
+        )
 
 
 def large(folder: Path, tokens: int, steps: int, heap_gib: float, config: LlamaConfig) -> None:
@@ -176,17 +217,20 @@ def large(folder: Path, tokens: int, steps: int, heap_gib: float, config: LlamaC
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["pairs", "large"], nargs="?", default="pairs")
+    parser.add_argument("what", choices=["pairs", "sum", "large"], nargs="?", default="pairs")
     parser.add_argument("--store", type=Path, default=Path("/tmp/fairlead-train-bench/store"))
     parser.add_argument("--tokens", default="256,512,1024")
     parser.add_argument("--num", type=int, default=4)
+    parser.add_argument("--out", type=Path)
     parser.add_argument("--heap-gib", type=float, default=1.5)
     parser.add_argument("--smoke", action="store_true")
     args = parser.parse_args()
     tokens = [int(count) for count in args.tokens.split(",")]
     small = shape(128, 256, 3, 512)
     if args.what == "pairs":
-        pairs(args.store, tokens, args.num, small if args.smoke else shape(1024, 2816, 12, 8192))
+        pairs(args.store, tokens, args.num, small if args.smoke else shape(1024, 2816, 12, 8192), args.out)
+    elif args.what == "sum":
+        summed(args.out)
     else:
         large(args.store, tokens[-1], args.num, args.heap_gib, small if args.smoke else shape(1536, 4096, 44, 16384))
 

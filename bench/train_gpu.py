@@ -647,8 +647,7 @@ def thirteen(smoke: bool, left) -> None:
         say("thirteen", refused=wants, room_gib={tier: round(num / 2**30, 1) for tier, num in room.items()})
         return
     planned = round(wanted.total("device") / 2**30, 2)
-    kept = dict(clip=1.0, head_tokens=4096, on_device=way.on_device, store=way.store)
-    engine = opened(parts, "thirteen", **kept)
+    engine = opened(parts, "thirteen", clip=1.0, head_tokens=4096, on_device=way.on_device, store=way.store)
     try:
         data = batches(config.vocab_size, rows, seq, 1, 3)
         timed(engine, data)

@@ -4,9 +4,9 @@
     python bench/train_wide.py --hidden 6144           a quarter of it
     python bench/train_wide.py --only pieces --smoke
 
-Each in a process of its own: two steps, bf16 from fp32 parameters, AdamW, clipping. Told are what the plan says of memory
-and what was taken beyond what the process held before (VmHWM): the most of the steps, and of writing first weights, which
-are drawn a whole layer at a time. The second step has the update of the first. Prints JSON lines.
+Each in a process of its own: two steps, bf16 from fp32 parameters, AdamW, clipping. Told are what the plan says of
+memory and what was taken beyond what the process held before (VmHWM): the most of the steps, and of writing first
+weights, which are drawn a whole layer at a time. The second step has the update of the first. Prints JSON lines.
 """
 
 from __future__ import annotations
