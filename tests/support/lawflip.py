@@ -66,7 +66,7 @@ FAST_FLIPS = (
     Flip("packing", "PKEY", "0xFFFE", _FAST),
     Flip("packing", "NACK_CC_TYPE", "3", _FAST),
     Flip("packing", "SIGNED16_LEAST", "0", _FAST),
-    Flip("packing", "CONTROL", "int(Dscp.NO_TRIM)", _FAST),
+    Flip("packing", "CONTROL", "0", _FAST),
     Flip("parsing", "ICRC", "0", _FAST),
     Flip("layout", "MAX_ANSWERS", "2", _FAST),
 )

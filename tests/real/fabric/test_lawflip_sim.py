@@ -15,6 +15,13 @@ TEST = "real/fabric/test_lawflip_sim.py::test_each_run_goes_as_it_did_when_it_wa
 FLIPS = [
     f for f in lawflip.FLIPS if str(f) in ("congestion.GAMMA_DEN=9", "layout.NACK_TRIMMED=0x02", "window.MAX_TRIES=0")
 ]
+# classes and sizes: the core's, which the simulator asks for, and the few that stand in the simulator alone
+FLIPS += [
+    lawflip.Flip("classes", "CONTROL", "frozenset({Opcode.SACK, Opcode.ACK, Opcode.ENDPOINT_RESPONSE})"),
+    lawflip.Flip("icrc", "SIZE_BYTES", "8"),
+    lawflip.Flip("kinds", "_WITH_DATA", "(at.KIND_DATA,)", "sim"),
+    lawflip.Flip("kinds", "OTHER_BYTES", "72", "sim"),
+]
 
 
 @pytest.mark.parametrize("name", TALKS)

@@ -163,7 +163,7 @@ WRITES = frozenset(range(Opcode.WRITE_FIRST, Opcode.WRITE_ONLY_IMM + 1))
 WITH_IMM = frozenset({Opcode.WRITE_LAST_IMM, Opcode.WRITE_ONLY_IMM})
 LASTS = frozenset({Opcode.WRITE_LAST, Opcode.WRITE_LAST_IMM, Opcode.WRITE_ONLY, Opcode.WRITE_ONLY_IMM})
 _OPCODES = {opcode.value: opcode for opcode in Opcode}
-_LENGTHS = {  # of the headers after the BTH, for packets without payload
+CONTROL_LENGTHS = {  # of the headers after the BTH, for packets without payload
     Opcode.ACK: Aeth.SIZE,
     Opcode.ENDPOINT_REQUEST: Erth.SIZE,
     Opcode.ENDPOINT_RESPONSE: Eeth.SIZE,
@@ -265,7 +265,7 @@ def decode(
     bth = Bth.unpack(body, opcode, dialect)
     if opcode in WRITES:
         return _decode_write(body, bth, is_trimmed=False)
-    if len(body) != Bth.SIZE + _LENGTHS[opcode]:
+    if len(body) != Bth.SIZE + CONTROL_LENGTHS[opcode]:
         raise WireError(f"{len(data)} bytes are not the length of a packet of opcode {opcode:#04x}")
     return _decode_control(body, bth, dialect)
 

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from fairlead.errors import LocalProtocolError
 from fairlead.fabric.mrc import bits, blocks, evs, law, packets, responder, state
 from fairlead.fabric.mrc import layout as at
+from fairlead.fabric.mrc.classes import dscp_of
 from fairlead.fabric.mrc.completion import FAILURES, Completion, CompletionQueue, QpFailed, Status, WorkOpcode
 from fairlead.fabric.mrc.entropy import default_evs, slots_of
 from fairlead.fabric.mrc.headers import (
@@ -32,7 +33,6 @@ from fairlead.fabric.mrc.headers import (
     Aeth,
     Bth,
     Dialect,
-    Dscp,
     Eeth,
     EndpointOp,
     Opcode,
@@ -303,7 +303,7 @@ class QueuePair:
             if slot < 0:
                 return
             self._answers.popleft()
-            yield self._datagram(packet, slot, Dscp.CONTROL)
+            yield self._datagram(packet, slot)
         block = self._block
         while self.state in (QpState.RTR, QpState.RTS):
             kind = law.next_control(self.m, self.rx, now_ns, ports, block, 0)
@@ -344,9 +344,10 @@ class QueuePair:
 
     # --- sending ---------------------------------------------------------------------------------------------------
 
-    def _datagram(self, packet: Packet, slot: int, dscp: Dscp) -> Datagram:
+    def _datagram(self, packet: Packet, slot: int) -> Datagram:
         plane = slot // self.profile.evs_per_plane
         header, payload, tail = packets.encode_parts(packet, self.dialect)
+        dscp = dscp_of(packet.bth.opcode, trims=self.profile.trim, is_rtx=packet.bth.rtx)
         return Datagram(header, Path(ev=self.evs[slot], plane=plane, dscp=dscp), payload, tail)
 
     def _data(self, now_ns: int) -> Datagram:
@@ -362,15 +363,12 @@ class QueuePair:
             imm=send.imm,
             stamp=packets.timestamp(now_ns),
         )
-        dscp = Dscp.NO_TRIM
-        if self.profile.trim:
-            dscp = Dscp.TRIMMABLE_RETX if packet.bth.rtx else Dscp.TRIMMABLE
-        return self._datagram(packet, block[at.D_EV], dscp)
+        return self._datagram(packet, block[at.D_EV])
 
     def _control(self, kind: int, now_ns: int) -> Datagram:
         """The probe or port status that the law described in the block."""
         packet = blocks.control_packet(kind, self._block, self.dest_qp_num, packets.timestamp(now_ns))
-        return self._datagram(packet, self._block[at.D_EV], Dscp.NO_TRIM)
+        return self._datagram(packet, self._block[at.D_EV])
 
     def _answer(self, packet: Packet, path: Path) -> None:
         self._answers.append((packet, self._arrival_slot(path)))

@@ -197,7 +197,8 @@ def ideal_us(setup: Setup, size: Ints) -> Floats:
     full = (profile.mtu + setup.options.wire_overhead) * per_byte_us
     planes = np.minimum(shape.planes, packets)
     hops = shape.diameter
-    onward = (hops - 1) * np.minimum(full, wire * per_byte_us) + setup.options.ack_bytes * per_byte_us * hops
+    least_answer = min(setup.options.kinds.sizes[kind] for kind in (at.KIND_SACK, at.KIND_ACK))
+    onward = (hops - 1) * np.minimum(full, wire * per_byte_us) + least_answer * per_byte_us * hops
     return np.asarray(wire * per_byte_us / planes + onward + 2 * shape.one_way_ns() / 1000, dtype=np.float64)
 
 

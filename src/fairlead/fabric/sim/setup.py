@@ -17,8 +17,10 @@ from fairlead.errors import FabricError
 from fairlead.fabric.mrc import layout as mrc
 from fairlead.fabric.mrc.profile import Profile, timers_for
 from fairlead.fabric.sim import traffic
+from fairlead.fabric.sim.engine.layout import KIND_SACK
 from fairlead.fabric.sim.engine.memory import Options, Queues, Roce, estimate_bytes, window_ps
 from fairlead.fabric.sim.htsim_files import read_topology
+from fairlead.fabric.sim.kinds import OTHERS, Kinds, of_mrc
 from fairlead.fabric.sim.model import Scenario
 from fairlead.fabric.sim.shape import Shape, Tier
 from fairlead.fabric.sim.workload import Workload
@@ -31,7 +33,6 @@ PATH_RULES = {
     "reps": mrc.PATH_REPS,
     "mixed": mrc.PATH_MIXED,
 }
-ACK_BYTES = 64
 MOST_MESSAGES = 1 << 27
 MESSAGE_BYTES = 64  # of a message or a wait, while the load is worked out
 PFC_TIMEOUT_US = 67_108.864  # 4.096 us << 14, the usual one of verbs: nothing is lost, packets only wait
@@ -75,11 +76,12 @@ def prepare(scenario: Scenario, folder: Path = Path()) -> Setup:
     header = scenario.transport.header_bytes or (96 if kind == "mrc" else 64)
     payload = scenario.transport.payload_bytes or (4096 if kind != "uec" else 4086)
     packet = payload + header
-    rtt = shape.round_trip_ns(packet, ACK_BYTES)
+    kinds = of_mrc(header) if kind == "mrc" else OTHERS
+    rtt = shape.round_trip_ns(packet, kinds.sizes[KIND_SACK])
     bdp = math.ceil(rtt * shape.tiers[0].rate_gbps / 8 / packet)  # packets, one port
     queues = queues_of(scenario, bdp, packet)
     profile = profile_of(scenario, shape, workload, queues, rtt=rtt, payload=payload, header=header)
-    options = options_of(scenario, shape, workload, header, profile)
+    options = options_of(scenario, shape, workload, header, kinds)
     return Setup(scenario, shape, workload, profile, queues, options, rtt)
 
 
@@ -178,7 +180,7 @@ def _power_below(n: int) -> int:
     return 1 << max(0, n.bit_length() - 1)
 
 
-def options_of(scenario: Scenario, shape: Shape, workload: Workload, header: int, profile: Profile) -> Options:
+def options_of(scenario: Scenario, shape: Shape, workload: Workload, header: int, kinds: Kinds) -> Options:
     """How the run is played."""
     run, t = scenario.run, scenario.transport
     roce = None
@@ -193,7 +195,7 @@ def options_of(scenario: Scenario, shape: Shape, workload: Workload, header: int
         threads=run.threads or (min(2, os.cpu_count() or 1) if shape.num_nics >= LARGE_FABRIC else 1),
         hashed=not t.names_uplinks(shape.cores),
         wire_overhead=header,
-        ack_bytes=ACK_BYTES,
+        kinds=kinds,
         bin_ps=round(run.bin_us * 1e6) or window_ps(shape),
         announce_ports=t.announce_ports,
         slowest=min((fault.rate for fault in scenario.fault), default=1.0),

@@ -47,7 +47,8 @@ def hidden_mounts(tree: Tree) -> set[str]:
     for ident, parent, point in rows:
         inside.setdefault(parent, []).append((ident, point))
     parents = {ident: parent for ident, parent, _ in rows}
-    shown, covered = set(), set()
+    shown: set[str] = set()
+    covered: set[str] = set()
     for ident, _, point in rows:
         (covered if _is_covered(ident, point, parents, inside) else shown).add(point)
     return covered - shown

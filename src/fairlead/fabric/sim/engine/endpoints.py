@@ -123,7 +123,7 @@ def _to_requestor(w: Any, thread: int, nic: Any, row: int, slot: int, kind: int,
     flow = receiver[at.RC_FLOW]
     back = flow | wire.REVERSE
     route = receiver[at.RC_ROUTE] | wire.path_of(w, back, receiver[at.RC_STRIDE], slot) << at.ROUTE_PATH_SHIFT
-    meta = w[at.W_ACK_BYTES] | kind << at.KIND_SHIFT
+    meta = w[at.W_SIZES + kind] | kind << at.KIND_SHIFT
     wire.send_control(
         w, thread, nic, slot >> w[at.W_EV_SHIFT], now, meta, route, flow | back << at.ROWS_FLOW_SHIFT, body
     )
@@ -184,7 +184,7 @@ def _receive_probe(w: Any, thread: int, nic: Any, r: int, row: int, kind: int, n
 def _to_responder(w: Any, thread: int, nic: Any, flow: int, slot: int, kind: int, body: Any, now: int) -> None:
     row = row_of(w, at.T_FLOWS, at.FLOW_COLUMNS, flow)
     route = row[at.FL_ROUTE] | wire.path_of(w, flow, row[at.FL_STRIDE], slot) << at.ROUTE_PATH_SHIFT
-    meta = w[at.W_ACK_BYTES] | kind << at.KIND_SHIFT
+    meta = w[at.W_SIZES + kind] | kind << at.KIND_SHIFT
     rows = row[at.FL_RECEIVER] | flow << at.ROWS_FLOW_SHIFT
     wire.send_control(w, thread, nic, slot >> w[at.W_EV_SHIFT], now, meta, route, rows, body)
 
@@ -256,7 +256,7 @@ def _send_one(w: Any, thread: int, nic: Any, flow: int, ports: int, now: int) ->
         what = at.KIND_PROBE
     elif kind == SEND_PORT_STATUS:
         what = at.KIND_STATUS
-    r = wire.transmit(w, thread, nic, plane, now, w[at.W_ACK_BYTES] | what << at.KIND_SHIFT, route, rows)
+    r = wire.transmit(w, thread, nic, plane, now, w[at.W_SIZES + what] | what << at.KIND_SHIFT, route, rows)
     if r >= 0:
         store = words(w[at.T_STORE])
         store[r + at.BODY], store[r + at.BODY + 1] = out[D_PSN], slot

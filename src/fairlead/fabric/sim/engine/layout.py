@@ -41,7 +41,6 @@ TRANSPORT_MRC, TRANSPORT_ROCE = range(2)
     W_ECN_LOW,
     W_ECN_HIGH,
     W_ECN_LAST_HOP,
-    W_TRIM,
     W_TRIM_BYTES,
     W_XOFF,  # bytes of one ingress that pause its sender; 0: no PFC
     W_XON,
@@ -54,7 +53,8 @@ TRANSPORT_MRC, TRANSPORT_ROCE = range(2)
     W_EV_SHIFT,
     W_EV_MASK,
     W_OVERHEAD,  # bytes on the wire beyond the payload
-    W_ACK_BYTES,
+    W_CONTROL_KINDS,  # bit set of kinds that ride in the control class, ahead of data
+    W_TRIM_KINDS,  # of kinds that a switch may trim; others are dropped
     W_ECHO,  # 1: packets carry the time they were sent
     W_ANNOUNCE,  # 1: endpoints tell their peers which ports are up
     # results
@@ -67,6 +67,8 @@ TRANSPORT_MRC, TRANSPORT_ROCE = range(2)
     W_REROUTED,  # 1: hashing switches avoid dead links
     NUM_SCALARS,
 ) = range(43)
+W_SIZES: Final = NUM_SCALARS  # bytes on the wire by kind, but of data, whose packets differ
+FIRST_TABLE: Final = NUM_SCALARS + 16
 
 # --- world: tables ----------------------------------------------------------------------------------------------------
 TABLES: Final = (
@@ -106,7 +108,7 @@ TABLES: Final = (
     T_LINKS, T_POOL_FREE, T_NICS, T_FLOWS, T_RECEIVERS, T_MESSAGES, T_SUCCESSORS, T_MEMORY, T_BLOCKS, T_BODIES,
     T_SCRATCH, T_GOODPUT, T_EV_LOSS, T_ROCE, T_ROCE_TX, T_ROCE_RX, T_DEAD_LINKS,
     T_HELD, T_DEPTHS,
-) = range(NUM_SCALARS, NUM_SCALARS + 2 * len(TABLES), 2)  # fmt: skip
+) = range(FIRST_TABLE, FIRST_TABLE + 2 * len(TABLES), 2)  # fmt: skip
 
 # --- world: addresses of compiled units -------------------------------------------------------------------------------
 (
@@ -132,7 +134,7 @@ TABLES: Final = (
     C_ROCE_SEND,
     C_ROCE_TIMERS,
     WORLD_WORDS,
-) = range(NUM_SCALARS + 2 * len(TABLES), NUM_SCALARS + 2 * len(TABLES) + 22)
+) = range(FIRST_TABLE + 2 * len(TABLES), FIRST_TABLE + 2 * len(TABLES) + 22)
 
 # --- records ----------------------------------------------------------------------------------------------------------
 RECORD_WORDS: Final = 8  # one cache line

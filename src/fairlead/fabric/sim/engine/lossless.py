@@ -139,7 +139,7 @@ def _arrive(w: Any, thread: int, node: Any, r: int, now: int) -> None:
     copy_record(store, r, words(w[at.T_POOL]), place * at.RECORD_WORDS)
     last_hop = node[at.ND_KIND] == at.NODE_T0 and local < w[at.W_HOSTS]
     if enqueue(w, thread, port, number, place, last_hop, now):
-        if not is_control(meta):
+        if not is_control(w, meta):
             _count_ingress(w, thread, node, meta, 1, now)
         if port[at.PT_SERVING] < 0:
             start_service(w, port, number, now)

@@ -15,6 +15,7 @@ from fairlead.fabric.mrc.state import State, allocate, num_words
 from fairlead.fabric.sim.engine import layout as at
 from fairlead.fabric.sim.engine import roce
 from fairlead.fabric.sim.engine.rows import WorkRows, work_rows
+from fairlead.fabric.sim.kinds import OTHERS, Kinds
 from fairlead.fabric.sim.shape import Shape
 from fairlead.fabric.sim.workload import Workload
 
@@ -72,7 +73,8 @@ class Options:
     hashed: bool = False
     """Switches choose uplinks by hash; otherwise the packet names its uplink (SRv6)."""
     wire_overhead: int = 64
-    ack_bytes: int = 64
+    kinds: Kinds = OTHERS
+    """What switches make of each kind of packet."""
     bin_ps: int = 1_000_000
     num_bins: int = 4096
     announce_ports: bool = True
@@ -112,7 +114,7 @@ def empty(num_words: int) -> NDArray[np.int64]:
 
 
 def _min_wire_ps(shape: Shape, queues: Queues, options: Options) -> int:
-    smallest = min(queues.trim_bytes, options.ack_bytes)
+    smallest = min(queues.trim_bytes, *options.kinds.sizes)
     fastest = min(t.fs_per_byte for t in shape.tiers)
     return max(1, smallest * fastest // 1000)
 
@@ -232,8 +234,8 @@ def build(shape: Shape, workload: Workload, profile: Profile, queues: Queues, op
     w = _world_vector(shape, workload, profile, queues, options, state, s)
     for i, name in enumerate(at.TABLES):
         array = tables[name]
-        w[at.NUM_SCALARS + 2 * i] = array.ctypes.data
-        w[at.NUM_SCALARS + 2 * i + 1] = len(array)
+        w[at.FIRST_TABLE + 2 * i] = array.ctypes.data
+        w[at.FIRST_TABLE + 2 * i + 1] = len(array)
     w[at.W_SELF] = w.ctypes.data
     return World(w, tables, shape, workload, profile, state, rows)
 
@@ -298,7 +300,8 @@ def _world_vector(
         at.W_ECN_LOW: queues.ecn_low,
         at.W_ECN_HIGH: queues.ecn_high,
         at.W_ECN_LAST_HOP: queues.ecn_last_hop,
-        at.W_TRIM: queues.trim,
+        at.W_CONTROL_KINDS: options.kinds.control,
+        at.W_TRIM_KINDS: options.kinds.trimmable if queues.trim else 0,
         at.W_TRIM_BYTES: queues.trim_bytes,
         at.W_XOFF: queues.xoff,
         at.W_XON: queues.xon,
@@ -310,7 +313,6 @@ def _world_vector(
         at.W_EV_SHIFT: shift,
         at.W_EV_MASK: (1 << shift) - 1,
         at.W_OVERHEAD: options.wire_overhead,
-        at.W_ACK_BYTES: options.ack_bytes,
         at.W_ECHO: profile.reorder_ns > 0,
         at.W_ANNOUNCE: options.announce_ports,
         at.W_BIN: options.bin_ps,
@@ -320,4 +322,5 @@ def _world_vector(
     }
     for place, value in values.items():
         w[place] = int(value)
+    w[at.W_SIZES : at.FIRST_TABLE] = options.kinds.sizes
     return w

@@ -71,7 +71,7 @@ def _answer(w: Any, thread: int, nic: Any, row: int, kind: int, psn: int, now: i
     route = receiver[at.RC_ROUTE] | wire.path_of(w, back, receiver[at.RC_STRIDE], slot) << at.ROUTE_PATH_SHIFT
     body = row_of(w, at.T_BLOCKS, at.BLOCK_COLUMNS, thread)
     body[0] = psn
-    meta = w[at.W_ACK_BYTES] | kind << at.KIND_SHIFT
+    meta = w[at.W_SIZES + kind] | kind << at.KIND_SHIFT
     wire.send_control(w, thread, nic, plane, now, meta, route, flow | back << at.ROWS_FLOW_SHIFT, body)
 
 

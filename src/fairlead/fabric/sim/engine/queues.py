@@ -44,11 +44,16 @@ def free_place(w: Any, thread: int, place: int) -> None:
 
 
 @engine_inline
-def is_control(meta: int) -> bool:
+def is_control(w: Any, meta: int) -> bool:
     """Whether a packet rides in the control class: control packets, and data trimmed to its header."""
     kind = (meta >> at.KIND_SHIFT) & at.KIND_MASK
-    is_data = kind == at.KIND_DATA or kind == at.KIND_ROCE_DATA or kind == at.KIND_PROBE
-    return not is_data or ((meta >> at.FLAGS_SHIFT) & F_TRIMMED) != 0
+    return (w[at.W_CONTROL_KINDS] >> kind & 1) != 0 or ((meta >> at.FLAGS_SHIFT) & F_TRIMMED) != 0
+
+
+@engine_inline
+def is_trimmable(w: Any, meta: int) -> bool:
+    """Whether a switch that trims may cut a packet, rather than drop it."""
+    return (w[at.W_TRIM_KINDS] >> ((meta >> at.KIND_SHIFT) & at.KIND_MASK) & 1) != 0
 
 
 @engine_inline
@@ -118,18 +123,19 @@ def enqueue(w: Any, thread: int, port: Any, number: int, place: int, last_hop: b
     pool = words(w[at.T_POOL])
     meta = pool[place * at.RECORD_WORDS + at.META]
     size = meta & at.SIZE_MASK
-    if is_control(meta):
+    if is_control(w, meta):
         return _enqueue_control(w, thread, port, number, place, size)
     limit = scaled(port, w[at.W_DATA_LIMIT])
     if port[at.PT_DATA_BYTES] + size > limit:
-        _count(w, number, at.CN_TRIMS if w[at.W_TRIM] else at.CN_DROPS)
         last = port[at.PT_DATA_TAIL]
         if last >= 0 and mix(w[at.W_SEED] ^ number, meta ^ now) & 1:
             _cut_last(w, thread, port, number, last, last_hop)
-        elif w[at.W_TRIM]:
+        elif is_trimmable(w, meta):
+            _count(w, number, at.CN_TRIMS)
             pool[place * at.RECORD_WORDS + at.META] = trim(w, meta, last_hop)
             return _enqueue_control(w, thread, port, number, place, w[at.W_TRIM_BYTES])
         else:
+            _count(w, number, at.CN_DROPS)
             free_place(w, thread, place)
             return False
     push(w, port, place, size, False)
@@ -149,10 +155,12 @@ def _cut_last(w: Any, thread: int, port: Any, number: int, last: int, last_hop: 
         row32_of(w, at.T_LINKS, at.LINK_COLUMNS, before)[at.LINK_NEXT] = -1
     meta = pool[last * at.RECORD_WORDS + at.META]
     port[at.PT_DATA_BYTES] -= meta & at.SIZE_MASK
-    if w[at.W_TRIM]:
+    if is_trimmable(w, meta):
+        _count(w, number, at.CN_TRIMS)
         pool[last * at.RECORD_WORDS + at.META] = trim(w, meta, last_hop)
         _enqueue_control(w, thread, port, number, last, w[at.W_TRIM_BYTES])
     else:
+        _count(w, number, at.CN_DROPS)
         free_place(w, thread, last)
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from fairlead.fabric.mrc import law
+from fairlead.fabric.mrc.classes import dscp_of
 from fairlead.fabric.mrc.compile import call_address
-from fairlead.fabric.mrc.headers import ENDPOINT_QP, FTYPE_TIMESTAMP, Dscp, EndpointOp, Opcode
+from fairlead.fabric.mrc.headers import ENDPOINT_QP, FTYPE_TIMESTAMP, EndpointOp, Opcode
 from fairlead.fabric.mrc.layout import *
 from fairlead.fabric.mrc.qp import OWN_ROTATION
 from fairlead.fabric.transport.fast import gcm
@@ -32,8 +33,11 @@ WRITE_LAST, WRITE_ONLY = int(Opcode.WRITE_LAST), int(Opcode.WRITE_ONLY)
 ACK, SACK, NACK, PROBE = int(Opcode.ACK), int(Opcode.SACK), int(Opcode.NACK), int(Opcode.PROBE)
 REQUEST, RESPONSE = int(Opcode.ENDPOINT_REQUEST), int(Opcode.ENDPOINT_RESPONSE)
 OP_PORT_STATUS, OP_EV_PROBE = int(EndpointOp.PORT_STATUS), int(EndpointOp.EV_PROBE)
-NO_TRIM, TRIMMABLE, TRIMMABLE_RETX = int(Dscp.NO_TRIM), int(Dscp.TRIMMABLE), int(Dscp.TRIMMABLE_RETX)
-CONTROL = int(Dscp.CONTROL)
+WRITE_CLASS = int(dscp_of(Opcode.WRITE_ONLY, trims=False))
+TRIMMABLE = int(dscp_of(Opcode.WRITE_ONLY, trims=True))
+TRIMMABLE_RETX = int(dscp_of(Opcode.WRITE_ONLY, trims=True, is_rtx=True))
+PROBE_CLASS, REQUEST_CLASS = (int(dscp_of(opcode, trims=True)) for opcode in (Opcode.PROBE, Opcode.ENDPOINT_REQUEST))
+CONTROL = int(dscp_of(Opcode.SACK, trims=True))
 PKEY = 0xFFFF
 BTH, VARIANT_AT = 12, 4
 RTX, STAMPED, ASK = 1 << 29, 1 << 28, 1 << 31
@@ -161,7 +165,7 @@ def _data(k: Any, c: Any, m: Any, block: Any, now: int) -> None:
     if has_imm:
         store32(head + head_length, send[SEND_IMM])
         head_length += 4
-    dscp = NO_TRIM
+    dscp = WRITE_CLASS
     if m[p + P_TRIM]:
         dscp = TRIMMABLE_RETX if flags & F_RTX else TRIMMABLE
     _post(k, c, block[D_EV], dscp, head_length, send[SEND_ADDRESS] + offset, length, pad)
@@ -185,7 +189,8 @@ def _control(k: Any, c: Any, block: Any, kind: int, now: int) -> None:
         store32(head + BTH + 8, 0)
     store16(head + BTH + 12, stamp)
     store16(head + BTH + 14, FTYPE_TIMESTAMP)
-    _post(k, c, block[D_EV], NO_TRIM, BTH + 16, 0, 0, 0)
+    dscp = PROBE_CLASS if kind == SEND_PROBE else REQUEST_CLASS
+    _post(k, c, block[D_EV], dscp, BTH + 16, 0, 0, 0)
 
 
 @part
