@@ -36,8 +36,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _LOAD, _STORE, _STORE_NOW = 0x61, 0x63, 0x62  # of words of 32 bits; sizes are added
 _BYTE, _HALF, _DOUBLE = 0x10, 0x08, 0x18
 _JUMPS = {"": 0x05, "==": 0x15, "!=": 0x55, "<=": 0xB5, ">": 0x25, "> reg": 0x2D}
-_LOOKUP, _NOW, _STORE_BYTES, _LOAD_BYTES, _CHANGE_TAIL = 1, 5, 9, 26, 38
-_LEN, _PROTOCOL, _PRIORITY = 0, 16, 32
+_LOOKUP, _NOW, _STORE_BYTES, _REDIRECT, _LOAD_BYTES, _CHANGE_TAIL = 1, 5, 9, 23, 26, 38
+_LEN, _PROTOCOL, _PRIORITY, _IFINDEX = 0, 16, 32, 40
 """Places in struct __sk_buff."""
 
 
@@ -132,7 +132,6 @@ def program(state: int, *, rate_mbps: int, limit: int, full: int, last_hop: bool
     # trimmed: shorter, told so in both lengths, and marked
     p.call(_CHANGE_TAIL, "packet", _HEADERS + KEPT, 0)
     p.jump("!=", "add", 0, 0)
-    p.put(0xB7, 7, imm=_HEADERS + KEPT)
     p.put(_STORE_NOW | _BYTE, 10, 0, -16, TRIMMED_LASTHOP if last_hop else TRIMMED)
     p.call(_STORE_BYTES, "packet", _ETHERNET, "fp-16", 1, 0)
     p.put(_STORE_NOW | _HALF, 10, 0, -16, socket.htons(_UDP + KEPT))
@@ -141,6 +140,12 @@ def program(state: int, *, rate_mbps: int, limit: int, full: int, last_hop: bool
     p.put(_LOAD | _DOUBLE, 1, 8, 16)
     p.put(0x07, 1, imm=1)
     p.put(_STORE | _DOUBLE, 8, 1, 16)
+    # once more to this port, now as a trimmed packet: the kernel has measured it for the shaper before it was cut
+    p.put(_STORE | _DOUBLE, 8, 9, 8)
+    p.put(_LOAD, 1, 6, _IFINDEX)
+    p.put(0xB7, 2, imm=0)
+    p.put(0x85, imm=_REDIRECT)
+    p.put(0x95)
     p.name("first")
     p.put(0xB7, 1, imm=FIRST_CLASS)
     p.put(_STORE, 6, 1, _PRIORITY)

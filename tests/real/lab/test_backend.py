@@ -101,4 +101,4 @@ def test_a_lab_that_is_not_up_says_so_once():
     with connect(spec) as connected, pytest.raises(LabError) as caught:
         connected.run("n[0-3]", ["true"], limit_s=5)
     assert caught.value.code == "lab/not-up"
-    assert caught.value.hint == "fairlead lab up"
+    assert caught.value.hint.split(",")[0] == "fairlead lab up"  # labs of other tests may be up, and are named

@@ -120,3 +120,4 @@ def test_what_switches_trim_is_sent_again_and_every_byte_is_right() -> None:
     assert took["right"] is True
     assert wrote["nacks"] > 0
     assert wrote["resent"] >= wrote["nacks"] > wrote["timeouts"]
+    assert wrote["inferred_lost"] <= wrote["nacks"] // 10  # what was cut arrives ahead of data

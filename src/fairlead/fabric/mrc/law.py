@@ -282,9 +282,11 @@ def on_nack(m: Words, tx: int, now: int, s: Words, o: int) -> int:
     elif trimmed:
         marked = info >> INFO_M_SHIFT & 3 != M_NONE
         paths.feedback(m, tx, now, slot, PATH_IS_MARKED if marked else PATH_IS_GOOD)
-    if psn == m[tx + TX_UNA] and timers.retry(m, tx):
+    # between programs retries are finite, to tell that a peer is dead: one that answers of what was trimmed is not
+    if psn == m[tx + TX_UNA] and not (trimmed and m[p + P_DELAY_MARKS]) and timers.retry(m, tx):
         return DID_FAIL
-    if not trimmed:
+    # nor can a window of one packet get smaller: what is left is to send it less often
+    if not trimmed or (m[p + P_DELAY_MARKS] and m[tx + TX_CWND] <= m[p + P_MIN_CWND]):
         timers.hold(m, tx, now)
     _heard(m, tx, now)
     return DID_NOTHING

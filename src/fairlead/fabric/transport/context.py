@@ -332,6 +332,19 @@ class Context:
             raise
         return QueuePair(self.driver, line, sock, theirs.private)
 
+    def greet(  # noqa: PLR0917 - for who has accepted a connection itself
+        self,
+        sock: socket.socket,
+        token: bytes,
+        send_cq: CompletionQueue,
+        recv_cq: CompletionQueue,
+        private: str,
+        limit_s: float,
+    ) -> QueuePair:
+        """The other side of `connect`, on a connection that the application has accepted. Raises as `connect` does."""
+        talk = exchange.Talk(sock, token, is_caller=False, limit_s=limit_s)
+        return self.answer(talk, talk.receive(Offer), token, send_cq, recv_cq, private)
+
     def answer(  # noqa: PLR0917 - used by Listener
         self, talk: Talk, theirs: Offer, token: bytes, send_cq: CompletionQueue, recv_cq: CompletionQueue, private: str
     ) -> QueuePair:

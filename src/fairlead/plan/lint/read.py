@@ -172,6 +172,8 @@ def _refused(error: yaml.YAMLError, file: str, text: str) -> Refused:
     mark = getattr(error, "problem_mark", None)
     place = Place(file, mark.line + 1, mark.column + 1) if mark else Place(file)
     what = getattr(error, "problem", None) or str(error).splitlines()[0]
+    if "nesting depth" in str(what):  # a newer libyaml has a limit of its own
+        return Refused(place, "it is nested too deeply")
     context = getattr(error, "context", None)
     why = f"{what} ({context})" if context else str(what)
     return Refused(place, f"no YAML: {why}", hint=_TEMPLATE if "{{" in text else "")

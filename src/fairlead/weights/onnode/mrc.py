@@ -130,7 +130,7 @@ class Mrc(Transport):
         stream = MrcStream(self.context, self.remote_of)
         queue = stream.queue
         try:
-            return self.met(stream, lambda: self.context.answer(knock, self.key, queue, queue, stream.private, GREET_S))
+            return self.met(stream, lambda: self.context.greet(knock, self.key, queue, queue, stream.private, GREET_S))
         except BaseException:
             knock.close()
             raise

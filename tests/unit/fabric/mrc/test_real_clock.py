@@ -636,3 +636,28 @@ def test_silence_of_less_than_a_round_trip_is_not_asked_about() -> None:
         row.post(2 * MTU)
         row.send(2, now=now)
         assert pytest.approx(now + wait, abs=MS / 10) == row.TX_PROBE_AT
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_peer_that_tells_of_trimmed_packets_is_not_dead(seed: int) -> None:
+    """A link that trims nine of ten: retries are for silence."""
+    p = Pair(Profile.software(1_000_000, trim=True), seed=seed, there=Link(seed, trim=0.9))
+    sent, buffer = p.write(100_000)
+    p.run(lambda: bool(p.a.completions))
+    assert [c.status for c in p.a.completions] == [Status.SUCCESS]
+    assert bytes(buffer) == sent
+    assert p.a.qp.m[p.a.qp.tx + at.TX_NUM_NACKS] > 13  # the retries of this profile are 12
+
+
+def test_a_window_of_one_packet_that_is_trimmed_waits_a_round_trip() -> None:
+    """It cannot get smaller: what is left is to send it less often."""
+    p = Pair(Profile.software(1_000_000, trim=True), there=Link(trim=1.0))
+    p.write(100_000)
+    m, tx = p.a.qp.m, p.a.qp.tx
+    smallest = m[m[tx + at.E_PROFILE] + at.P_MIN_CWND]
+    p.run(lambda: m[tx + at.TX_NUM_NACKS] > 0)
+    p.run(lambda: m[tx + at.TX_CWND] <= smallest)
+    before, begin = m[tx + at.TX_NUM_NACKS], p.now
+    p.run(for_ns=20_000_000)
+    assert m[tx + at.TX_CWND] <= smallest
+    assert m[tx + at.TX_NUM_NACKS] - before <= 2 * (p.now - begin) / 1_000_000
