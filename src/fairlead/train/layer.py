@@ -1,9 +1,9 @@
 """A decoder layer of several micro-batches as one node of autograd, whose weights are there only while it is computed.
 
-Forward computes without a graph and keeps only what came in. Backward binds the weights again, computes forward again
-with a graph, from the same state of the random generators, and asks autograd for the gradients. Every tensor that goes
-in or comes out, however deep in tuples and dicts, takes part; so does what the library's hooks record on the way, such
-as router logits.
+Forward computes a graph that holds no tensors, and keeps only what came in. Backward binds the weights again, and asks
+autograd for the gradients: the first tensor that is missed lets forward be computed again, from the same state of the
+random generators and as far as tensors are missed, so not to its last product. Every tensor that goes in or comes out,
+however deep in tuples and dicts, takes part; so does what the library's hooks record on the way, such as router logits.
 
 Must not know: slots, copies, optimizers; it asks `Visits` for weights and hands gradients over.
 """
@@ -165,14 +165,20 @@ class _Layer(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*tensors)
         weights = layers.visits.enter(layer, forward=True)
+        needed = ctx.needs_input_grad[6:]
+        ctx.inner = []
         found: list[torch.Tensor] = []
+        found_in: list[torch.Tensor] = []
         for one, inputs in _by_call(saved, tensors):
+            inner = _Inner(layers, layer, one, inputs, needed[len(found_in) : len(found_in) + len(inputs)], weights)
             one.rng.put()
-            leaves, spec = pytree.tree_flatten(layers.compute(layer, weights, one, inputs))
+            leaves, spec = inner.forward()
             ends.append(Rng(layers.device))
             places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-            found += [leaves[place] for place in places]
+            found += [leaves[place].detach() for place in places]
             outcomes.append(LayerOutput(spec, [None if isinstance(v, torch.Tensor) else v for v in leaves], places))
+            ctx.inner.append(inner)
+            found_in += inputs
         layers.visits.leave(layer, forward=True)
         ctx.mark_non_differentiable(*[out for out in found if not out.is_floating_point()])
         return (torch.zeros((), device=layers.device), *found)
@@ -181,41 +187,88 @@ class _Layer(torch.autograd.Function):
     def backward(ctx: Any, _chain: torch.Tensor | None, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         layers, layer = ctx.layers, ctx.layer
         present = Rng(layers.device)
-        needed = ctx.needs_input_grad[6:]
         weights = layers.visits.enter(layer, forward=False)
-        trained = layers.trained[layer]
+        needed = ctx.needs_input_grad[6:]
+        assert len(ctx.saved_tensors) == len(needed)  # asks, too, whether they are what came
         back: list[torch.Tensor | None] = []
         at = 0
-        for micro, (one, inputs) in enumerate(_by_call(ctx.saved, ctx.saved_tensors)):
-            fresh = [
-                tensor.detach().requires_grad_(needed[len(back) + place]) if tensor.is_floating_point() else tensor
-                for place, tensor in enumerate(inputs)
-            ]
-            bound = {name: weight.detach().requires_grad_(name in trained) for name, weight in weights.items()}
-            one.rng.put()
-            with torch.enable_grad():
-                leaves, _ = pytree.tree_flatten(layers.compute(layer, bound, one, fresh))
-            outputs = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-            pairs = [
-                (output, grad)
-                for output, grad in zip(outputs, grads[at : at + len(outputs)], strict=True)
-                if grad is not None and output.requires_grad
-            ]
-            at += len(outputs)
-            wanted = [tensor for tensor in fresh if tensor.requires_grad]
-            sought = [*wanted, *(bound[name] for name in trained)]
-            found = iter(
-                torch.autograd.grad(
-                    [output for output, _ in pairs], sought, [grad for _, grad in pairs], allow_unused=True
-                )
-                if pairs and sought
-                else [None] * len(sought)
-            )
-            back += [next(found) if tensor.requires_grad else None for tensor in fresh]
-            layers.visits.take(layer, micro, dict(zip(trained, found, strict=True)))
+        for micro, inner in enumerate(ctx.inner):
+            num = len(inner.edges)
+            inner.saved.rng.put()
+            inputs, found = inner.backward(weights, grads[at : at + num])
+            at += num
+            back += inputs
+            layers.visits.take(layer, micro, found)
+            del found  # as large as the layer: the next micro-batch makes its own
+        ctx.inner = []
         layers.visits.leave(layer, forward=False)
         present.put()
         return (None, None, None, None, None, None, *back)
+
+
+class _Inner:
+    """The graph of one micro-batch in one layer, whose tensors are computed again when they are asked for."""
+
+    def __init__(
+        self,
+        layers: StreamedLayers,
+        layer: int,
+        saved: _Saved,
+        inputs: Sequence[torch.Tensor],
+        needed: Sequence[bool],
+        weights: dict[str, torch.Tensor],
+    ) -> None:
+        self.layers, self.layer, self.saved = layers, layer, saved
+        self.trained = layers.trained[layer]
+        self.inputs = [
+            tensor.detach().requires_grad_(need) if tensor.is_floating_point() else tensor
+            for tensor, need in zip(inputs, needed, strict=True)
+        ]
+        self.bound: dict[str, torch.Tensor] = {}
+        """The weights while they are here."""
+        self._bind(weights)
+        self.leaves = [self.bound[name] for name in self.trained]
+        """What gradients of weights are asked of; the memory behind them is another layer's by then."""
+        self.edges: list[Any] = []
+        """Where each output's gradient goes in; None where none does."""
+
+    def _bind(self, weights: dict[str, torch.Tensor]) -> None:
+        self.bound |= {name: weight.detach().requires_grad_(name in self.trained) for name, weight in weights.items()}
+
+    def forward(self) -> tuple[list[Any], Any]:
+        """The leaves of what the layer gives, and their structure."""
+        spec: Any = None
+        layers, layer, bound, saved = self.layers, self.layer, self.bound, self.saved  # the graph must not hold `self`
+
+        def run(*tensors: torch.Tensor) -> tuple[Any, ...]:
+            nonlocal spec
+            leaves, spec = pytree.tree_flatten(layers.compute(layer, bound, saved, tensors))
+            return tuple(leaves)
+
+        with torch.enable_grad():
+            leaves = list(checkpoint(run, *self.inputs, use_reentrant=False, preserve_rng_state=False))
+        for leaf in leaves:
+            if isinstance(leaf, torch.Tensor):
+                self.edges.append(torch.autograd.graph.get_gradient_edge(leaf) if leaf.requires_grad else None)
+        self.bound.clear()
+        return leaves, spec
+
+    def backward(
+        self, weights: dict[str, torch.Tensor], grads: Sequence[torch.Tensor | None]
+    ) -> tuple[list[torch.Tensor | None], dict[str, torch.Tensor | None]]:
+        """Gradients of what came in, and of the trained weights."""
+        self._bind(weights)
+        pairs = [(edge, grad) for edge, grad in zip(self.edges, grads, strict=True) if edge and grad is not None]
+        wanted = [tensor for tensor in self.inputs if tensor.requires_grad]
+        sought = [*wanted, *self.leaves]
+        found = iter(
+            torch.autograd.grad([edge for edge, _ in pairs], sought, [grad for _, grad in pairs], allow_unused=True)
+            if pairs and sought
+            else [None] * len(sought)
+        )
+        inputs = [next(found) if tensor.requires_grad else None for tensor in self.inputs]
+        self.bound.clear()
+        return inputs, dict(zip(self.trained, found, strict=True))
 
 
 def _by_call(saved: Sequence[_Saved], tensors: Sequence[torch.Tensor]) -> list[tuple[_Saved, Sequence[torch.Tensor]]]:

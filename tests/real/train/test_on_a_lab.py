@@ -34,7 +34,7 @@ TEXT = MEMORY.replace("steps = 4", "steps = 2000").replace("rows = 2", "rows = 1
 
 @pytest.fixture
 def lab() -> Iterator[World]:
-    with world(hosts=3, gpus=1, planes=2) as made:
+    with world(hosts=4, gpus=1, planes=2) as made:
         yield made
 
 

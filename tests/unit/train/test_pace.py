@@ -11,7 +11,6 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from torch.utils.checkpoint import set_checkpoint_early_stop  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from fairlead.train import Settings, skeleton, take_apart  # noqa: E402
@@ -52,7 +51,7 @@ def test_the_work_is_what_torch_counts_in_real_training_with_recompute(family) -
     net = transformers.AutoModelForCausalLM.from_config(shape, dtype=torch.float32, attn_implementation="eager").train()
     net.gradient_checkpointing_enable({"use_reentrant": False})
     ids = torch.randint(3, 90, (2, 16))
-    with FlopCounterMode(display=False) as counter, set_checkpoint_early_stop(False):
+    with FlopCounterMode(display=False) as counter:
         net(input_ids=ids, labels=ids, use_cache=False).loss.backward()
     assert played.flop == counter.get_total_flops()
     assert played.attention_flop == 0
@@ -80,7 +79,7 @@ def test_attention_with_dropout_is_no_fused_kernel_on_a_cpu_and_draws(dropout: f
     net = transformers.AutoModelForCausalLM.from_config(shape, dtype=torch.float32, attn_implementation="sdpa").train()
     net.gradient_checkpointing_enable({"use_reentrant": False})
     ids = torch.randint(3, 90, (2, 16))
-    with FlopCounterMode(display=False) as counter, set_checkpoint_early_stop(False):
+    with FlopCounterMode(display=False) as counter:
         net(input_ids=ids, labels=ids, use_cache=False).loss.backward()
     scores = 2 * shape.num_attention_heads * 16 * 16 * shape.num_hidden_layers
     assert played.drawn == (2 * scores if dropout else 0)  # forward, and once more before backward
