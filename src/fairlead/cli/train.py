@@ -305,11 +305,9 @@ def _trained(
         for last in opened.train(steps):
             done = opened.done
             left_s = (monotonic() - begin) / (done - first) * (end - done)
-            waited = last.result.seconds["waited"] / last.seconds
-            bound = f", waits for weights {waited:.0%} of the time" if waited > 0.05 else ""
-            detail = (
-                f"loss {last.result.loss:.4f}, {last.tokens / last.seconds:,.0f} tokens/s, {left_s:,.0f} s left{bound}"
-            )
+            detail = f"loss {last.result.loss:.3f}, {last.tokens / last.seconds:,.0f} tokens/s, {left_s:,.0f} s left"
+            if last.bound is not None:
+                detail += ", {1:.0%} of the bound: {0}".format(*last.bound)
             session().progress("steps", done, end, detail)
         body: dict[str, Any] = {"steps": opened.done, "of": end, "metrics": str(opened.metrics)}
         text = f"{opened.done} of {end} steps"

@@ -252,6 +252,7 @@ class Engine:
             "forward": moments.between("begin", "forward"),
             "backward": moments.between("forward", "backward"),
             "update": updating,
+            "loading": self._ring.loaded_s,
             "waited": self._ring.waited_s,
         }
         result = Result(self.steps, total, norm, factor, seconds)

@@ -76,6 +76,27 @@ class Pace:
         return max(self.bounds.values())
 
 
+def reached(seconds: Mapping[str, float], step_s: float, *, on_disk: bool, is_host: bool) -> tuple[str, float]:
+    """Which resource a step that was done was bound by, and for how much of its time that one was busy.
+
+    No step of the same work can be shorter than its busiest resource takes, so the share is how near the step came to
+    that bound; it is less than 1 where resources waited for each other. What a GPU computes, the host's clock does not
+    show: there it is not among the resources.
+
+    Parameters
+    ----------
+    seconds
+        As the engine tells them: forward, backward, update, loading, waited.
+    step_s
+        Of the whole step.
+    """
+    busy = {"the disk": seconds["loading"]} if on_disk else {"updates": seconds["update"]}
+    if is_host:
+        busy["computing"] = seconds["forward"] + seconds["backward"] - seconds["waited"]
+    name = max(busy, key=lambda name: busy[name])
+    return name, min(1.0, max(0.0, busy[name]) / step_s)
+
+
 @dataclass(frozen=True, slots=True)
 class Share:
     """What a rank does, or the one host."""

@@ -36,6 +36,8 @@ class Ring:
         self._at = 0
         self.waited_s = 0.0
         """How long `enter` waited in this step."""
+        self.loaded_s = 0.0
+        """How long the thread was busy with loads in this step, as the host sees it."""
         self.trace: Trace | None = None
         self._loader = ThreadPoolExecutor(1, "loader", lanes.enter_thread)
         lanes.aside(self._loader)
@@ -46,7 +48,7 @@ class Ring:
         self.rest()
         self._visits = schedule.visits
         self._ready = [Future() for _ in schedule.visits]
-        self._at, self.waited_s = 0, 0.0
+        self._at, self.waited_s, self.loaded_s = 0, 0.0, 0.0
         self._walk = self._loader.submit(self._fill, schedule.visits, self._ready, homes, updated)
 
     def _fill(
@@ -77,12 +79,13 @@ class Ring:
             raise
 
     def _load(self, home: Home, visit: Visit) -> None:
-        slot = self.slots[visit.slot][: home.block.numel]
+        slot, begin = self.slots[visit.slot][: home.block.numel], time.perf_counter()
         if self.trace is None:
             home.load(slot)
-            return
-        with self.trace.span("weights in", f"block {home.block.index} into slot {visit.slot}"):
-            home.load(slot)
+        else:
+            with self.trace.span("weights in", f"block {home.block.index} into slot {visit.slot}"):
+                home.load(slot)
+        self.loaded_s += time.perf_counter() - begin
 
     def _take(self, slot: int) -> None:
         """Wait until a slot is free."""

@@ -34,6 +34,7 @@ from fairlead.train.layout import Block
 from fairlead.train.memory import give_back_at_once
 from fairlead.train.model import Parts, random_values
 from fairlead.train.optimizer import rate
+from fairlead.train.pace import reached
 from fairlead.train.plan import check
 from fairlead.train.planning import DTYPES, check_team, fitted, flop_per_token, model_of, parts_of, settled
 from fairlead.train.settings import Result
@@ -53,6 +54,9 @@ class Progress:
     seconds: float
     model_tflops: float
     """6 operations per parameter that a token meets (4 where it is frozen), and real token; 10^12 a second."""
+    bound: tuple[str, float] | None
+    """The resource that was busiest (`pace.reached`), and for how much of the step: 1 is the bound. Not of ranks: what
+    they wait for each other is not told apart."""
 
     def line(self) -> dict[str, Any]:
         """As it stands in the metrics file."""
@@ -67,6 +71,7 @@ class Progress:
             "tokens_per_s": self.tokens / self.seconds,
             "model_tflops": self.model_tflops,
             "seconds": {"step": self.seconds, **result.seconds},
+            **({} if self.bound is None else {"bound": dict(zip(("by", "share"), self.bound, strict=True))}),
             **_memory(),
         }
 
@@ -147,7 +152,7 @@ class Session:
     def train(self, steps: int | None = None) -> Iterator[Progress]:
         """Train to the end of the run, or for some steps; each is told once it is committed and in the metrics."""
         end = self.config.run.steps if steps is None else min(self.config.run.steps, self.done + steps)
-        flop = flop_per_token(self.parts)
+        flop, settings = flop_per_token(self.parts), self.engine.settings
         while self.done < end:
             begin = time.perf_counter()
             lr = self.rate(self.done)
@@ -155,7 +160,11 @@ class Session:
             result = self.engine.step(batches, lr=lr, seed=self.config.run.seed)
             seconds = time.perf_counter() - begin
             real = self.tokens.real(result.step)
-            progress = Progress(result, lr, real, seconds, flop * real / seconds / 1e12)
+            on_disk, is_host = settings.store is not None, settings.device.type == "cpu"
+            bound = (
+                reached(result.seconds, seconds, on_disk=on_disk, is_host=is_host) if settings.team is None else None
+            )
+            progress = Progress(result, lr, real, seconds, flop * real / seconds / 1e12, bound)
             every = self.config.run.save_every
             if self.engine.kept.snapshots is not None and (self.done == end or (every and self.done % every == 0)):
                 self.engine.save(result)

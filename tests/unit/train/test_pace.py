@@ -17,7 +17,7 @@ from fairlead.train import Settings, skeleton, take_apart  # noqa: E402
 from fairlead.train.activations import Work, play  # noqa: E402
 from fairlead.train.layout import Named, ParamGroup, block  # noqa: E402
 from fairlead.train.measure import rates  # noqa: E402
-from fairlead.train.pace import Rates, Share, computing_s, pace  # noqa: E402
+from fairlead.train.pace import Rates, Share, computing_s, pace, reached  # noqa: E402
 from support.families import config  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("one_thread")]
@@ -166,3 +166,13 @@ def test_a_machine_is_measured_and_nothing_is_left(on_disk, tmp_path, monkeypatc
     assert math.isinf(found.read_bytes_s) is math.isinf(found.write_bytes_s) is not on_disk
     assert min(found.read_bytes_s, found.write_bytes_s) > 0
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_step_is_bound_by_what_was_busiest() -> None:
+    spent = {"forward": 2.0, "backward": 6.0, "update": 1.0, "loading": 7.2, "waited": 3.0}
+    assert reached(spent, 8.0, on_disk=True, is_host=True) == ("the disk", pytest.approx(0.9))
+    spent |= {"waited": 0.4}
+    assert reached(spent, 8.0, on_disk=True, is_host=True) == ("computing", pytest.approx(0.95))
+    assert reached(spent, 8.0, on_disk=True, is_host=False) == ("the disk", pytest.approx(0.9))  # a GPU's is not seen
+    spent |= {"update": 7.9}
+    assert reached(spent, 8.0, on_disk=False, is_host=True) == ("updates", pytest.approx(7.9 / 8))

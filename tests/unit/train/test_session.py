@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from transformers import AutoModelForCausalLM  # noqa: E402
 from fairlead.cli.train import estimate as estimate_verb  # noqa: E402
 from fairlead.errors import SpecError, TrainError  # noqa: E402
 from fairlead.train import disk, rate  # noqa: E402
+from fairlead.train.blobs import BlobFile  # noqa: E402
 from fairlead.train.config import load  # noqa: E402
 from fairlead.train.planning import active_params, estimate  # noqa: E402
 from fairlead.train.session import Session  # noqa: E402
@@ -89,6 +91,24 @@ def losses(folder):
 
 def opened(folder, **words):
     return Session.open(load(folder / "train.toml"), folder, **words)
+
+
+def test_a_slow_disk_is_named_as_what_binds(tmp_path, monkeypatch) -> None:
+    prepare(tmp_path)
+    read = BlobFile.read
+
+    def slow(self, *args):
+        time.sleep(0.02)
+        return read(self, *args)
+
+    with opened(tmp_path) as run:
+        monkeypatch.setattr(BlobFile, "read", slow)
+        *_, last = run.train(2)
+    name, share = last.bound
+    assert name == "the disk"
+    assert share > 0.5
+    bound = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])["bound"]
+    assert bound == {"by": name, "share": share}
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "mixtral", "qwen3_moe", "deepseek_v3", "phi3", "gpt2", "opt"])
