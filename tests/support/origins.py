@@ -88,6 +88,8 @@ class Request(BaseHTTPRequestHandler):
         self.send_header("ETag", tag)
         self.send_header("Last-Modified", formatdate(stat.st_mtime, usegmt=True))
         self.send_header("Content-Length", str(end - start))
+        if self.origin.ranges:
+            self.send_header("Accept-Ranges", "bytes")
         if status == 206:
             self.send_header("Content-Range", f"bytes {start}-{end - 1}/{stat.st_size}")
         self.end_headers()

@@ -15,7 +15,7 @@ from fairlead.base.table import table
 from fairlead.base.units import counted, size
 from fairlead.cli.common import Common, Exclude, Nodes, SpecFile, chosen
 from fairlead.cli.output import Answer, session
-from fairlead.cli.weightsrun import answer, by_ranks, how_of, is_control, reached
+from fairlead.cli.weightsrun import answer, by_ranks, how_of, is_control, reached, to_do
 from fairlead.errors import UsageError
 from fairlead.records.verdict import aggregate
 
@@ -267,6 +267,7 @@ def verify(
         verdict=aggregate(f.verdict for f in findings),
         text=lambda: "\n".join(str(f) for f in findings),
         body={"nodes": str(wanted), "dest": dest, "roots": roots, "findings": findings},
+        hints=to_do(findings),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -18,6 +18,7 @@ from fairlead.records.verdict import Verdict
 
 if TYPE_CHECKING:
     from fairlead.cluster import Cluster
+    from fairlead.records.finding import Finding
     from fairlead.spec.model import Spec
     from fairlead.weights import How
     from fairlead.weights.mpi.control import Ranks
@@ -107,6 +108,13 @@ def _amount(text: str, step: int, hint: str) -> float:
     return value
 
 
+def to_do(findings: Sequence[Finding]) -> list[str]:
+    """What to do next about what failed, each thing once; then where more is told."""
+    bad = [f for f in findings if f.verdict in (Verdict.FAIL, Verdict.UNKNOWN)]
+    remedies = list(dict.fromkeys(f.remedy for f in bad if f.remedy))[:3]
+    return [*remedies, *(f"fairlead explain {code}" for code in [f.code for f in bad][:1])]
+
+
 def answer(report: SpreadReport, schema: str) -> Answer:
     """A report as the answer of a verb."""
     from fairlead.weights.report import six_lines
@@ -132,7 +140,7 @@ def answer(report: SpreadReport, schema: str) -> Answer:
         return "\n".join([*rooms, *shown, *([] if out.is_dry else [six_lines(out)])])
 
     took = report.took_s.get("spread")
-    hints = [f"fairlead explain {report.culprit.code}"] if report.culprit else []
+    hints = to_do(report.findings)
     return Answer(
         schema=f"fairlead.{schema}/1",
         verdict=report.verdict,

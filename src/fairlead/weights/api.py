@@ -106,6 +106,8 @@ def choose(
     made = plan_of(
         objects, source=from_.name, first=ready_when, trusted=trusted, manifest=manifest, again=compare == "none"
     )
+    if len(made.chunks) > 1:
+        from_.ranged()
     return Chosen(plan=made, source=from_, list_s=time.monotonic() - began)
 
 

@@ -102,8 +102,8 @@ class SpreadOutcome:
     """File -> why the origin did not give it."""
     beside: dict[str, str] = field(default_factory=dict)
     """File that travels in one chunk with such a file -> that file: it could not be had either."""
-    changed: bool = False
-    refused: str = ""
+    kinds: dict[str, str] = field(default_factory=dict)
+    """Why -> what is to be done about it, as `Refused` names it."""
     bad: Counter[tuple[str, str]] = field(default_factory=Counter)
     """(from, to) -> chunks that did not verify."""
     without_blake3: list[str] = field(default_factory=list)

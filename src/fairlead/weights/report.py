@@ -16,6 +16,21 @@ from fairlead.weights.manifest import outdated
 from fairlead.weights.outcome import NodeState, SpreadOutcome
 from fairlead.weights.planned import presence
 
+MAX_REASONS = 5
+TO_DO = {
+    "": ("weights/missing", "run again when the origin is well: what came is kept"),
+    "gone": ("weights/missing", "fairlead weights ls {source}; upload it again, or --leave-out '{name}'"),
+    "unseen": ("weights/missing", "mount the folder on every node, or --download-ranks with nodes that see it"),
+    "changed": ("weights/changed", "run again: what did not change is not fetched again"),
+    "manifest": (
+        "weights/changed",
+        "fairlead weights manifest FOLDER where the model is published, and upload all again",
+    ),
+    "ranges": ("weights/no-ranges", "curl it into a folder, and take that as the source"),
+    "denied": ("weights/denied", "set credentials that may read it, and run again: what came is kept"),
+}
+"""What is to be done about why files could not be had."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class SpreadReport(Report):
@@ -88,7 +103,9 @@ def _findings(out: SpreadOutcome) -> list[Finding]:
     for one in out.nodes:
         if one.failed is not None:
             code, text, hint = one.failed
-            again = hint or f"fairlead weights spread {out.source} {out.dest} -w {one.name}"
+            is_here = one.name == "localhost"
+            words = f"pull {out.source} {out.dest}" if is_here else f"spread {out.source} {out.dest} -w {one.name}"
+            again = hint or f"fairlead weights {words}"
             found.append(Finding(code=code, verdict=Verdict.FAIL, subject=node(one.name), message=text, remedy=again))
         elif one.slow:
             text = "it took so slowly that it was hung at the ring's side; the others did not wait"
@@ -110,21 +127,7 @@ def _findings(out: SpreadOutcome) -> list[Finding]:
             )
     found += [_bad(out, giver, taker, num) for (giver, taker), num in out.bad.items()]
     found += _other_bytes(out.complete)
-    if out.missing:
-        code = "weights/changed" if out.changed else "weights/missing"
-        names = ", ".join(sorted(out.missing)[:3])
-        others = len(out.beside.keys() - out.missing.keys())
-        with_it = f"; {counted(others, 'small file')} beside it in one chunk did not come either" if others else ""
-        found.append(
-            Finding(
-                code=code,
-                verdict=Verdict.FAIL,
-                subject=Subject(kind="job"),
-                message=f"{counted(len(out.missing), 'file')} could not be had: {names}{with_it}",
-                evidence=(Evidence("the origin", out.refused),),
-                remedy="run again when the origin is well: what came is kept",
-            )
-        )
+    found += _not_had(out)
     if out.plan.manifest is not None and (old := outdated(out.plan.manifest, out.plan.objects)):
         found.append(
             Finding(
@@ -181,6 +184,32 @@ def _findings(out: SpreadOutcome) -> list[Finding]:
     if out.complete and len(out.complete) == len(out.nodes):
         found.append(
             Finding(code="weights/spread", verdict=Verdict.PASS, subject=Subject(kind="job"), message=_said(out))
+        )
+    return found
+
+
+def _not_had(out: SpreadOutcome) -> list[Finding]:
+    """A finding for each reason that files could not be had for; the most files first, and no more than a few."""
+    files: dict[str, list[str]] = {}
+    for path, why in sorted(out.missing.items()):
+        files.setdefault(why, []).append(path)
+    found = []
+    for why, paths in sorted(files.items(), key=lambda pair: -len(pair[1]))[:MAX_REASONS]:
+        code, remedy = TO_DO.get(out.kinds.get(why, ""), TO_DO[""])
+        others = sum(culprit in paths for path, culprit in out.beside.items() if path not in out.missing)
+        with_it = f"; {counted(others, 'small file')} beside it in one chunk did not come either" if others else ""
+        names = ", ".join(paths[:3]) + (", ..." if len(paths) > 3 else "")
+        text = f"{counted(len(paths), 'file')} could not be had: {names}{with_it}; why: {why}"
+        what = {"source": out.source, "name": paths[0]}
+        found.append(
+            Finding(
+                code=code,
+                verdict=Verdict.FAIL,
+                subject=Subject(kind="job"),
+                message=text,
+                evidence=(Evidence("the origin", why),),
+                remedy=remedy.format(**what),
+            )
         )
     return found
 

@@ -31,6 +31,7 @@ from fairlead.base.trust import read_file
 from fairlead.errors import Exit, FairleadError, MissingTool, UsageError
 from fairlead.records.border import shown
 from fairlead.weights.objects import MAX_OBJECTS, Object
+from fairlead.weights.refusals import bad_settings, http_refusal, kind_of, refusal
 from fairlead.weights.sums import s3_digests
 
 VALID = dt.timedelta(hours=12)
@@ -67,6 +68,8 @@ class Source:
     """An ETag without a dash is the MD5 of the object."""
     digests: Callable[[Sequence[Object]], Mapping[str, str]] = lambda _: {}
     """Path -> what the store keeps of these objects' bytes, and says neither in lists nor with them."""
+    ranged: Callable[[], None] = lambda: None
+    """Asked where something takes more than one request. Raises FairleadError where it can be had by one alone."""
     node: str = ""
     """The one node that can read it; empty: each can."""
 
@@ -140,7 +143,7 @@ def _store(text: str, parts: urllib.parse.SplitResult) -> Source:
         raise MissingTool(
             "weights/source", "stores are read with the package obstore", hint="pip install 'fairlead[weights]'"
         ) from None
-    plain = text.partition("?")[0]
+    plain, kind = text.partition("?")[0], kind_of(parts.scheme, parts.netloc)
     config: dict[str, Any] = {"sas_key": parts.query} if "sig=" in parts.query else {}
     sas = (
         parts.query if config else os.environ.get("AZURE_STORAGE_SAS_TOKEN") or os.environ.get("AZURE_STORAGE_SAS_KEY")
@@ -152,16 +155,12 @@ def _store(text: str, parts: urllib.parse.SplitResult) -> Source:
         more: Any = {"config": config or None, "client_options": options, "retry_config": retry}
         store: Any = from_url(plain, **more)
     except (bad.BaseError, ValueError) as error:
-        raise UsageError("weights/source", f"{plain}: {_short(error)}", hint=_HINT) from None
+        raise bad_settings(plain, str(error), kind) from None
 
     def trouble(error: Exception) -> FairleadError:
-        words = str(error)
         denied = isinstance(error, bad.PermissionDeniedError | bad.UnauthenticatedError)
-        if denied or is_denied(words):
-            hint = "set the store's credentials (fairlead explain weights/denied), then: fairlead weights ls " + plain
-            return FairleadError("weights/denied", f"{plain} refuses: {_short(error)}", hint=hint)
-        text_ = f"{plain} cannot be listed: {_short(error)}"
-        return FairleadError("weights/no-origin", text_, hint=f"fairlead weights ls {plain}", exit=Exit.RETRY)
+        bucket = parts.netloc if parts.scheme != "https" else parts.path.strip("/").partition("/")[0]
+        return refusal(plain, str(error), kind, bucket, denied=denied)
 
     def listed() -> list[Object]:
         found: list[Object] = []
@@ -205,29 +204,6 @@ def _store(text: str, parts: urllib.parse.SplitResult) -> Source:
     return Source(name=plain, listed=listed, urls=signed, has_md5_tags=is_s3, **kept)
 
 
-_DENIED = re.compile(
-    r"\bstatus(?: code)?: (?:401|403)\b|InvalidAccessKeyId|SignatureDoesNotMatch|AccessDenied|credential|IMDS",
-    re.IGNORECASE,
-)
-_NOT_SAID = re.compile(r"https?://\S+|RequestId\S*")
-
-
-def is_denied(words: str) -> bool:
-    """Whether a store's refusal is about who asks. Addresses and numbers of requests may hold any digits.
-
-    >>> is_denied("GET http://h:40312/c - Server returned non-2xx status code: 404 Not Found: RequestId:bc-4031")
-    False
-    >>> is_denied("GET http://h/c - Server returned non-2xx status code: 403 Forbidden")
-    True
-    """
-    return _DENIED.search(_NOT_SAID.sub("", words.partition("Debug source:")[0])) is not None
-
-
-def _short(error: Exception) -> str:
-    """The first sentence of what a library says."""
-    return shown(" ".join(str(error).split("\n\n")[0].split()), 300)
-
-
 # ---- one file by HTTP, a model of Hugging Face -----------------------------------------------------------------------
 
 
@@ -241,10 +217,12 @@ def _http(url: str) -> Source:
     plain = url.partition("?")[0]
     token = os.environ.get("FAIRLEAD_WEIGHTS_TOKEN", "")
     headers = {"Authorization": f"Bearer {token}"} if token else {}
+    says_ranges: list[bool] = []
 
     def listed() -> list[Object]:
         with _asked(url, headers, method="HEAD") as answer:
             head = answer.headers
+        says_ranges[:] = [(head.get("Accept-Ranges") or "").strip().lower() == "bytes"]  # RFC 9110, 14.3
         length = head.get("Content-Length") or ""
         if not re.fullmatch(r"[0-9]{1,18}", length):
             raise FairleadError("weights/no-origin", f"{plain} does not say how large it is", hint="curl -I " + plain)
@@ -256,7 +234,19 @@ def _http(url: str) -> Source:
         # a weak tag (RFC 9110, 8.8.3) promises no byte, so nothing can be asked for by it
         return [Object(path=name, size=int(length), tag="" if tag.startswith("W/") else tag, modified=when)]
 
-    return Source(name=plain, listed=listed, urls=lambda paths: dict.fromkeys(paths, url), headers=headers)
+    def ranged() -> None:
+        if any(says_ranges):
+            return
+        with _asked(url, {**headers, "Range": "bytes=0-0"}) as answer:  # what comes beyond a byte is not read
+            if answer.status == http.HTTPStatus.PARTIAL_CONTENT:
+                return
+        text = f"{plain}: this server gives no byte ranges, and the file takes more than one request"
+        hint = f"curl -f --create-dirs -o FOLDER/{shown(name)} {plain}; then FOLDER as the source"
+        raise FairleadError("weights/no-ranges", text, hint=hint)
+
+    return Source(
+        name=plain, listed=listed, urls=lambda paths: dict.fromkeys(paths, url), headers=headers, ranged=ranged
+    )
 
 
 class _Sha(msgspec.Struct):
@@ -389,15 +379,7 @@ def _asked(url: str, headers: Mapping[str, str], method: str = "GET") -> Any:
     plain = url.partition("?")[0]
     try:
         return _OPENER.open(request, timeout=LIST_S)
-    except urllib.error.HTTPError as error:
-        error.close()
-        if error.code in (401, 403):
-            text = f"{plain} refuses: {error.code} {shown(str(error.reason))}"
-            hint = "set HF_TOKEN (or FAIRLEAD_WEIGHTS_TOKEN for plain HTTP) to a token that may read it"
-            raise FairleadError("weights/denied", text, hint=hint) from None
-        raise FairleadError(
-            "weights/no-origin", f"{plain}: {error.code} {shown(str(error.reason))}", hint=f"curl -I {plain}"
-        ) from None
     except (OSError, ValueError, http.client.HTTPException) as error:
-        why = shown(str(getattr(error, "reason", error)))
-        raise FairleadError("weights/no-origin", f"{plain}: {why}", hint=f"curl -I {plain}", exit=Exit.RETRY) from None
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()
+        raise http_refusal(plain, error) from None

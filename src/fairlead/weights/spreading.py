@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from fairlead.base.nodeset import NodeSet, fold
+from fairlead.base.units import size
 from fairlead.cluster import Program
 from fairlead.cluster.channel import MAX_FRAME_BYTES
 from fairlead.errors import FairleadError
@@ -155,7 +156,7 @@ class Spread:
         self.talk.until(lambda n: n.looked, self._hello, "hello")
         for node in self.nodes:
             if node.failed is None and node.need_bytes > node.free_bytes:
-                text = f"{node.need_bytes} bytes are needed below {self.options.dest}, {node.free_bytes} are free"
+                text = f"{size(node.need_bytes)} are needed below {self.options.dest}, {size(node.free_bytes)} are free"
                 self.talk.lose(node, "weights/disk-full", text, f"df -h {self.options.dest}")
 
     def _hello(self, node: NodeState, told: Told) -> None:
@@ -367,7 +368,6 @@ class Spread:
                 pass
             else:
                 return
-        self.out.refused, self.out.changed = told.why, self.out.changed or told.changed
         before = set(self.scheduler.lost)
         self._order(self.scheduler.refused(i, told.chunks, final=told.final or told.stale))
         if not told.final and time.monotonic() - self.came_s > self.options.give_up_s:
@@ -377,6 +377,7 @@ class Spread:
             culprit = paths.get(-1 if told.of is None or chunk not in told.chunks else told.of)
             for path in [culprit] if culprit else paths.values():
                 self.out.missing[path] = told.why
+                self.out.kinds[told.why] = told.kind
             self.out.beside |= {path: culprit for path in paths.values() if culprit and path != culprit}
 
     def _ask(self, now: float) -> None:

@@ -8,7 +8,7 @@ from fairlead.weights.objects import Object
 from fairlead.weights.onnode import origin
 from fairlead.weights.outcome import NodeState, SpreadOutcome
 from fairlead.weights.planned import plan_of
-from fairlead.weights.report import six_lines
+from fairlead.weights.report import report_of, six_lines
 
 
 def spread(*roots: str) -> SpreadOutcome:
@@ -43,6 +43,23 @@ def test_a_run_that_moved_nothing_has_all_six_lines():
     out = spread("r")
     out.took_s = {"list": 0.5, "diff": 0.0}
     assert (words(out)["[download]"]["gbps"], words(out)["[bcast]"]["gbps_per_node"]) == ("0.00", "0.00")
+
+
+def test_files_that_could_not_be_had_are_told_by_why_and_each_group_with_what_to_do():
+    out = spread("")
+    names = [f"{i}.bin" for i in range(5)]
+    out.missing = {**dict.fromkeys(names, "the origin answers 404 Not Found"), "z": "the origin does not give ranges"}
+    out.kinds = {"the origin answers 404 Not Found": "gone", "the origin does not give ranges": "ranges"}
+    out.beside = {"small": "0.bin"}
+    found = {f.code: f for f in report_of(out).findings}
+    gone, ranges = found["weights/missing"], found["weights/no-ranges"]
+    assert gone.message == (
+        "5 files could not be had: 0.bin, 1.bin, 2.bin, ...; 1 small file beside it in one chunk did not come either; "
+        "why: the origin answers 404 Not Found"
+    )
+    assert "--leave-out '0.bin'" in gone.remedy
+    assert ranges.message == "1 file could not be had: z; why: the origin does not give ranges"
+    assert "into a folder" in ranges.remedy
 
 
 @pytest.mark.parametrize("piece_bytes", [64 << 10, 1 << 20])

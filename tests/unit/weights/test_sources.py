@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.weights.sources import is_denied
+from fairlead.weights.refusals import is_denied
 
 ANSWER = """Generic MicrosoftAzure error: Error performing list request: Error performing GET \
 http://127.0.0.1:{port}/devstoreaccount1/models?restype=container&comp=list&prefix=t%2F in 4.310041ms - Server \

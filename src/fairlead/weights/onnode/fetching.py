@@ -40,7 +40,7 @@ class Fetching:
                 self.fetch(numbers)
             except Refused as why:
                 left = [n for n in numbers if not node.has[n]]
-                what = {"final": why.final, "stale": why.stale, "changed": why.changed, "of": why.file}
+                what = {"final": why.final, "stale": why.stale, "kind": why.kind, "of": why.file}
                 node.tell("refused", chunks=left, why=str(why), **what)
             with node.lock:
                 node.counts["origin_requests"] += origin.asked - asked
@@ -94,7 +94,7 @@ class Fetching:
         node = self.node
         digest, parts = node.disk.digest_chunk(number, memoryview(buffer)[:length])
         if not node.disk.is_right(number, digest):
-            raise Refused("its bytes are not what the manifest beside it says", final=True, changed=True)
+            raise Refused("its bytes are not what the manifest beside it says", final=True, kind="manifest")
         with node.lock:
             node.counts["origin_bytes"] += length
         node.got(number, buffer, length, digest, parts, 0, node.me)

@@ -30,11 +30,13 @@ RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)\Z")
 
 
 class Refused(Exception):
-    """The origin does not give it. `final`: it would give it to nobody; `stale`: a fresh address may help."""
+    """The origin does not give it. `final`: it would give it to nobody; `stale`: a fresh address may help; `kind`: what
+    is to be done about it (report.py has the words).
+    """
 
-    def __init__(self, text: str, *, final: bool = False, stale: bool = False, changed: bool = False) -> None:
+    def __init__(self, text: str, *, final: bool = False, stale: bool = False, kind: str = "") -> None:
         super().__init__(text)
-        self.final, self.stale, self.changed = final, stale, changed
+        self.final, self.stale, self.kind = final, stale, kind
         self.file: int | None = None
         """Of which file, where chunks have several."""
 
@@ -134,15 +136,15 @@ class Origin:
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
-            raise Refused(f"{path}: {error.strerror}; every node that fetches must see it") from None
+            raise Refused(f"{path}: {error.strerror}; every node that fetches must see it", kind="unseen") from None
         try:
             if os.fstat(fd).st_size != size:
-                raise Refused(f"{path} has another size than it was listed with", final=True, changed=True)
+                raise Refused(f"{path} has another size than it was listed with", final=True, kind="changed")
             for view in rest_of(views, self.done):
                 while view:
                     num = os.preadv(fd, [view], start + self.done)
                     if not num:
-                        raise Refused(f"{path} became shorter", final=True, changed=True)
+                        raise Refused(f"{path} became shorter", final=True, kind="changed")
                     self.gate.pace(num)
                     self.done += num
                     view = view[num:]  # noqa: PLW2901
@@ -220,24 +222,25 @@ def check(answer: http.client.HTTPResponse, first: int, size: int) -> None:
         if found is None or int(found[1]) != first:
             raise Refused("the origin answers with another range than it was asked for")
         if found[3] != "*" and int(found[3]) != size:
-            raise Refused("the object has another size than it was listed with", final=True, changed=True)
+            raise Refused("the object has another size than it was listed with", final=True, kind="changed")
         return
     if status == 200 and first == 0:
         length = answer.getheader("Content-Length")
         if length is not None and int(length) != size:
-            raise Refused("the object has another size than it was listed with", final=True, changed=True)
+            raise Refused("the object has another size than it was listed with", final=True, kind="changed")
         return
     why = " ".join(f"{status} {answer.reason}".split())[:120]
     if status == 200:
-        raise Refused("the origin does not give ranges", final=True)
+        raise Refused("the origin does not give ranges", final=True, kind="ranges")
     if status in BUSY:
         raise _Busy(why, after(answer.getheader("Retry-After") or ""))
     answer.close()
     if status == 412:
-        raise Refused("the object has changed since it was listed", final=True, changed=True)
+        raise Refused("the object has changed since it was listed", final=True, kind="changed")
     if status in (401, 403):
-        raise Refused(f"the origin refuses: {why}", stale=True)
-    raise Refused(f"the origin answers {why}", final=status in (404, 410, 416))
+        raise Refused(f"the origin refuses: {why}", stale=True, kind="denied")
+    is_gone = status in (404, 410, 416)
+    raise Refused(f"the origin answers {why}", final=is_gone, kind="gone" if is_gone else "")
 
 
 def after(said: str) -> float:
