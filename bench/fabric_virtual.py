@@ -26,7 +26,6 @@ from pathlib import Path as FilePath
 
 from fabric_faults import GOAL, PAYLOAD, Came, share
 
-from fairlead.fabric.mrc import layout as at
 from fairlead.fabric.mrc.packets import WRITES, Path
 
 sys.path.insert(0, str(FilePath(__file__).parent.parent / "tests"))
@@ -114,7 +113,7 @@ def incast(senders: int, planes: int, rate: int, packets: int, seed: int) -> str
     long_ns = int(1e9 * min(max(packets / per_s, 0.5), 4))
     world = Flows([(i, 100) for i in range(senders)], planes=planes, rate_mbps=rate, seed=seed, within_ns=long_ns // 8)
     world.run(long_ns // 2)
-    places = (at.TX_NUM_NEW, at.TX_NUM_RTX, at.TX_NUM_SPURIOUS)
+    places = ("num_new", "num_rtx", "num_spurious")
     before = [counted(world.flows, place) for place in places]
     rates = world.run(long_ns)
     new, again, late = (counted(world.flows, place) - b for place, b in zip(places, before, strict=True))

@@ -22,8 +22,9 @@ import numpy as np
 
 from fairlead.fabric.mrc import law, state
 from fairlead.fabric.mrc import layout as at
-from fairlead.fabric.mrc.compile import kernel, words
+from fairlead.fabric.mrc.compile import kernel, words, words_at
 from fairlead.fabric.mrc.profile import Profile
+from fairlead.fabric.mrc.rows import requestor_row, responder_row
 
 WINDOW = 32  # packets per queue pair and round
 SEND, SACK = at.NUM_SEND_FIELDS, at.NUM_SACK_FIELDS
@@ -37,30 +38,30 @@ def start(array, txs, rxs, profile):
 
 
 def send(array, txs, now, blocks):
-    m, out = words(array), words(blocks)
+    m, out = words(array), blocks.ctypes.data
     for k in range(len(txs)):
-        law.post(m, txs[k], WINDOW * 4096, 0)
+        tx = requestor_row(m, txs[k])
+        law.post(tx, WINDOW * 4096, 0)
         for i in range(WINDOW):
-            law.next_packet(m, txs[k], now, 0xFF, out, (k * WINDOW + i) * SEND)
+            law.next_packet(tx, now, 0xFF, words_at(out + (k * WINDOW + i) * SEND * 8))
 
 
 def arrive(array, rxs, now, blocks, sacks, num_sacks):  # noqa: PLR0917
-    m, sent, out = words(array), words(blocks), words(sacks)
+    m, sent, out = words(array), words(blocks), sacks.ctypes.data
     for k in range(len(rxs)):
         n = k * WINDOW
+        rx = responder_row(m, rxs[k])
         for i in range(k * WINDOW, (k + 1) * WINDOW):
             o = i * SEND
             did = law.on_data(
-                m,
-                rxs[k],
+                rx,
                 now,
                 sent[o],
                 sent[o + at.D_BYTES],
                 sent[o + at.D_FLAGS],
                 sent[o + at.D_EV],
                 -1,
-                out,
-                n * SACK,
+                words_at(out + n * SACK * 8),
             )
             if did & at.DO_SACK:
                 n += 1
@@ -68,10 +69,11 @@ def arrive(array, rxs, now, blocks, sacks, num_sacks):  # noqa: PLR0917
 
 
 def hear(array, txs, now, sacks, num_sacks):
-    m, heard = words(array), words(sacks)
+    m, heard = words(array), sacks.ctypes.data
     for k in range(len(txs)):
+        tx = requestor_row(m, txs[k])
         for i in range(num_sacks[k]):
-            law.on_sack(m, txs[k], now, heard, (k * WINDOW + i) * SACK)
+            law.on_sack(tx, now, words_at(heard + (k * WINDOW + i) * SACK * 8))
 
 
 def measure(profile: Profile, num_qps: int, rounds: int) -> dict[str, float]:
@@ -101,7 +103,7 @@ def measure(profile: Profile, num_qps: int, rounds: int) -> dict[str, float]:
             heard += int(num_sacks.sum())
     packets = num_qps * WINDOW
     sent, arrived, acknowledged = (statistics.median(phase) for phase in spent)
-    assert int(rows.m[txs[-1] + at.TX_NUM_NEW]) == WINDOW * (rounds + 1), "the window never closed"
+    assert requestor_row(rows.plain(), int(txs[-1])).num_new == WINDOW * (rounds + 1), "the window never closed"
     return {
         "next_packet": sent / packets,
         "on_data": arrived / packets,
@@ -114,19 +116,18 @@ def measure(profile: Profile, num_qps: int, rounds: int) -> dict[str, float]:
 def plain(profile: Profile, rounds: int) -> dict[str, float]:
     """The same in plain Python, one queue pair."""
     rows = state.allocate([profile], 1, 1)
-    m, tx, rx = rows.plain(), rows.tx(0), rows.rx(0)
-    law.init_tx(m, tx, 0, 1, 0)
-    law.init_rx(m, rx, 0, 2, 0)
+    tx = law.init_tx(rows.plain(), rows.tx(0), 0, 1, 0)
+    rx = law.init_rx(rows.plain(), rows.rx(0), 0, 2, 0)
     out, block = [0] * SEND, [0] * SACK
     begin = time.thread_time()
     for r in range(rounds):
         now = 1_000_000 + 20_000 * r
-        law.post(m, tx, WINDOW * 4096, 0)
+        law.post(tx, WINDOW * 4096, 0)
         for _ in range(WINDOW):
-            law.next_packet(m, tx, now, 0xFF, out, 0)
+            law.next_packet(tx, now, 0xFF, out)
             flags = out[at.D_FLAGS]
-            if law.on_data(m, rx, now, out[0], out[at.D_BYTES], flags, out[at.D_EV], -1, block, 0) & at.DO_SACK:
-                law.on_sack(m, tx, now + 10_000, block, 0)
+            if law.on_data(rx, now, out[0], out[at.D_BYTES], flags, out[at.D_EV], -1, block) & at.DO_SACK:
+                law.on_sack(tx, now + 10_000, block)
     return {"per packet": (time.thread_time() - begin) / rounds / WINDOW * 1e9}
 
 

@@ -9,41 +9,25 @@ from fairlead.fabric.mrc.profile import Profile
 ALL = 0xFFFFFFFF
 
 
-class Row:
-    """A row whose fields are read and written by name: `row.TX_CWND`."""
+class Requestor:
+    """A requestor row, `state`, its profile, `p`, and its handlers."""
 
-    def __init__(self, profile: Profile, kind: str, psn: int = 0, seed: int = 1) -> None:
-        rows = state.allocate([profile], 1, 1)
-        object.__setattr__(self, "m", rows.plain())
-        object.__setattr__(self, "p", rows.profiles[0])
-        object.__setattr__(self, "at", rows.tx(0) if kind == "tx" else rows.rx(0))
-        init = law.init_tx if kind == "tx" else law.init_rx
-        init(self.m, self.at, self.p, seed, psn)
-
-    def __getattr__(self, name: str) -> int:
-        return self.m[(self.p if name.startswith("P_") else self.at) + getattr(at, name)]
-
-    def __setattr__(self, name: str, value: int) -> None:
-        self.m[(self.p if name.startswith("P_") else self.at) + getattr(at, name)] = value
+    def __init__(self, profile: Profile | None = None, psn: int = 0, seed: int = 1) -> None:
+        rows = state.allocate([profile or Profile.mrc()], 1, 1)
+        self.state = law.init_tx(rows.plain(), rows.tx(0), rows.profiles[0], seed, psn)
+        self.p = self.state.profile
+        self.out = [0] * at.NUM_SEND_FIELDS
 
     def snapshot(self) -> list[int]:
         """All words of the memory."""
-        return list(self.m)
-
-
-class Requestor(Row):
-    """A requestor row and its handlers."""
-
-    def __init__(self, profile: Profile | None = None, **options: int) -> None:
-        super().__init__(profile or Profile.mrc(), "tx", **options)
-        object.__setattr__(self, "out", [0] * at.NUM_SEND_FIELDS)
+        return list(self.state.m)
 
     def post(self, num_bytes: int, imm: int = 0) -> int:
-        return law.post(self.m, self.at, num_bytes, imm)
+        return law.post(self.state, num_bytes, imm)
 
     def next(self, now: int = 0, ports: int = ALL) -> int:
         """next_packet; its block is in `out`."""
-        return law.next_packet(self.m, self.at, now, ports, self.out, 0)
+        return law.next_packet(self.state, now, ports, self.out)
 
     def send(self, num: int, now: int = 0) -> list[tuple[int, int, int]]:
         """Send so many data packets: their PSN, EV slot and flags."""
@@ -55,30 +39,36 @@ class Requestor(Row):
 
     def sack(self, now: int = 0, **fields: int) -> int:
         """on_sack with the fields of `sack_block`."""
-        return law.on_sack(self.m, self.at, now, sack_block(**fields), 0)
+        return law.on_sack(self.state, now, sack_block(**fields))
 
     def nack(
         self, psn: int, reason: int = at.NACK_TRIMMED, now: int = 0, echo: int = -1, slot: int = at.INFO_EV_MASK
     ) -> int:
         block = [0] * at.NUM_SACK_FIELDS
         block[at.S_PSN], block[at.S_INFO], block[at.S_ECHO] = psn, slot | reason << at.INFO_REASON_SHIFT, echo
-        return law.on_nack(self.m, self.at, now, block, 0)
+        return law.on_nack(self.state, now, block)
 
     def timer(self, now: int) -> int:
-        return law.on_timer(self.m, self.at, now)
+        return law.on_timer(self.state, now)
 
 
-class Responder(Row):
-    """A responder row and its handlers."""
+class Responder:
+    """A responder row, `state`, its profile, `p`, and its handlers."""
 
-    def __init__(self, profile: Profile | None = None, **options: int) -> None:
-        super().__init__(profile or Profile.mrc(), "rx", **options)
-        object.__setattr__(self, "block", [0] * at.NUM_SACK_FIELDS)
-        object.__setattr__(self, "out", [0] * at.NUM_SEND_FIELDS)
+    def __init__(self, profile: Profile | None = None, psn: int = 0, seed: int = 1) -> None:
+        rows = state.allocate([profile or Profile.mrc()], 1, 1)
+        self.state = law.init_rx(rows.plain(), rows.rx(0), rows.profiles[0], seed, psn)
+        self.p = self.state.profile
+        self.block = [0] * at.NUM_SACK_FIELDS
+        self.out = [0] * at.NUM_SEND_FIELDS
+
+    def snapshot(self) -> list[int]:
+        """All words of the memory."""
+        return list(self.state.m)
 
     def data(self, psn: int, flags: int = 0, num_bytes: int = 4096, now: int = 0, slot: int = 0) -> int:
         """on_data; the answer is in `block`."""
-        return law.on_data(self.m, self.at, now, psn, num_bytes, flags, slot, -1, self.block, 0)
+        return law.on_data(self.state, now, psn, num_bytes, flags, slot, -1, self.block)
 
     @property
     def cack(self) -> int:

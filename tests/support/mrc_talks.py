@@ -84,17 +84,17 @@ TALKS: dict[str, Talk] = {
 }
 
 COUNTERS = {
-    "new": at.TX_NUM_NEW,
-    "again": at.TX_NUM_RTX,
-    "sacks": at.TX_NUM_SACKS,
-    "nacks": at.TX_NUM_NACKS,
-    "timeouts": at.TX_NUM_TIMEOUTS,
-    "inferred losses": at.TX_NUM_LOST,
-    "cwnd": at.TX_CWND,
-    "base rtt": at.TX_BASE_RTT,
-    "delay average": at.TX_AVG_DELAY,
-    "bad evs": at.TX_EV_BAD,
-    "retries": at.TX_RETRIES,
+    "new": "num_new",
+    "again": "num_rtx",
+    "sacks": "num_sacks",
+    "nacks": "num_nacks",
+    "timeouts": "num_timeouts",
+    "inferred losses": "num_lost",
+    "cwnd": "cwnd",
+    "base rtt": "base_rtt",
+    "delay average": "avg_delay",
+    "bad evs": "ev_bad",
+    "retries": "retries",
 }
 
 
@@ -134,11 +134,10 @@ def hold(talk: Talk, make: Callable[..., Pair] = Pair) -> dict[str, object]:
     assert [c.wr_id for c in pair.a.completions] == list(range(len(talk.messages))), pair.a.events
     assert all(received[: len(data)] == data for data, received in pairs)
     assert [c.imm for c in pair.b.received] == [imm for _, imm in talk.messages if imm is not None]
-    tx = pair.a.qp.tx
     return {
         "time ns": pair.now - begin,
         "packets": dict(sorted(kinds.items())),
-        **{name: pair.a.qp.m[tx + place] for name, place in COUNTERS.items()},
+        **{name: getattr(pair.a.qp.tx, field) for name, field in COUNTERS.items()},
         "digest": seen.hexdigest()[:16],
     }
 

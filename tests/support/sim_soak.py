@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fairlead.errors import FairleadError
-from fairlead.fabric.mrc import layout as mrc
+from fairlead.fabric.mrc.rows import Endpoint, place
 from fairlead.fabric.sim.engine import layout as at
 from support.sim_runs import Played, fingerprint, play_out, under_way
 
@@ -149,7 +149,7 @@ def _failed_flows(played: Played) -> np.ndarray:
     if not played.setup.options.roce:
         for i, flow in enumerate(flows):
             ends = (state.tx(i), state.rx(int(flow[at.FL_RECEIVER])))
-            failed[i] = any(state.m[end + mrc.E_ERROR] for end in ends)
+            failed[i] = any(state.m[end + place(Endpoint, "error")] for end in ends)
     return failed
 
 

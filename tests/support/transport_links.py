@@ -12,7 +12,6 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from fairlead.fabric.mrc import layout as at
 from fairlead.fabric.mrc.headers import Dscp
 from fairlead.fabric.mrc.packets import WRITES
 from fairlead.fabric.transport.engine import Engine
@@ -110,10 +109,9 @@ class Flow:
     posted: int = 0
     came: set[int] = field(default_factory=set)
 
-    def word(self, place: int) -> int:
-        """A word of the requestor's row (layout.py)."""
-        qp = self.writer.line.qp
-        return qp.m[qp.tx + place]
+    def word(self, field: str) -> int:
+        """A word of the requestor's row (rows.py)."""
+        return getattr(self.writer.line.qp.tx, field)
 
 
 class Flows:
@@ -216,14 +214,14 @@ class Flows:
             flow.posted += 1
 
 
-def counted(flows: Sequence[Flow], place: int) -> int:
-    """A counter of requestors, all together (at.TX_NUM_*)."""
-    return sum(flow.word(place) for flow in flows)
+def counted(flows: Sequence[Flow], field: str) -> int:
+    """A counter of requestors, all together (Requestor.num_*)."""
+    return sum(flow.word(field) for flow in flows)
 
 
 def usual_delay_ms(flows: Sequence[Flow]) -> float:
     """The queueing delay that requestors reckon with, their mean."""
-    return counted(flows, at.TX_AVG_DELAY) / len(flows) / (1 << 10) / 1e6
+    return counted(flows, "avg_delay") / len(flows) / (1 << 10) / 1e6
 
 
 def jain(values: Sequence[float]) -> float:

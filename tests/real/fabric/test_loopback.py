@@ -65,7 +65,7 @@ def test_two_megabytes_arrive_in_real_time_through_loss_reordering_trimming_and_
     assert received == data
     assert [(c.imm, c.num_bytes) for c in pair.b.received] == [(42, 2_000_000)]
     assert pair.a.qp.num_bad_packets == pair.b.qp.num_bad_packets == 0
-    assert pair.a.qp.m[pair.a.qp.tx + at.TX_NUM_RTX] > 0
+    assert pair.a.qp.tx.num_rtx > 0
 
 
 def test_packets_spread_evenly_over_planes_and_marks_come_back_through_the_kernel(loopback: Any) -> None:

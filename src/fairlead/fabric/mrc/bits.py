@@ -6,7 +6,7 @@ Every function runs unchanged in plain Python and under numba, and gives the sam
 
 from __future__ import annotations
 
-from fairlead.fabric.mrc.layout import Words
+from fairlead.fabric.mrc.rows import Endpoint, Words
 
 WORD_BITS = 32
 LOW32 = 0xFFFFFFFF
@@ -27,46 +27,46 @@ def lowest(x: int) -> int:
     return count_ones((x & -x) - 1)
 
 
-def test(m: Words, area: int, i: int) -> int:
-    """Bit i of the bitmap at `area`."""
-    return (m[area + (i >> 5)] >> (i & 31)) & 1
+def test(area: Words, i: int) -> int:
+    """Bit i of a bitmap."""
+    return (area[i >> 5] >> (i & 31)) & 1
 
 
-def put(m: Words, area: int, i: int) -> None:
+def put(area: Words, i: int) -> None:
     """Set bit i."""
-    m[area + (i >> 5)] |= 1 << (i & 31)
+    area[i >> 5] |= 1 << (i & 31)
 
 
-def drop(m: Words, area: int, i: int) -> None:
+def drop(area: Words, i: int) -> None:
     """Clear bit i."""
-    m[area + (i >> 5)] &= ~(1 << (i & 31))
+    area[i >> 5] &= ~(1 << (i & 31))
 
 
-def find_set(m: Words, area: int, mask: int, start: int, end: int) -> int:
+def find_set(area: Words, mask: int, start: int, end: int) -> int:
     """First n in [start, end) whose ring bit is set; `end` if there is none."""
     n = start
     while n < end:
         i = n & mask
-        word = m[area + (i >> 5)] >> (i & 31)
+        word = area[i >> 5] >> (i & 31)
         if word != 0:
             return min(n + lowest(word), end)
         n += 32 - (i & 31)
     return end
 
 
-def find_clear(m: Words, area: int, mask: int, start: int, end: int) -> int:
+def find_clear(area: Words, mask: int, start: int, end: int) -> int:
     """First n in [start, end) whose ring bit is clear; `end` if there is none."""
     n = start
     while n < end:
         i = n & mask
-        word = (m[area + (i >> 5)] ^ LOW32) >> (i & 31)
+        word = (area[i >> 5] ^ LOW32) >> (i & 31)
         if word != 0:
             return min(n + lowest(word), end)
         n += 32 - (i & 31)
     return end
 
 
-def take_range(m: Words, area: int, mask: int, start: int, end: int) -> int:
+def take_range(area: Words, mask: int, start: int, end: int) -> int:
     """Clear the ring bits of [start, end) and return how many were set."""
     taken = 0
     n = start
@@ -74,23 +74,22 @@ def take_range(m: Words, area: int, mask: int, start: int, end: int) -> int:
         i = n & mask
         width = min(32 - (i & 31), end - n)
         pick = ((1 << width) - 1) << (i & 31)
-        address = area + (i >> 5)
-        word = m[address]
+        word = area[i >> 5]
         if word & pick != 0:
             taken += count_ones(word & pick)
-            m[address] = word & ~pick
+            area[i >> 5] = word & ~pick
         n += width
     return taken
 
 
-def window32(m: Words, area: int, mask: int, start: int) -> int:
+def window32(area: Words, mask: int, start: int) -> int:
     """The 32 ring bits from `start` on, the bit of `start` lowest."""
     i = start & mask
     shift = i & 31
-    low = m[area + (i >> 5)] >> shift
+    low = area[i >> 5] >> shift
     if shift == 0:
         return low
-    high = m[area + ((((i | 31) + 1) & mask) >> 5)]
+    high = area[(((i | 31) + 1) & mask) >> 5]
     return low | (high << (32 - shift)) & LOW32
 
 
@@ -115,11 +114,11 @@ def scramble(seed: int) -> int:
     return x if x != 0 else 0x9E3779B9
 
 
-def random32(m: Words, address: int) -> int:
-    """Next number of the stream whose state is the word at `address` (Marsaglia's 13-17-5 xorshift)."""
-    x = m[address]
+def random32(row: Endpoint) -> int:
+    """Next number of the row's own stream (Marsaglia's 13-17-5 xorshift)."""
+    x = row.stream
     x ^= (x << 13) & LOW32
     x ^= x >> 17
     x ^= (x << 5) & LOW32
-    m[address] = x
+    row.stream = x
     return x

@@ -9,21 +9,8 @@ from collections.abc import Mapping
 
 from fairlead.fabric.mrc import bits, packets
 from fairlead.fabric.mrc import layout as at
-from fairlead.fabric.mrc.headers import (
-    ENDPOINT_QP,
-    Bth,
-    CcState,
-    Dscp,
-    EndpointOp,
-    Erth,
-    Meth,
-    Neth,
-    Opcode,
-    Peth,
-    Reth,
-    Seth,
-    Tseth,
-)
+from fairlead.fabric.mrc.control_headers import CcState, Erth, Neth, Peth, Seth
+from fairlead.fabric.mrc.headers import ENDPOINT_QP, Bth, Dscp, EndpointOp, Meth, Opcode, Reth, Tseth
 from fairlead.fabric.mrc.packets import Nack, Path, Probe, Request, Sack, Write
 
 

@@ -32,12 +32,28 @@ from llvmlite import binding, ir
 from numba.core import cgutils
 
 from fairlead.base.trust import own_folder
-from fairlead.fabric.mrc import bits, congestion, evs, law, layout, losses, paths, responder, sending, timers, window
+from fairlead.fabric.mrc import (
+    bits,
+    comparators,
+    congestion,
+    evs,
+    hearing,
+    law,
+    layout,
+    losses,
+    paths,
+    responder,
+    rows,
+    sending,
+    timers,
+    window,
+)
 
 LAW_MODULES: tuple[ModuleType, ...] = (
     layout,
     bits,
     evs,
+    comparators,
     paths,
     congestion,
     window,
@@ -45,6 +61,7 @@ LAW_MODULES: tuple[ModuleType, ...] = (
     timers,
     sending,
     responder,
+    hearing,
     law,
 )
 KEPT_FOLDERS = 8  # digests whose kernels are kept; older ones are removed
@@ -52,7 +69,7 @@ KEPT_FOLDERS = 8  # digests whose kernels are kept; older ones are removed
 
 def law_sources() -> tuple[Path, ...]:
     """The files that together are the law."""
-    return tuple(Path(inspect.getfile(module)) for module in LAW_MODULES)
+    return tuple(Path(inspect.getfile(module)) for module in (rows, *LAW_MODULES))
 
 
 def digest(sources: Iterable[Path] = ()) -> str:
@@ -125,9 +142,106 @@ def call_address(typing_context: Any, address: Any, *args: Any) -> Any:
     return numba.types.int64(address, numba.types.StarArgTuple.from_types(args)), build
 
 
+class RowType(numba.types.Type):  # type: ignore[misc]
+    """A row in compiled code: the memory and the address, from which `tx.una` is one load."""
+
+    def __init__(self, row: type[rows.Row]) -> None:
+        self.words = {name: number for number, name in enumerate(rows.kinds(row, "int"))}
+        self.areas = {name: rows.AREA_OFFSETS[name] for name in rows.kinds(row, "Words")}
+        super().__init__(name=f"Row({row.__name__})")
+
+
+WORDS = numba.types.CPointer(numba.types.int64)
+ROW_TYPES = {row: RowType(row) for row in (rows.Parameters, rows.Endpoint, rows.Requestor, rows.Responder)}
+
+
+@numba.extending.register_model(RowType)
+class _RowModel(numba.extending.models.StructModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, kind: Any) -> None:
+        super().__init__(manager, kind, [("m", WORDS), ("address", numba.types.int64)])
+
+
+@numba.extending.infer_getattr
+class _RowAttributes(numba.core.typing.templates.AttributeTemplate):  # type: ignore[misc]
+    key = RowType
+
+    def generic_resolve(self, kind: RowType, name: str) -> Any:
+        if name == "m" or name in kind.areas:
+            return WORDS
+        if name == "profile":
+            return ROW_TYPES[rows.Parameters]
+        return numba.types.int64 if name == "address" or name in kind.words else None
+
+
+def _word(builder: Any, m: Any, address: Any, offset: int) -> Any:
+    """A pointer to the word so far behind an address."""
+    return builder.gep(m, [builder.add(address, ir.Constant(ir.IntType(64), offset))])
+
+
+@numba.extending.lower_getattr_generic(RowType)  # type: ignore[untyped-decorator]
+def _get(context: Any, builder: Any, kind: RowType, value: Any, name: str) -> Any:
+    row = cgutils.create_struct_proxy(kind)(context, builder, value)
+    if name in {"m", "address"}:
+        return getattr(row, name)
+    if name in kind.words:
+        return builder.load(_word(builder, row.m, row.address, kind.words[name]))
+    profile = builder.load(_word(builder, row.m, row.address, rows.PROFILE_AT))
+    if name in kind.areas:
+        offset = builder.load(_word(builder, row.m, profile, kind.areas[name]))
+        return builder.gep(row.m, [builder.add(row.address, offset)])
+    return _make(context, builder, ROW_TYPES[rows.Parameters], row.m, profile)
+
+
+@numba.extending.lower_setattr_generic(RowType)  # type: ignore[untyped-decorator]
+def _set(context: Any, builder: Any, signature: Any, args: Any, name: str) -> None:
+    kind = signature.args[0]
+    row = cgutils.create_struct_proxy(kind)(context, builder, args[0])
+    builder.store(args[1], _word(builder, row.m, row.address, kind.words[name]))
+
+
+def _make(context: Any, builder: Any, kind: RowType, m: Any, address: Any) -> Any:
+    row = cgutils.create_struct_proxy(kind)(context, builder)
+    row.m = m
+    row.address = address
+    return row._getvalue()  # noqa: SLF001 - numba has no other name for it
+
+
+def _offer(function: Callable[..., rows.Row], kind: RowType) -> Any:
+    """Compiled code makes a row by the name that plain Python makes it by."""
+
+    def make(typing_context: Any, m: Any, address: Any) -> Any:
+        def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return _make(context, builder, kind, *args)
+
+        return kind(WORDS, numba.types.int64), build
+
+    made = numba.extending.intrinsic(make)
+
+    @numba.extending.overload(function)  # type: ignore[untyped-decorator]
+    def typed(m: Any, address: Any) -> Any:
+        def row(m: Any, address: Any) -> Any:
+            return made(m, address)
+
+        return row
+
+    return made
+
+
 @functools.cache
 def register() -> None:
     """Let compiled code call the functions of the law. The functions themselves stay plain."""
+    _offer(rows.profile_row, ROW_TYPES[rows.Parameters])
+    _offer(rows.endpoint_row, ROW_TYPES[rows.Endpoint])
+    _offer(rows.requestor_row, ROW_TYPES[rows.Requestor])
+    responder_row = _offer(rows.responder_row, ROW_TYPES[rows.Responder])
+
+    @numba.extending.overload(rows.responder_of)  # type: ignore[untyped-decorator]
+    def typed(tx: Any) -> Any:
+        def row(tx: Any) -> Any:
+            return responder_row(tx.m, tx.responder_address)
+
+        return row
+
     for function in law_functions():
         numba.extending.register_jitable(error_model="numpy")(function)  # no exceptions: the law divides by no zero
 

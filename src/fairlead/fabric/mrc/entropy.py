@@ -11,15 +11,16 @@ from collections.abc import Sequence
 from fairlead.errors import LocalProtocolError
 from fairlead.fabric.mrc import bits
 from fairlead.fabric.mrc.profile import Profile
+from fairlead.fabric.mrc.rows import Endpoint
 
 DYNAMIC_PORTS = 0xC000  # RFC 6335: 49,152 and above
 
 
 def default_evs(profile: Profile, seed: int) -> tuple[int, ...]:
     """An entropy value for each slot: a source port of the dynamic range that tells the slot, a random flow label."""
-    word = [bits.scramble(seed)]
+    row = Endpoint(stream=bits.scramble(seed))
     return tuple(
-        (DYNAMIC_PORTS | slot) << 16 | bits.random32(word, 0) & 0xFFFF  # slot < 256
+        (DYNAMIC_PORTS | slot) << 16 | bits.random32(row) & 0xFFFF  # slot < 256
         for slot in range(profile.num_evs)
     )
 

@@ -28,152 +28,149 @@ with another bad one: a fault that seems to be everywhere is no reason to stop s
 Slots are numbered plane << shift | number. A plane is walked in the order counter XOR mask; the mask is drawn anew at
 each wrap from the queue pair's own random stream, so that queue pairs that started together do not stay in step.
 """
-# ruff: noqa: F403, F405 - the law reads the whole register map; handlers take addresses and integers
 
 from __future__ import annotations
 
 from fairlead.fabric.mrc import bits
-from fairlead.fabric.mrc.layout import *
+from fairlead.fabric.mrc import layout as at
+from fairlead.fabric.mrc.rows import Endpoint, Requestor
 
 NIBBLE_MAX = 15
 SUSPICION = 6
 CONVICTION = 8
 
 
-def init_evs(m: Words, tx: int) -> None:
+def init_evs(tx: Requestor) -> None:
     """Put the first EVs of each plane in rotation."""
-    p = m[tx + E_PROFILE]
-    planes = m[p + P_PLANES]
-    shift = m[p + P_EV_SHIFT]
-    active = m[p + P_EV_ACTIVE]
+    p = tx.profile
+    planes = p.planes
+    shift = p.ev_shift
+    active = p.evs_active
     for plane in range(planes):
-        mask = bits.random32(m, tx + E_RANDOM) & ((1 << shift) - 1)
-        m[tx + m[p + P_TX_PLANES] + plane] = mask << PLANE_XOR_SHIFT | active << PLANE_ACTIVE_SHIFT
+        mask = bits.random32(tx) & ((1 << shift) - 1)
+        tx.plane_words[plane] = mask << at.PLANE_XOR_SHIFT | active << at.PLANE_ACTIVE_SHIFT
         for number in range(active):
             slot = plane << shift | number
-            m[_word(m, tx, slot) + EV_ACTIVE] |= 1 << (slot & 31)
-    m[tx + TX_EV_ACTIVE] = planes * active
-    m[tx + TX_PLANES_OK] = (1 << planes) - 1
-    m[tx + E_PLANE] = bits.random32(m, tx + E_RANDOM) % planes
+            tx.ev_words[_word(slot) + at.EV_ACTIVE] |= 1 << (slot & 31)
+    tx.ev_active = planes * active
+    tx.planes_ok = (1 << planes) - 1
+    tx.plane = bits.random32(tx) % planes
 
 
-def _word(m: Words, tx: int, slot: int) -> int:
-    """Address of the four state words that hold this EV's bits."""
-    return tx + m[m[tx + E_PROFILE] + P_TX_EVS] + (slot >> 5) * NUM_EV_WORDS
+def _word(slot: int) -> int:
+    """Where in `ev_words` the four words stand that hold this EV's bits."""
+    return (slot >> 5) * at.NUM_EV_WORDS
 
 
-def ev_state(m: Words, tx: int, slot: int) -> int:
+def ev_state(tx: Requestor, slot: int) -> int:
     """State of an EV: STATE_GOOD (in rotation), STATE_STANDBY (good, not in rotation), SKIP, ASSUMED_BAD or DENIED."""
-    word = _word(m, tx, slot)
+    word = _word(slot)
     bit = 1 << (slot & 31)
-    if m[word + EV_DENIED] & bit:
-        return STATE_DENIED
-    if m[word + EV_BAD] & bit:
-        return STATE_ASSUMED_BAD
-    if m[word + EV_SKIP] & bit:
-        return STATE_SKIP
-    return STATE_GOOD if m[word + EV_ACTIVE] & bit else STATE_STANDBY
+    if tx.ev_words[word + at.EV_DENIED] & bit:
+        return at.STATE_DENIED
+    if tx.ev_words[word + at.EV_BAD] & bit:
+        return at.STATE_ASSUMED_BAD
+    if tx.ev_words[word + at.EV_SKIP] & bit:
+        return at.STATE_SKIP
+    return at.STATE_GOOD if tx.ev_words[word + at.EV_ACTIVE] & bit else at.STATE_STANDBY
 
 
-def nibble(m: Words, tx: int, slot: int) -> int:
+def nibble(tx: Requestor, slot: int) -> int:
     """Small counter of an EV: points against it, or probes answered since it is bad, or the bitmap rule's penalty."""
-    area = tx + m[m[tx + E_PROFILE] + P_TX_NIBBLES]
-    return (m[area + (slot >> 3)] >> ((slot & 7) * 4)) & NIBBLE_MAX
+    return (tx.nibbles[slot >> 3] >> ((slot & 7) * 4)) & NIBBLE_MAX
 
 
-def set_nibble(m: Words, tx: int, slot: int, value: int) -> None:
+def set_nibble(tx: Requestor, slot: int, value: int) -> None:
     """Write the small counter of an EV."""
-    address = tx + m[m[tx + E_PROFILE] + P_TX_NIBBLES] + (slot >> 3)
     shift = (slot & 7) * 4
-    m[address] = m[address] & ~(NIBBLE_MAX << shift) | value << shift
+    tx.nibbles[slot >> 3] = tx.nibbles[slot >> 3] & ~(NIBBLE_MAX << shift) | value << shift
 
 
 # --- rotation -------------------------------------------------------------------------------------------------
 
 
-def open_planes(m: Words, row: int) -> int:
+def open_planes(row: Endpoint) -> int:
     """Planes whose ports are up at both ends, as far as this row knows."""
-    return m[row + E_PORTS] & m[row + E_PEER_PORTS]
+    return row.ports & row.peer_ports
 
 
-def next_plane(m: Words, row: int, planes: int) -> int:
+def next_plane(row: Endpoint, planes: int) -> int:
     """The plane after the last one used, among `planes` (a bit set, not 0), in turn."""
-    last = m[row + E_PLANE]
+    last = row.plane
     later = planes & ~((2 << last) - 1)
     return bits.lowest(later if later != 0 else planes)
 
 
-def step(m: Words, tx: int, plane: int) -> int:
+def step(tx: Requestor, plane: int) -> int:
     """Move the plane's cursor on by one and return the slot it stood on."""
-    p = m[tx + E_PROFILE]
-    shift = m[p + P_EV_SHIFT]
-    address = tx + m[p + P_TX_PLANES] + plane
-    word = m[address]
+    p = tx.profile
+    shift = p.ev_shift
+    word = tx.plane_words[plane]
     size = 1 << shift
     cursor = word & 0xFFFF
-    slot = plane << shift | (cursor ^ (word >> PLANE_XOR_SHIFT & 0xFFFF)) & (size - 1)
+    slot = plane << shift | (cursor ^ (word >> at.PLANE_XOR_SHIFT & 0xFFFF)) & (size - 1)
     if cursor + 1 < size:
-        m[address] = word + 1
+        tx.plane_words[plane] = word + 1
     else:
-        mask = bits.random32(m, tx + E_RANDOM) & (size - 1)
-        m[address] = word >> PLANE_ACTIVE_SHIFT << PLANE_ACTIVE_SHIFT | mask << PLANE_XOR_SHIFT
+        mask = bits.random32(tx) & (size - 1)
+        tx.plane_words[plane] = word >> at.PLANE_ACTIVE_SHIFT << at.PLANE_ACTIVE_SHIFT | mask << at.PLANE_XOR_SHIFT
     return slot
 
 
-def rotate(m: Words, tx: int, ports: int, avoid: int) -> int:
+def rotate(tx: Requestor, ports: int, avoid: int) -> int:
     """The next EV by the life cycle: its slot, or -1 when no free port (bit set `ports`) leads to a usable EV.
 
     `avoid` is the EV that failed the packet now sent again (-1: none): a retransmission takes another one where there
     is one (OCP MRC 1.0: never the EV named by the NACK).
     """
-    usable = open_planes(m, tx) & m[tx + TX_PLANES_OK]
+    usable = open_planes(tx) & tx.planes_ok
     if usable == 0:
-        return _last_resort(m, tx, ports)
+        return _last_resort(tx, ports)
     if usable & ports == 0:
         return -1  # a usable plane exists and its port is busy: wait
-    plane = next_plane(m, tx, usable & ports)
-    m[tx + E_PLANE] = plane
-    return _next_in_plane(m, tx, plane, EV_ACTIVE, avoid)
+    plane = next_plane(tx, usable & ports)
+    tx.plane = plane
+    return _next_in_plane(tx, plane, at.EV_ACTIVE, avoid)
 
 
-def is_in_turn(m: Words, tx: int, slot: int, ports: int) -> bool:
+def is_in_turn(tx: Requestor, slot: int, ports: int) -> bool:
     """Whether an EV is in rotation, not to be skipped, and its port (bit set `ports`) free."""
-    plane = slot >> m[m[tx + E_PROFILE] + P_EV_SHIFT]
-    word = _word(m, tx, slot)
-    is_good = m[word + EV_ACTIVE] & ~m[word + EV_SKIP] & 1 << (slot & 31)
-    return is_good != 0 and open_planes(m, tx) & ports & 1 << plane != 0
+    plane = slot >> tx.profile.ev_shift
+    word = _word(slot)
+    is_good = tx.ev_words[word + at.EV_ACTIVE] & ~tx.ev_words[word + at.EV_SKIP] & 1 << (slot & 31)
+    return is_good != 0 and open_planes(tx) & ports & 1 << plane != 0
 
 
-def _last_resort(m: Words, tx: int, ports: int) -> int:
+def _last_resort(tx: Requestor, ports: int) -> int:
     """With no EV left in rotation: any that is not denied, on a free port; -1 if there is none."""
-    planes = open_planes(m, tx) & ports
+    planes = open_planes(tx) & ports
     while planes != 0:
-        plane = next_plane(m, tx, planes)
-        slot = _next_in_plane(m, tx, plane, EV_DENIED, -1)
+        plane = next_plane(tx, planes)
+        slot = _next_in_plane(tx, plane, at.EV_DENIED, -1)
         if slot >= 0:
-            m[tx + E_PLANE] = plane
+            tx.plane = plane
             return slot
         planes &= ~(1 << plane)
     return -1
 
 
-def _next_in_plane(m: Words, tx: int, plane: int, kind: int, avoid: int) -> int:
+def _next_in_plane(tx: Requestor, plane: int, kind: int, avoid: int) -> int:
     """Walk one plane: the next EV in rotation that is not to be skipped; with kind EV_DENIED any EV not denied.
 
     An EV in SKIP is passed over once and is GOOD from then on. Three laps from anywhere hold two whole ones, whatever
     order a new lap takes, so an EV in rotation is always found; -1 only if all are denied.
     """
     fallback = -1
-    for _ in range(3 << m[m[tx + E_PROFILE] + P_EV_SHIFT]):
-        slot = step(m, tx, plane)
-        word = _word(m, tx, slot)
+    for _ in range(3 << tx.profile.ev_shift):
+        slot = step(tx, plane)
+        word = _word(slot)
         bit = 1 << (slot & 31)
-        if kind == EV_DENIED:
-            if not m[word + EV_DENIED] & bit:
+        if kind == at.EV_DENIED:
+            if not tx.ev_words[word + at.EV_DENIED] & bit:
                 return slot
-        elif m[word + EV_ACTIVE] & bit:
-            if m[word + EV_SKIP] & bit:
-                m[word + EV_SKIP] &= ~bit
+        elif tx.ev_words[word + at.EV_ACTIVE] & bit:
+            if tx.ev_words[word + at.EV_SKIP] & bit:
+                tx.ev_words[word + at.EV_SKIP] &= ~bit
             elif slot == avoid:
                 fallback = slot
             else:
@@ -184,123 +181,123 @@ def _next_in_plane(m: Words, tx: int, plane: int, kind: int, avoid: int) -> int:
 # --- life cycle ------------------------------------------------------------------------------------------------
 
 
-def skip(m: Words, tx: int, slot: int) -> None:
+def skip(tx: Requestor, slot: int) -> None:
     """GOOD -> SKIP, for an EV in rotation; one that stands by has no turn to lose."""
-    word = _word(m, tx, slot)
-    m[word + EV_SKIP] |= m[word + EV_ACTIVE] & (1 << (slot & 31))
+    word = _word(slot)
+    tx.ev_words[word + at.EV_SKIP] |= tx.ev_words[word + at.EV_ACTIVE] & (1 << (slot & 31))
 
 
-def suspect(m: Words, tx: int, slot: int) -> None:
+def suspect(tx: Requestor, slot: int) -> None:
     """A packet that used this EV seems lost, for later ones have arrived."""
-    word = _word(m, tx, slot)
-    if (m[word + EV_BAD] | m[word + EV_DENIED]) >> (slot & 31) & 1:
+    word = _word(slot)
+    if (tx.ev_words[word + at.EV_BAD] | tx.ev_words[word + at.EV_DENIED]) >> (slot & 31) & 1:
         return
-    points = nibble(m, tx, slot) + SUSPICION
+    points = nibble(tx, slot) + SUSPICION
     if points >= CONVICTION:
-        assume_bad(m, tx, slot)
+        assume_bad(tx, slot)
     else:
-        set_nibble(m, tx, slot, points)
+        set_nibble(tx, slot, points)
 
 
-def trust(m: Words, tx: int, slot: int) -> None:
+def trust(tx: Requestor, slot: int) -> None:
     """A packet that used this EV was answered, unmarked."""
-    points = nibble(m, tx, slot)
-    if points > 0 and not m[_word(m, tx, slot) + EV_BAD] >> (slot & 31) & 1:
-        set_nibble(m, tx, slot, points - 1)
+    points = nibble(tx, slot)
+    if points > 0 and not tx.ev_words[_word(slot) + at.EV_BAD] >> (slot & 31) & 1:
+        set_nibble(tx, slot, points - 1)
 
 
-def forgive(m: Words, tx: int, slot: int) -> None:
+def forgive(tx: Requestor, slot: int) -> None:
     """A packet thought lost on this EV has arrived: what was held against the EV was wrong."""
-    if m[_word(m, tx, slot) + EV_BAD] >> (slot & 31) & 1:
-        recover(m, tx, slot)
-    set_nibble(m, tx, slot, 0)
+    if tx.ev_words[_word(slot) + at.EV_BAD] >> (slot & 31) & 1:
+        recover(tx, slot)
+    set_nibble(tx, slot, 0)
 
 
-def assume_bad(m: Words, tx: int, slot: int) -> None:
+def assume_bad(tx: Requestor, slot: int) -> None:
     """GOOD, SKIP -> ASSUMED_BAD, and a replacement from the same plane; when too few are left, from the bad ones."""
-    p = m[tx + E_PROFILE]
-    word = _word(m, tx, slot)
+    p = tx.profile
+    word = _word(slot)
     bit = 1 << (slot & 31)
-    if (m[word + EV_BAD] | m[word + EV_DENIED]) & bit:
+    if (tx.ev_words[word + at.EV_BAD] | tx.ev_words[word + at.EV_DENIED]) & bit:
         return
-    m[word + EV_SKIP] &= ~bit
-    m[word + EV_BAD] |= bit
-    m[tx + TX_EV_BAD] += 1
-    m[tx + TX_EVP_MISSED] = 0
-    set_nibble(m, tx, slot, 0)
-    _leave(m, tx, slot)
-    if m[tx + TX_EV_ACTIVE] < m[p + P_EV_MIN_ACTIVE]:
-        other = next_bad(m, tx, slot)
-        recover(m, tx, other if other >= 0 else slot)
+    tx.ev_words[word + at.EV_SKIP] &= ~bit
+    tx.ev_words[word + at.EV_BAD] |= bit
+    tx.ev_bad += 1
+    tx.evp_missed = 0
+    set_nibble(tx, slot, 0)
+    _leave(tx, slot)
+    if tx.ev_active < p.ev_min_active:
+        other = next_bad(tx, slot)
+        recover(tx, other if other >= 0 else slot)
 
 
-def probe_answered(m: Words, tx: int, slot: int, mark: int) -> None:
+def probe_answered(tx: Requestor, slot: int, mark: int) -> None:
     """A probe of an ASSUMED_BAD EV came back with SETH.m or its equal; enough of them in a row bring the EV back.
 
     One source sends an EV answered with SKIP_ONCE to SKIP, another to GOOD; SKIP is the cautious reading.
     """
-    word = _word(m, tx, slot)
+    word = _word(slot)
     bit = 1 << (slot & 31)
-    if not m[word + EV_BAD] & bit:
+    if not tx.ev_words[word + at.EV_BAD] & bit:
         return
-    if mark == M_ALWAYS_SKIP:
-        set_nibble(m, tx, slot, 0)
+    if mark == at.M_ALWAYS_SKIP:
+        set_nibble(tx, slot, 0)
         return
-    answered = nibble(m, tx, slot) + 1
-    set_nibble(m, tx, slot, answered)
-    if answered < m[m[tx + E_PROFILE] + P_EV_PROBE_OK]:
+    answered = nibble(tx, slot) + 1
+    set_nibble(tx, slot, answered)
+    if answered < tx.profile.ev_probe_ok:
         return
-    recover(m, tx, slot)
-    if mark != M_NONE:
-        skip(m, tx, slot)
+    recover(tx, slot)
+    if mark != at.M_NONE:
+        skip(tx, slot)
 
 
-def is_answering(m: Words, tx: int, slot: int) -> int:
+def is_answering(tx: Requestor, slot: int) -> int:
     """1 for an ASSUMED_BAD EV, on a plane that is open, that answered its last probe: asked again, it is soon back."""
-    p = m[tx + E_PROFILE]
-    bad = m[_word(m, tx, slot) + EV_BAD] >> (slot & 31) & 1
-    return bad if nibble(m, tx, slot) > 0 and open_planes(m, tx) >> (slot >> m[p + P_EV_SHIFT]) & 1 else 0
+    p = tx.profile
+    bad = tx.ev_words[_word(slot) + at.EV_BAD] >> (slot & 31) & 1
+    return bad if nibble(tx, slot) > 0 and open_planes(tx) >> (slot >> p.ev_shift) & 1 else 0
 
 
-def probe_unanswered(m: Words, tx: int, slot: int) -> None:
+def probe_unanswered(tx: Requestor, slot: int) -> None:
     """A probe of an ASSUMED_BAD EV was lost: begin counting again."""
-    set_nibble(m, tx, slot, 0)
+    set_nibble(tx, slot, 0)
 
 
-def deny(m: Words, tx: int, slot: int) -> None:
+def deny(tx: Requestor, slot: int) -> None:
     """The controller takes an EV away (from any state; the specification draws the arrow from GOOD)."""
-    word = _word(m, tx, slot)
+    word = _word(slot)
     bit = 1 << (slot & 31)
-    if m[word + EV_DENIED] & bit:
+    if tx.ev_words[word + at.EV_DENIED] & bit:
         return
-    if m[word + EV_BAD] & bit:
-        m[word + EV_BAD] &= ~bit
-        m[tx + TX_EV_BAD] -= 1
-    m[word + EV_SKIP] &= ~bit
-    m[word + EV_DENIED] |= bit
-    _leave(m, tx, slot)
+    if tx.ev_words[word + at.EV_BAD] & bit:
+        tx.ev_words[word + at.EV_BAD] &= ~bit
+        tx.ev_bad -= 1
+    tx.ev_words[word + at.EV_SKIP] &= ~bit
+    tx.ev_words[word + at.EV_DENIED] |= bit
+    _leave(tx, slot)
 
 
-def allow(m: Words, tx: int, slot: int) -> None:
+def allow(tx: Requestor, slot: int) -> None:
     """DENIED -> GOOD."""
-    word = _word(m, tx, slot)
+    word = _word(slot)
     bit = 1 << (slot & 31)
-    if m[word + EV_DENIED] & bit:
-        m[word + EV_DENIED] &= ~bit
-        set_nibble(m, tx, slot, 0)
-        _join(m, tx, slot)
+    if tx.ev_words[word + at.EV_DENIED] & bit:
+        tx.ev_words[word + at.EV_DENIED] &= ~bit
+        set_nibble(tx, slot, 0)
+        _join(tx, slot)
 
 
-def next_bad(m: Words, tx: int, after: int) -> int:
+def next_bad(tx: Requestor, after: int) -> int:
     """The ASSUMED_BAD EV after slot `after`, in turn, on a plane that is open; -1 if there is none."""
-    p = m[tx + E_PROFILE]
-    shift = m[p + P_EV_SHIFT]
-    num_evs = m[p + P_PLANES] << shift
-    open_now = open_planes(m, tx)
+    p = tx.profile
+    shift = p.ev_shift
+    num_evs = p.planes << shift
+    open_now = open_planes(tx)
     slot = after
     for _ in range(num_evs):
         slot = slot + 1 if slot + 1 < num_evs else 0
-        if m[_word(m, tx, slot) + EV_BAD] >> (slot & 31) & 1 and open_now >> (slot >> shift) & 1:
+        if tx.ev_words[_word(slot) + at.EV_BAD] >> (slot & 31) & 1 and open_now >> (slot >> shift) & 1:
             return slot
     return -1
 
@@ -308,79 +305,83 @@ def next_bad(m: Words, tx: int, after: int) -> int:
 # --- a plane as a whole -----------------------------------------------------------------------------------------
 
 
-def cut_plane(m: Words, tx: int, plane: int) -> None:
+def cut_plane(tx: Requestor, plane: int) -> None:
     """All EVs of a plane are ASSUMED_BAD: what was lost on several of them was lost by the plane."""
-    shift = m[m[tx + E_PROFILE] + P_EV_SHIFT]
+    shift = tx.profile.ev_shift
     for slot in range(plane << shift, plane + 1 << shift):
-        assume_bad(m, tx, slot)
-    m[tx + TX_CUT] |= 1 << plane
+        assume_bad(tx, slot)
+    tx.cut |= 1 << plane
 
 
-def restore_plane(m: Words, tx: int, slot: int) -> None:
+def restore_plane(tx: Requestor, slot: int) -> None:
     """An EV of a plane that was cut is good again, and so is the plane: the others were bad for the same reason."""
-    shift = m[m[tx + E_PROFILE] + P_EV_SHIFT]
+    shift = tx.profile.ev_shift
     plane = slot >> shift
-    if not m[tx + TX_CUT] >> plane & 1 or m[_word(m, tx, slot) + EV_BAD] >> (slot & 31) & 1:
+    if not tx.cut >> plane & 1 or tx.ev_words[_word(slot) + at.EV_BAD] >> (slot & 31) & 1:
         return
-    m[tx + TX_CUT] &= ~(1 << plane)
+    tx.cut &= ~(1 << plane)
     for other in range(plane << shift, plane + 1 << shift):
-        if m[_word(m, tx, other) + EV_BAD] >> (other & 31) & 1:
-            recover(m, tx, other)
+        if tx.ev_words[_word(other) + at.EV_BAD] >> (other & 31) & 1:
+            recover(tx, other)
 
 
-def _standby(m: Words, tx: int, plane: int) -> int:
+def _standby(tx: Requestor, plane: int) -> int:
     """A GOOD EV of the plane that stands by, from a random place on; -1 if there is none."""
-    shift = m[m[tx + E_PROFILE] + P_EV_SHIFT]
+    shift = tx.profile.ev_shift
     size = 1 << shift
-    start = bits.random32(m, tx + E_RANDOM) & (size - 1)
+    start = bits.random32(tx) & (size - 1)
     for i in range(size):
         slot = plane << shift | (start + i) & (size - 1)
-        word = _word(m, tx, slot)
-        taken = m[word + EV_ACTIVE] | m[word + EV_SKIP] | m[word + EV_BAD] | m[word + EV_DENIED]
+        word = _word(slot)
+        taken = (
+            tx.ev_words[word + at.EV_ACTIVE]
+            | tx.ev_words[word + at.EV_SKIP]
+            | tx.ev_words[word + at.EV_BAD]
+            | tx.ev_words[word + at.EV_DENIED]
+        )
         if not taken >> (slot & 31) & 1:
             return slot
     return -1
 
 
-def _leave(m: Words, tx: int, slot: int) -> None:
+def _leave(tx: Requestor, slot: int) -> None:
     """Take an EV that is no longer GOOD out of the rotation and put one that stands by in its place."""
-    word = _word(m, tx, slot)
+    word = _word(slot)
     bit = 1 << (slot & 31)
-    if not m[word + EV_ACTIVE] & bit:
+    if not tx.ev_words[word + at.EV_ACTIVE] & bit:
         return
-    m[word + EV_ACTIVE] &= ~bit
-    _count(m, tx, slot, -1)
-    standby = _standby(m, tx, slot >> m[m[tx + E_PROFILE] + P_EV_SHIFT])
+    tx.ev_words[word + at.EV_ACTIVE] &= ~bit
+    _count(tx, slot, -1)
+    standby = _standby(tx, slot >> tx.profile.ev_shift)
     if standby >= 0:
-        m[_word(m, tx, standby) + EV_ACTIVE] |= 1 << (standby & 31)
-        _count(m, tx, standby, 1)
+        tx.ev_words[_word(standby) + at.EV_ACTIVE] |= 1 << (standby & 31)
+        _count(tx, standby, 1)
 
 
-def recover(m: Words, tx: int, slot: int) -> None:
+def recover(tx: Requestor, slot: int) -> None:
     """ASSUMED_BAD -> GOOD."""
-    m[_word(m, tx, slot) + EV_BAD] &= ~(1 << (slot & 31))
-    m[tx + TX_EV_BAD] -= 1
-    set_nibble(m, tx, slot, 0)
-    _join(m, tx, slot)
+    tx.ev_words[_word(slot) + at.EV_BAD] &= ~(1 << (slot & 31))
+    tx.ev_bad -= 1
+    set_nibble(tx, slot, 0)
+    _join(tx, slot)
 
 
-def _join(m: Words, tx: int, slot: int) -> None:
+def _join(tx: Requestor, slot: int) -> None:
     """An EV is good again: it fills an empty place in its plane's rotation, or stands by."""
-    p = m[tx + E_PROFILE]
-    plane = slot >> m[p + P_EV_SHIFT]
-    if m[tx + m[p + P_TX_PLANES] + plane] >> PLANE_ACTIVE_SHIFT < m[p + P_EV_ACTIVE]:
-        m[_word(m, tx, slot) + EV_ACTIVE] |= 1 << (slot & 31)
-        _count(m, tx, slot, 1)
+    p = tx.profile
+    plane = slot >> p.ev_shift
+    if tx.plane_words[plane] >> at.PLANE_ACTIVE_SHIFT < p.evs_active:
+        tx.ev_words[_word(slot) + at.EV_ACTIVE] |= 1 << (slot & 31)
+        _count(tx, slot, 1)
 
 
-def _count(m: Words, tx: int, slot: int, change: int) -> None:
+def _count(tx: Requestor, slot: int, change: int) -> None:
     """Keep the numbers of EVs in rotation, per plane and in all."""
-    p = m[tx + E_PROFILE]
-    plane = slot >> m[p + P_EV_SHIFT]
-    address = tx + m[p + P_TX_PLANES] + plane
-    m[address] += change << PLANE_ACTIVE_SHIFT
-    m[tx + TX_EV_ACTIVE] += change
-    if m[address] >> PLANE_ACTIVE_SHIFT > 0:
-        m[tx + TX_PLANES_OK] |= 1 << plane
+    p = tx.profile
+    plane = slot >> p.ev_shift
+    tx.plane_words[plane] += change << at.PLANE_ACTIVE_SHIFT
+    tx.ev_active += change
+    if tx.plane_words[plane] >> at.PLANE_ACTIVE_SHIFT > 0:
+        tx.planes_ok |= 1 << plane
     else:
-        m[tx + TX_PLANES_OK] &= ~(1 << plane)
+        tx.planes_ok &= ~(1 << plane)

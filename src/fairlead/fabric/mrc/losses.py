@@ -4,110 +4,110 @@ RFC 8985 (RACK): a packet is lost when one that was sent a reorder window later 
 have by now. Without it a full window that waits for a hole sends nothing that could prove it, until a probe does.
 
 The protocol judges each EV by itself. A program has few packets under way and a plane has several EVs, each of which
-would have to lose packets of its own, at a round trip each. Where a profile says so (P_PLANE_LOSSES), losses on one
+would have to lose packets of its own, at a round trip each. Where a profile says so (plane_losses), losses on one
 plane count together as long as nothing that was sent after the first of them arrives over that plane. One plane is
 followed at a time: losses on several in turn are no sign that one is cut.
 """
-# ruff: noqa: F403, F405 - the law reads the whole register map; handlers take addresses and integers
 
 from __future__ import annotations
 
 from fairlead.fabric.mrc import bits, congestion, evs, paths, timers, window
-from fairlead.fabric.mrc.layout import *
+from fairlead.fabric.mrc import layout as at
+from fairlead.fabric.mrc.rows import Requestor
 
 REORDER_STEPS = 28  # quarters by which the reorder window may grow: to eight times
 
 
-def on_arrival(m: Words, tx: int, now: int, sent: int) -> None:
+def on_arrival(tx: Requestor, now: int, sent: int) -> None:
     """A packet that was sent at `sent` has arrived.
 
     With a timer an earlier one is lost only if it is also older than a long round trip: where queues of planes differ,
     packets overtake each other by more than a window of reordering.
     """
-    if sent >= m[tx + TX_DELIVERED_AT]:
-        m[tx + TX_DELIVERED_AT] = sent
-        m[tx + TX_DELIVERED_RTT] = now - sent
-    before = m[tx + TX_DELIVERED_AT]
-    if m[m[tx + E_PROFILE] + P_REORDER_TIMER]:
-        before = min(before, now - timers.long_rtt(m, tx))
-    _infer(m, tx, now, before - reorder_window(m, tx))
+    if sent >= tx.delivered_at:
+        tx.delivered_at = sent
+        tx.delivered_rtt = now - sent
+    before = tx.delivered_at
+    if tx.profile.reorder_timer:
+        before = min(before, now - timers.long_rtt(tx))
+    _infer(tx, now, before - reorder_window(tx))
 
 
-def on_timer(m: Words, tx: int, now: int) -> None:
+def on_timer(tx: Requestor, now: int) -> None:
     """A packet sent a reorder window after the oldest one would have arrived by now, if there had been one."""
-    before = now - timers.long_rtt(m, tx) - reorder_window(m, tx)
-    _infer(m, tx, now, min(before, m[tx + TX_DELIVERED_AT] - 1))
+    before = now - timers.long_rtt(tx) - reorder_window(tx)
+    _infer(tx, now, min(before, tx.delivered_at - 1))
 
 
-def reorder_window(m: Words, tx: int) -> int:
+def reorder_window(tx: Requestor) -> int:
     """How much later a packet must be sent to prove an earlier one lost; mistakes widen it a while (RFC 8985 6.2)."""
-    least = m[m[tx + E_PROFILE] + P_REORDER_NS]
-    return least + min(m[tx + TX_REORDER], REORDER_STEPS) * least // 4
+    least = tx.profile.reorder_ns
+    return least + min(tx.reorder, REORDER_STEPS) * least // 4
 
 
-def _infer(m: Words, tx: int, now: int, before: int) -> None:
+def _infer(tx: Requestor, now: int, before: int) -> None:
     """A packet still missing that was sent at or before `before` is lost.
 
     First transmissions stand in the window in the order of their send times, so the search ends at the first young one.
     """
-    oldest = FOREVER
-    psn = window.next_in_flight(m, tx, m[tx + TX_UNA])
-    while psn < m[tx + TX_NEXT]:
-        record = m[window.record_address(m, tx, psn)]
+    oldest = at.FOREVER
+    psn = window.next_in_flight(tx, tx.una)
+    while psn < tx.next:
+        record = window.record_of(tx, psn)
         sent = window.sent_at(record, now)
         if sent <= before:
-            _lose(m, tx, now, psn, record)
+            _lose(tx, now, psn, record)
         else:
             oldest = min(oldest, sent)
             if window.record_tries(record) == 0:
                 break
-        psn = window.next_in_flight(m, tx, psn + 1)
-    m[tx + TX_LOSS_AT] = FOREVER
-    if m[m[tx + E_PROFILE] + P_REORDER_TIMER] and oldest < m[tx + TX_DELIVERED_AT]:
-        m[tx + TX_LOSS_AT] = oldest + timers.long_rtt(m, tx) + reorder_window(m, tx)
+        psn = window.next_in_flight(tx, psn + 1)
+    tx.loss_at = at.FOREVER
+    if tx.profile.reorder_timer and oldest < tx.delivered_at:
+        tx.loss_at = oldest + timers.long_rtt(tx) + reorder_window(tx)
 
 
-def _lose(m: Words, tx: int, now: int, psn: int, record: int) -> None:
-    m[tx + TX_NUM_LOST] += 1
-    if m[tx + TX_RECOVERY] < 0:
-        m[tx + TX_RECOVERY] = m[tx + TX_NEXT]
-    size = window.mark_lost(m, tx, psn)
-    if not m[m[tx + E_PROFILE] + P_TRIM]:
-        congestion.on_timeout(m, tx, size)  # without trimming a silent loss may be a full queue
-    paths.feedback(m, tx, now, window.record_ev(record), PATH_IS_SUSPECT)
-    judge_plane(m, tx, psn, window.record_ev(record))
+def _lose(tx: Requestor, now: int, psn: int, record: int) -> None:
+    tx.num_lost += 1
+    if tx.recovery < 0:
+        tx.recovery = tx.next
+    size = window.mark_lost(tx, psn)
+    if not tx.profile.trim:
+        congestion.on_timeout(tx, size)  # without trimming a silent loss may be a full queue
+    paths.feedback(tx, now, window.record_ev(record), at.PATH_IS_SUSPECT)
+    judge_plane(tx, psn, window.record_ev(record))
 
 
 # --- the plane as a whole -----------------------------------------------------------------------------------------
 
 
-def judge_plane(m: Words, tx: int, psn: int, slot: int) -> None:
+def judge_plane(tx: Requestor, psn: int, slot: int) -> None:
     """A packet seems lost that took this EV; the last plane in use is never given up."""
-    p = m[tx + E_PROFILE]
-    plane = slot >> m[p + P_EV_SHIFT]
-    if m[p + P_PLANE_LOSSES] == 0 or m[tx + TX_CUT] >> plane & 1:
+    p = tx.profile
+    plane = slot >> p.ev_shift
+    if p.plane_losses == 0 or tx.cut >> plane & 1:
         return
-    if m[tx + TX_LOSING_NUM] == 0 or m[tx + TX_LOSING] != plane or _has_arrived(m, tx, plane, m[tx + TX_LOSING_PSN]):
-        m[tx + TX_LOSING] = plane
-        m[tx + TX_LOSING_PSN] = psn
-        m[tx + TX_LOSING_NUM] = 0
-    m[tx + TX_LOSING_NUM] += 1
-    if m[tx + TX_LOSING_NUM] < m[p + P_PLANE_LOSSES]:
+    if tx.losing_num == 0 or tx.losing != plane or _has_arrived(tx, plane, tx.losing_psn):
+        tx.losing = plane
+        tx.losing_psn = psn
+        tx.losing_num = 0
+    tx.losing_num += 1
+    if tx.losing_num < p.plane_losses:
         return
-    if evs.open_planes(m, tx) & m[tx + TX_PLANES_OK] & ~(1 << plane):
-        m[tx + TX_LOSING_NUM] = 0
-        evs.cut_plane(m, tx, plane)
+    if evs.open_planes(tx) & tx.planes_ok & ~(1 << plane):
+        tx.losing_num = 0
+        evs.cut_plane(tx, plane)
 
 
-def _has_arrived(m: Words, tx: int, plane: int, psn: int) -> bool:
+def _has_arrived(tx: Requestor, plane: int, psn: int) -> bool:
     """Whether a packet after `psn` has arrived that took this plane last."""
-    p = m[tx + E_PROFILE]
-    mask = m[p + P_RING_MASK]
-    acked = tx + m[p + P_TX_ACKED]
-    psn = max(psn + 1, m[tx + TX_NEXT] - mask)
-    while psn < m[tx + TX_NEXT]:
-        is_here = psn < m[tx + TX_UNA] or bits.test(m, acked, psn & mask)
-        if is_here and window.record_ev(m[window.record_address(m, tx, psn)]) >> m[p + P_EV_SHIFT] == plane:
+    p = tx.profile
+    mask = p.ring_mask
+    acked = tx.acked_bits
+    psn = max(psn + 1, tx.next - mask)
+    while psn < tx.next:
+        is_here = psn < tx.una or bits.test(acked, psn & mask)
+        if is_here and window.record_ev(window.record_of(tx, psn)) >> p.ev_shift == plane:
             return True
         psn += 1
     return False

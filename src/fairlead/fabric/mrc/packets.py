@@ -19,23 +19,18 @@ from dataclasses import dataclass
 
 from fairlead.errors import RemoteProtocolError
 from fairlead.fabric.mrc import icrc
+from fairlead.fabric.mrc.control_headers import CcState, Eeth, Erth, Neth, Peth, Seth
 from fairlead.fabric.mrc.headers import (
     DEFAULT_DIALECT,
     Aeth,
     Bth,
     Buffer,
-    CcState,
     Dialect,
     Dscp,
-    Eeth,
     EndpointOp,
-    Erth,
     Meth,
-    Neth,
     Opcode,
-    Peth,
     Reth,
-    Seth,
     Tseth,
 )
 from fairlead.fabric.mrc.layout import TIMESTAMP_BITS, TIMESTAMP_UNIT_NS

@@ -9,12 +9,13 @@ product.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Self
 
 from fairlead.errors import LocalProtocolError
 from fairlead.fabric.mrc import congestion
 from fairlead.fabric.mrc import layout as at
+from fairlead.fabric.mrc.rows import AREA_OFFSETS, LINE_WORDS, Parameters, Requestor, Responder, kinds, num_fields
 
 # [UEC] ultraethernet/uet-htsim htsim/sim/uec.cpp, initNsccParams; MSS is the payload of a full packet
 REFERENCE_RTT_NS = 12_000
@@ -235,115 +236,67 @@ class Profile:
             return self.mtu * self.network_rtt_ns // (self.network_rtt_ns + self.target_ns)
         return ETA_PERCENT * self.mtu * self.bdp // (100 * REFERENCE_BDP)
 
-    def tx_areas(self) -> dict[int, int]:
-        """Words of each variable area of a requestor row, by the profile field that holds its offset; in order."""
+    def tx_areas(self) -> dict[str, int]:
+        """Words of each area of a requestor row; in the order in which they stand there."""
         return {
-            at.P_TX_MSGS: self.max_messages * at.NUM_MSG_FIELDS,
-            at.P_TX_PLANES: self.planes,
-            at.P_TX_EVS: -(-self.num_evs // 32) * at.NUM_EV_WORDS,
-            at.P_TX_NIBBLES: -(-self.num_evs // 8),
-            at.P_TX_RING: self.ring_size if self.path_rule in (at.PATH_REPS, at.PATH_MIXED) else 0,
-            at.P_TX_ACKED: self.ring // 32,
-            at.P_TX_LOST: self.ring // 32,
-            at.P_TX_RECORDS: self.ring,
+            "messages": self.max_messages * at.NUM_MSG_FIELDS,
+            "plane_words": self.planes,
+            "ev_words": -(-self.num_evs // 32) * at.NUM_EV_WORDS,
+            "nibbles": -(-self.num_evs // 8),
+            "ring": self.ring_size if self.path_rule in (at.PATH_REPS, at.PATH_MIXED) else 0,
+            "acked_bits": self.ring // 32,
+            "lost_bits": self.ring // 32,
+            "records": self.ring,
         }
 
-    def rx_areas(self) -> dict[int, int]:
+    def rx_areas(self) -> dict[str, int]:
         """The same for a responder row."""
         return {
-            at.P_RX_REVERSE: self.planes,
-            at.P_RX_SEEN: self.ring // 32,
-            at.P_RX_LAST: self.ring // 32,
-            at.P_RX_IMM: self.ring // 32,
-            at.P_RX_DENIED: -(-self.num_evs // 32) if self.reverse_rule == at.REVERSE_SET else 0,
+            "reverse": self.planes,
+            "seen_bits": self.ring // 32,
+            "last_bits": self.ring // 32,
+            "imm_bits": self.ring // 32,
+            "denied_bits": -(-self.num_evs // 32) if self.reverse_rule == at.REVERSE_SET else 0,
         }
 
     @property
     def tx_words(self) -> int:
         """Length of a requestor row, whole cache lines."""
-        return _lines(at.NUM_TX_FIELDS + sum(self.tx_areas().values()))
+        return _lines(num_fields(Requestor) + sum(self.tx_areas().values()))
 
     @property
     def rx_words(self) -> int:
         """Length of a responder row, whole cache lines."""
-        return _lines(at.NUM_RX_FIELDS + sum(self.rx_areas().values()))
+        return _lines(num_fields(Responder) + sum(self.rx_areas().values()))
+
+    def parameters(self) -> dict[str, int]:
+        """The values of `Parameters` by name: as they are said here, or derived."""
+        packet = self.mtu + self.overhead
+        derived = {
+            "ring_mask": self.ring - 1,
+            "message_mask": self.max_messages - 1,
+            "ev_shift": self.evs_per_plane.bit_length() - 1,
+            "first_cwnd": max(self.cwnd or congestion.largest_window(self.network_rtt_ns, self.rate_mbps), packet),
+            "min_cwnd": packet,
+            "fi": FI_MSS * self.mtu * self.bdp // REFERENCE_BDP,
+            "fi_scale": FI_SCALE * self.bdp // REFERENCE_BDP,
+            "fi_delay_ns": FI_DELAY_NS,
+            "qa_threshold_ns": QA_TARGETS * self.target_ns,
+            "adjust_ns": self.network_rtt_ns,
+            "adjust_bytes": ADJUST_PACKETS * packet,
+            "base_rtt_floor_ns": self.base_rtt_floor_ns or self.network_rtt_ns // BASE_FLOOR_DIVISOR,
+        }
+        return {n: derived[n] if n in derived else int(getattr(self, n)) for n in kinds(Parameters, "int")}
 
     def words(self) -> list[int]:
-        """The profile block."""
-        block = [0] * at.NUM_PROFILE_FIELDS
-        for field in fields(self):
-            place = PLACES.get(field.name)
-            if place is not None:
-                block[place] = int(getattr(self, field.name))
-        for first, areas in ((at.NUM_TX_FIELDS, self.tx_areas()), (at.NUM_RX_FIELDS, self.rx_areas())):
-            offset = first
-            for place, num_words in areas.items():
-                block[place] = offset
+        """The profile block: parameters, then where each area begins."""
+        offsets = dict.fromkeys(AREA_OFFSETS, 0)
+        for row, areas in ((Requestor, self.tx_areas()), (Responder, self.rx_areas())):
+            offset = num_fields(row)
+            for name, num_words in areas.items():
+                offsets[name] = offset
                 offset += num_words
-        packet = self.mtu + self.overhead
-        target = self.target_ns
-        block[at.P_RING_MASK] = self.ring - 1
-        block[at.P_MSG_MASK] = self.max_messages - 1
-        block[at.P_EV_SHIFT] = self.evs_per_plane.bit_length() - 1
-        block[at.P_CWND] = max(self.cwnd or congestion.largest_window(self.network_rtt_ns, self.rate_mbps), packet)
-        block[at.P_MIN_CWND] = packet
-        block[at.P_TARGET_NS] = target
-        block[at.P_ALPHA] = self.alpha
-        block[at.P_FI] = FI_MSS * self.mtu * self.bdp // REFERENCE_BDP
-        block[at.P_FI_SCALE] = FI_SCALE * self.bdp // REFERENCE_BDP
-        block[at.P_FI_DELAY_NS] = FI_DELAY_NS
-        block[at.P_ETA] = self.eta
-        block[at.P_QA_THRESHOLD_NS] = QA_TARGETS * target
-        block[at.P_ADJUST_NS] = self.network_rtt_ns
-        block[at.P_ADJUST_BYTES] = ADJUST_PACKETS * packet
-        block[at.P_BASE_FLOOR_NS] = self.base_rtt_floor_ns or self.network_rtt_ns // BASE_FLOOR_DIVISOR
-        return block
-
-
-PLACES = {  # where the fields that go into the block as they are stand
-    "mtu": at.P_MTU,
-    "overhead": at.P_OVERHEAD,
-    "mpr": at.P_MPR,
-    "max_wimm": at.P_MAX_WIMM,
-    "max_wimm_dest": at.P_MAX_WIMM_DEST,
-    "path_rule": at.P_PATH_RULE,
-    "planes": at.P_PLANES,
-    "evs_active": at.P_EV_ACTIVE,
-    "ev_min_active": at.P_EV_MIN_ACTIVE,
-    "ev_run": at.P_EV_RUN,
-    "ev_probe_ns": at.P_EV_PROBE_NS,
-    "ev_probe_ok": at.P_EV_PROBE_OK,
-    "own_turns": at.P_OWN_TURNS,
-    "plane_losses": at.P_PLANE_LOSSES,
-    "ring_size": at.P_RING_SIZE,
-    "freeze_ns": at.P_FREEZE_NS,
-    "reverse_rule": at.P_REVERSE_RULE,
-    "reverse_probe_ns": at.P_REVERSE_PROBE_NS,
-    "rto_ns": at.P_RTO_NS,
-    "rto_most_ns": at.P_RTO_MOST_NS,
-    "retry_linear": at.P_RETRY_LINEAR,
-    "retry_exp": at.P_RETRY_EXP,
-    "reorder_ns": at.P_REORDER_NS,
-    "reorder_timer": at.P_REORDER_TIMER,
-    "probe_ns": at.P_PROBE_NS,
-    "probe_retry_ns": at.P_PROBE_RETRY_NS,
-    "trim": at.P_TRIM,
-    "sack_bytes": at.P_SACK_BYTES,
-    "sack_floor": at.P_SACK_FLOOR,
-    "sack_rule": at.P_SACK_RULE,
-    "message_ack": at.P_MESSAGE_ACK,
-    "dynamic_mpr": at.P_DYNAMIC_MPR,
-    "cc_rule": at.P_CC_RULE,
-    "whole_packet": at.P_WHOLE_PACKET,
-    "rate_mbps": at.P_RATE_MBPS,
-    "network_rtt_ns": at.P_NET_RTT_NS,
-    "qa_gate": at.P_QA_GATE,
-    "quick_adapt": at.P_QA_ON,
-    "rtt_on_nack": at.P_RTT_ON_NACK,
-    "delay_marks": at.P_DELAY_MARKS,
-    "avg_divisor": at.P_AVG_DIVISOR,
-    "base_rtt_age_ns": at.P_BASE_AGE_NS,
-}
+        return [*self.parameters().values(), *offsets.values()]
 
 
 def _is_power(n: int) -> bool:
@@ -351,4 +304,4 @@ def _is_power(n: int) -> bool:
 
 
 def _lines(num_words: int) -> int:
-    return -(-num_words // at.LINE_WORDS) * at.LINE_WORDS
+    return -(-num_words // LINE_WORDS) * LINE_WORDS

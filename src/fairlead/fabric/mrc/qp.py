@@ -26,17 +26,9 @@ from fairlead.fabric.mrc import bits, blocks, evs, law, packets, responder, stat
 from fairlead.fabric.mrc import layout as at
 from fairlead.fabric.mrc.classes import dscp_of
 from fairlead.fabric.mrc.completion import FAILURES, Completion, CompletionQueue, QpFailed, Status, WorkOpcode
+from fairlead.fabric.mrc.control_headers import Eeth
 from fairlead.fabric.mrc.entropy import default_evs, slots_of
-from fairlead.fabric.mrc.headers import (
-    DEFAULT_DIALECT,
-    ENDPOINT_QP,
-    Aeth,
-    Bth,
-    Dialect,
-    Eeth,
-    EndpointOp,
-    Opcode,
-)
+from fairlead.fabric.mrc.headers import DEFAULT_DIALECT, ENDPOINT_QP, Aeth, Bth, Dialect, EndpointOp, Opcode
 from fairlead.fabric.mrc.icrc import Icrc
 from fairlead.fabric.mrc.memory import ProtectionDomain
 from fairlead.fabric.mrc.packets import (
@@ -52,7 +44,8 @@ from fairlead.fabric.mrc.packets import (
     WireError,
     Write,
 )
-from fairlead.fabric.mrc.profile import PLACES, Profile
+from fairlead.fabric.mrc.profile import Profile
+from fairlead.fabric.mrc.rows import requestor_row, responder_row
 from fairlead.fabric.mrc.verbs import (
     MAX_PENALTY,
     MPR_UNIT,
@@ -136,8 +129,8 @@ class QueuePair:
         self._slots = slots_of(self.evs, profile)
         self.rows = state.allocate([profile], 1, 1)
         self.m = self.rows.plain()
-        self.tx = self.rows.tx(0)
-        self.rx = self.rows.rx(0)
+        self.tx = requestor_row(self.m, self.rows.tx(0))
+        self.rx = responder_row(self.m, self.rows.rx(0))
 
     # --- states ----------------------------------------------------------------------------------------------------
 
@@ -154,16 +147,16 @@ class QueuePair:
         elif target is QpState.RTR:
             self.dest_qp_num = _int(get("dest_qp_num"))
             self._message_psn = _int(get("rq_psn"))
-            law.init_rx(self.m, self.rx, self.rows.profiles[0], self._seed ^ 1, self._message_psn)
+            self.rx = law.init_rx(self.m, self.rx.address, self.rows.profiles[0], self._seed ^ 1, self._message_psn)
         else:
-            law.init_tx(self.m, self.tx, self.rows.profiles[0], self._seed, _int(get("sq_psn")))
-            law.set_peer_window(self.m, self.tx, _int(get("mpr") or self.profile.mpr // MPR_UNIT))
-            self.m[self.tx + at.TX_REVERSE] = self.rx
-            for field in (at.E_PORTS, at.E_PEER_PORTS, at.E_STATUS):  # what the responder heard and said since RTR
-                self.m[self.tx + field] = self.m[self.rx + field]
+            self.tx = law.init_tx(self.m, self.tx.address, self.rows.profiles[0], self._seed, _int(get("sq_psn")))
+            law.set_peer_window(self.tx, _int(get("mpr") or self.profile.mpr // MPR_UNIT))
+            self.tx.responder_address = self.rx.address
+            for field in ("ports", "peer_ports", "status"):  # what the responder heard and said since RTR
+                setattr(self.tx, field, getattr(self.rx, field))
         self.state = target
         if target is QpState.RTR:
-            self._obey(law.on_ports(self.m, self.rx, 0, self._ports, 1))
+            self._obey(law.on_ports(self.rx, 0, self._ports, 1))
 
     def _to_init(self, attributes: Mapping[str, object]) -> None:
         chosen = [attributes.get(name) for name in ("ev_profile_id", "cc_profile_id")]
@@ -190,9 +183,9 @@ class QueuePair:
                 f"the window is {profile.mpr} PSNs and the queue pair was created for {self.profile.mpr}",
                 hint="create the queue pair with a profile of larger mpr",
             )
-        block = profile.words()
+        block = profile.parameters()
         for name in changes:
-            self.m[self.rows.profiles[0] + PLACES[name]] = block[PLACES[name]]
+            setattr(self.tx.profile, name, block[name])
         self.profile = replace(profile, mpr=self.profile.mpr)
 
     # --- application calls -----------------------------------------------------------------------------------------
@@ -205,7 +198,7 @@ class QueuePair:
         self._need(QpState.RTS)
         check_write(len(view), remote_addr=remote_addr, rkey=rkey, imm=imm)
         self._send_cq.reserve()
-        if not law.post(self.m, self.tx, len(view), 0 if imm is None else 1):
+        if not law.post(self.tx, len(view), 0 if imm is None else 1):
             self._send_cq.release()
             raise LocalProtocolError(
                 "fabric/queue-full",
@@ -225,29 +218,29 @@ class QueuePair:
         """Local ports changed (bit set of planes); the peer will be told, once there is one."""
         self._ports = up
         if self.state in (QpState.RTR, QpState.RTS):
-            self._obey(law.on_ports(self.m, self.rx, now_ns, up, 0 if self.state is QpState.RTS else 1))
+            self._obey(law.on_ports(self.rx, now_ns, up, 0 if self.state is QpState.RTS else 1))
         if self.state is QpState.RTS:
-            self._obey(law.on_ports(self.m, self.tx, now_ns, up, 1))
+            self._obey(law.on_ports(self.tx, now_ns, up, 1))
 
     def set_penalty(self, penalty: int) -> None:
         """Ask the peer for less (rcv_cwnd_pen, 1 to 127), or as much as before (0)."""
         check_range("penalty", penalty, 0, MAX_PENALTY)
-        law.on_pressure(self.m, self.rx, penalty)
+        law.on_pressure(self.rx, penalty)
 
     def ev_states(self) -> dict[int, EvState]:
         """The state of each entropy value."""
         self._need(QpState.RTS)
-        return {ev: EvState(evs.ev_state(self.m, self.tx, slot)) for slot, ev in enumerate(self.evs)}
+        return {ev: EvState(evs.ev_state(self.tx, slot)) for slot, ev in enumerate(self.evs)}
 
     def deny_ev(self, ev: int) -> None:
         """A controller takes an entropy value out of use."""
-        evs.deny(self.m, self.tx, self._slot(ev))
-        responder.deny(self.m, self.rx, self._slot(ev))
+        evs.deny(self.tx, self._slot(ev))
+        responder.deny(self.rx, self._slot(ev))
 
     def allow_ev(self, ev: int) -> None:
         """A controller lets an entropy value be used again."""
-        evs.allow(self.m, self.tx, self._slot(ev))
-        responder.allow(self.m, self.rx, self._slot(ev))
+        evs.allow(self.tx, self._slot(ev))
+        responder.allow(self.rx, self._slot(ev))
 
     def _slot(self, ev: int) -> int:
         self._need(QpState.RTS)
@@ -280,38 +273,38 @@ class QueuePair:
         """When on_timer has work; None: not before something else happens."""
         earliest = at.FOREVER
         if self.state is QpState.RTS:
-            earliest = self.m[self.tx + at.TX_DEADLINE]
+            earliest = self.tx.deadline
         if self.state in (QpState.RTR, QpState.RTS):
-            earliest = min(earliest, self.m[self.rx + at.RX_DEADLINE])
+            earliest = min(earliest, self.rx.deadline)
         return earliest if earliest < at.FOREVER else None
 
     def on_timer(self, now_ns: int) -> None:
         """The time next_timer_ns named has come; being early does no harm."""
         if self.state in (QpState.RTR, QpState.RTS):
-            self._obey(law.on_rx_timer(self.m, self.rx, now_ns))
+            self._obey(law.on_rx_timer(self.rx, now_ns))
         if self.state is QpState.RTS:
-            self._obey(law.on_timer(self.m, self.tx, now_ns))
+            self._obey(law.on_timer(self.tx, now_ns))
 
     def transmit(self, now_ns: int, ports: int = ALL_PORTS) -> Iterator[Datagram]:
         """Datagrams to send now on the free ports (bit set of planes), answers first; stop taking them at any time."""
         while self._answers:  # also in the error state: the last one may say why
             packet, arrived_on = self._answers[0]
             if arrived_on == OWN_ROTATION and self.state is QpState.RTS:
-                slot = law.reply_slot(self.m, self.tx, ports)
+                slot = law.reply_slot(self.tx, ports)
             else:
-                slot = law.control_slot(self.m, self.rx, max(arrived_on, 0), ports)
+                slot = law.control_slot(self.rx, max(arrived_on, 0), ports)
             if slot < 0:
                 return
             self._answers.popleft()
             yield self._datagram(packet, slot)
         block = self._block
         while self.state in (QpState.RTR, QpState.RTS):
-            kind = law.next_control(self.m, self.rx, now_ns, ports, block, 0)
+            kind = law.next_control(self.rx, now_ns, ports, block)
             if kind == at.SEND_NOTHING:
                 break
             yield self._control(kind, now_ns)
         while self.state is QpState.RTS:
-            kind = law.next_packet(self.m, self.tx, now_ns, ports, block, 0)
+            kind = law.next_packet(self.tx, now_ns, ports, block)
             if kind == at.SEND_NOTHING:
                 break
             yield self._data(now_ns) if kind == at.SEND_DATA else self._control(kind, now_ns)
@@ -353,7 +346,7 @@ class QueuePair:
     def _data(self, now_ns: int) -> Datagram:
         """The data packet that the law described in the block."""
         block = self._block
-        send = self._sends[block[at.D_MSN] - self.m[self.tx + at.TX_DONE]]
+        send = self._sends[block[at.D_MSN] - self.tx.done]
         packet = blocks.write_packet(
             block,
             dest_qp=self.dest_qp_num,
@@ -388,16 +381,16 @@ class QueuePair:
             flags |= at.F_LAST
         if packet.imm is not None:
             flags |= at.F_IMM
-            if self.m[self.rx + at.RX_WIMM] >= len(self._receives):
+            if self.rx.wimm >= len(self._receives):
                 flags |= at.F_NO_RESOURCE
         region = self._domain.admit(reth.rkey, reth.va, reth.dma_len, len(packet.payload))
         if region is None or len(packet.payload) > self.profile.mtu:
             flags |= at.F_NO_ACCESS
         echo = packets.time_of(packet.tseth.tx_timestamp, now_ns) if packet.tseth is not None else -1
-        psn = bits.unwrap(bth.psn, self.m[self.rx + at.RX_NEXT])
+        psn = bits.unwrap(bth.psn, self.rx.next)
         block = self._block
         slot = self._arrival_slot(path)
-        did = law.on_data(self.m, self.rx, now_ns, psn, len(packet.payload), flags, slot, echo, block, 0)
+        did = law.on_data(self.rx, now_ns, psn, len(packet.payload), flags, slot, echo, block)
         if did & at.DO_PLACE:
             if region is not None and packet.payload:
                 start = reth.va - region.addr
@@ -409,9 +402,9 @@ class QueuePair:
         if did & at.DO_NACK:
             self._answer(blocks.nack_packet(block, self.dest_qp_num, path.ev), path)
         if did & at.DO_ACK:
-            aeth = Aeth(0, self.m[self.rx + at.RX_DONE] - 1)
+            aeth = Aeth(0, self.rx.done - 1)
             self._answer(Ack(Bth(Opcode.ACK, self.dest_qp_num, bth.psn), aeth), path)
-        self._deliver(self.m[self.rx + at.RX_NEXT])
+        self._deliver(self.rx.next)
         self._obey(did)
 
     def _deliver(self, before: int) -> None:
@@ -430,7 +423,7 @@ class QueuePair:
         echo = packets.time_of(packet.peth.tx_timestamp, now_ns)
         probe_id = packet.peth.probe_id
         flags = blocks.arrival_flags(path)
-        if law.on_probe(self.m, self.rx, probe_id, flags, self._arrival_slot(path), echo, self._block, 0):
+        if law.on_probe(self.rx, probe_id, flags, self._arrival_slot(path), echo, self._block):
             self._answer(blocks.sack_packet(self._block, self.dest_qp_num, path.ev), path)
 
     # --- receiving as a requestor ----------------------------------------------------------------------------------
@@ -440,12 +433,12 @@ class QueuePair:
         match packet:
             case Sack():
                 blocks.read_sack(packet, block, self._slots, now_ns)
-                self._obey(law.on_sack(self.m, self.tx, now_ns, block, 0))
+                self._obey(law.on_sack(self.tx, now_ns, block))
             case Nack():
                 blocks.read_nack(packet, block, self._slots, now_ns)
-                self._obey(law.on_nack(self.m, self.tx, now_ns, block, 0))
+                self._obey(law.on_nack(self.tx, now_ns, block))
             case _:
-                self._obey(law.on_ack(self.m, self.tx, now_ns, packet.aeth.msn))
+                self._obey(law.on_ack(self.tx, now_ns, packet.aeth.msn))
 
     # --- endpoint packets ------------------------------------------------------------------------------------------
 
@@ -455,7 +448,7 @@ class QueuePair:
         if erth.op is EndpointOp.PORT_STATUS:
             number = packet.bth.psn & PROBE_ID_MASK
             for row in (self.tx, self.rx) if self.state is QpState.RTS else (self.rx,):
-                law.on_peer_ports(self.m, row, erth.port_status_mask, number, path.plane)
+                law.on_peer_ports(row, erth.port_status_mask, number, path.plane)
         if not answer:
             return
         eeth = Eeth(erth.op, law.probe_mark(blocks.arrival_flags(path)), erth.tx_timestamp)
@@ -471,19 +464,19 @@ class QueuePair:
         rows = (self.tx, self.rx) if self.state is QpState.RTS else (self.rx,)
         if packet.eeth.op == EndpointOp.PORT_STATUS:
             for row in rows:
-                law.on_status_reply(self.m, row, number)
+                law.on_status_reply(row, number)
         else:
-            law.on_reverse_reply(self.m, self.rx, now_ns, number, packet.eeth.m)
+            law.on_reverse_reply(self.rx, now_ns, number, packet.eeth.m)
             if self.state is QpState.RTS:
-                law.on_ev_reply(self.m, self.tx, now_ns, number, packet.eeth.m)
+                law.on_ev_reply(self.tx, now_ns, number, packet.eeth.m)
 
     # --- endings ---------------------------------------------------------------------------------------------------
 
     def _obey(self, did: int) -> None:
         """Complete what the law says is complete, and fail if it says so."""
-        self._complete_sends(self.m[self.tx + at.TX_DONE])
+        self._complete_sends(self.tx.done)
         if did & at.DID_FAIL:
-            reason = self.m[self.tx + at.E_ERROR] or self.m[self.rx + at.E_ERROR]
+            reason = self.tx.error or self.rx.error
             kind, status, message = FAILURES[reason]
             self._events.append(
                 QpFailed(self.qp_num, kind("fabric/qp-failed", message, hint="see the QP counters and EV states"))
@@ -492,7 +485,7 @@ class QueuePair:
 
     def _complete_sends(self, num_done: int) -> None:
         """So many messages are complete since the beginning."""
-        while len(self._sends) > self.m[self.tx + at.TX_POSTED] - num_done:
+        while len(self._sends) > self.tx.posted - num_done:
             self._complete(self._sends.popleft(), Status.SUCCESS)
 
     def _fail(self, status: Status) -> None:

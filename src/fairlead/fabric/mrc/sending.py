@@ -1,123 +1,123 @@
 """Law of the requestor's sending side: which PSN may go, and what the packet that carries it says."""
-# ruff: noqa: F403, F405, PLR0917 - the law reads the whole register map; handlers take addresses and integers
 
 from __future__ import annotations
 
-from fairlead.fabric.mrc import evs, paths, timers, window
-from fairlead.fabric.mrc.layout import *
+from fairlead.fabric.mrc import comparators, evs, paths, timers, window
+from fairlead.fabric.mrc import layout as at
+from fairlead.fabric.mrc.rows import Endpoint, Requestor, Words
 
 
-def next_psn(m: Words, tx: int) -> int:
+def next_psn(tx: Requestor) -> int:
     """The PSN that may be sent now: the oldest lost one, before any new one; -1 if the windows allow none."""
-    if m[tx + TX_HOLD_AT] != FOREVER:
+    if tx.hold_at != at.FOREVER:
         return -1
-    p = m[tx + E_PROFILE]
-    if m[tx + TX_LOST] > 0:
-        psn = window.first_lost(m, tx)
-        size = window.record_bytes(m[window.record_address(m, tx, psn)])
+    p = tx.profile
+    if tx.lost > 0:
+        psn = window.first_lost(tx)
+        size = window.record_bytes(window.record_of(tx, psn))
     else:
-        psn = m[tx + TX_NEXT]
-        msn = m[tx + TX_CURRENT]
-        if msn >= m[tx + TX_POSTED] or psn - m[tx + TX_UNA] >= m[tx + TX_MPR] - 1:
+        psn = tx.next
+        msn = tx.current
+        if msn >= tx.posted or psn - tx.una >= tx.mpr - 1:
             return -1  # [MRC] a responder takes PSNs in (cack, cack + mpr), and una is cack + 1
-        message = window.message_address(m, tx, msn)
-        if m[message + MSG_FLAGS] & 1 and psn == m[message + MSG_START] and m[tx + TX_WIMM] >= m[p + P_MAX_WIMM]:
+        message = window.message_at(tx, msn)
+        if (
+            tx.messages[message + at.MSG_FLAGS] & 1
+            and psn == tx.messages[message + at.MSG_START]
+            and tx.wimm >= p.max_wimm
+        ):
             return -1
-        size = window.wire_bytes(m, tx, window.payload_bytes(m, tx, message, psn))
-    # [UEC] isSendPermitted wants room for the whole packet; [MRC] 8 allows sending while cwnd > inflight
-    need = size if m[p + P_WHOLE_PACKET] else 1
-    fits = m[tx + TX_IN_FLIGHT] + need <= m[tx + TX_CWND]
-    is_idle = m[tx + TX_IN_FLIGHT] <= 0 or m[tx + TX_UNA] == m[tx + TX_NEXT]
-    return psn if fits or is_idle else -1
+        size = window.wire_bytes(tx, window.payload_bytes(tx, message, psn))
+    has_room = tx.in_flight < tx.cwnd  # [MRC] 8
+    if p.whole_packet:
+        has_room = comparators.fits(tx, size)
+    is_idle = tx.in_flight <= 0 or tx.una == tx.next
+    return psn if has_room or is_idle else -1
 
 
-def send_data(m: Words, tx: int, now: int, psn: int, slot: int, out: Words, o: int) -> None:
+def send_data(tx: Requestor, now: int, psn: int, slot: int, out: Words) -> None:
     """Enter a data packet in the window and describe it."""
-    p = m[tx + E_PROFILE]
-    again = psn < m[tx + TX_NEXT]
-    msn = window.message_of(m, tx, psn) if again else m[tx + TX_CURRENT]
-    message = window.message_address(m, tx, msn)
-    is_imm = m[message + MSG_FLAGS] & 1
-    payload = window.payload_bytes(m, tx, message, psn)
-    size = window.wire_bytes(m, tx, payload)
-    flags = F_FIRST if psn == m[message + MSG_START] else 0
-    if psn + 1 == m[message + MSG_END]:
-        flags |= F_LAST | (F_IMM if is_imm else 0)
-    window.note_sent(m, tx, psn, now, size, slot)
+    p = tx.profile
+    again = psn < tx.next
+    msn = window.message_of(tx, psn) if again else tx.current
+    message = window.message_at(tx, msn)
+    is_imm = tx.messages[message + at.MSG_FLAGS] & 1
+    payload = window.payload_bytes(tx, message, psn)
+    size = window.wire_bytes(tx, payload)
+    flags = at.F_FIRST if psn == tx.messages[message + at.MSG_START] else 0
+    if psn + 1 == tx.messages[message + at.MSG_END]:
+        flags |= at.F_LAST | (at.F_IMM if is_imm else 0)
+    window.note_sent(tx, psn, now, size, slot)
     if again:
-        flags |= F_RTX | F_ASK
-        m[tx + TX_NUM_RTX] += 1
+        flags |= at.F_RTX | at.F_ASK
+        tx.num_rtx += 1
     else:
-        m[tx + TX_NUM_NEW] += 1
-        if flags & F_FIRST:
-            m[tx + TX_WIMM] += is_imm
-        if flags & F_LAST:
-            m[tx + TX_CURRENT] = msn + 1
-        if _is_last_for_now(m, tx, size):
-            flags |= F_ASK
-    if m[tx + TX_RTO_AT] == FOREVER:
-        m[tx + TX_RTO_AT] = now + timers.timeout(m, tx)
-    if m[tx + TX_PROBE_AT] == FOREVER and m[p + P_PROBE_NS] > 0:
-        m[tx + TX_PROBE_AT] = now + timers.probe_in(m, tx)
-    timers.set_deadline(m, tx)
-    out[o + D_PSN] = psn
-    out[o + D_EV] = slot
-    out[o + D_PLANE] = slot >> m[p + P_EV_SHIFT]
-    out[o + D_FLAGS] = flags
-    out[o + D_BYTES] = payload
-    out[o + D_MSN] = msn
-    out[o + D_OFFSET] = (psn - m[message + MSG_START]) * m[p + P_MTU]
-    out[o + D_RQMSN] = m[message + MSG_FLAGS] >> 1
+        tx.num_new += 1
+        if flags & at.F_FIRST:
+            tx.wimm += is_imm
+        if flags & at.F_LAST:
+            tx.current = msn + 1
+        if _is_last_for_now(tx, size):
+            flags |= at.F_ASK
+    if tx.rto_at == at.FOREVER:
+        tx.rto_at = now + timers.timeout(tx)
+    if tx.probe_at == at.FOREVER and p.probe_ns > 0:
+        tx.probe_at = now + timers.probe_in(tx)
+    timers.set_deadline(tx)
+    out[at.D_PSN] = psn
+    out[at.D_EV] = slot
+    out[at.D_PLANE] = slot >> p.ev_shift
+    out[at.D_FLAGS] = flags
+    out[at.D_BYTES] = payload
+    out[at.D_MSN] = msn
+    out[at.D_OFFSET] = (psn - tx.messages[message + at.MSG_START]) * p.mtu
+    out[at.D_RQMSN] = tx.messages[message + at.MSG_FLAGS] >> 1
 
 
-def _is_last_for_now(m: Words, tx: int, size: int) -> bool:
+def _is_last_for_now(tx: Requestor, size: int) -> bool:
     """Ask for a SACK (BTH.A) with a packet that nothing can follow: no more data, or a full window ([UEC] set_ar)."""
-    return (
-        m[tx + TX_CURRENT] == m[tx + TX_POSTED]
-        or m[tx + TX_IN_FLIGHT] + size >= m[tx + TX_CWND]
-        or m[tx + TX_NEXT] - m[tx + TX_UNA] >= m[tx + TX_MPR] - 1
-    )
+    return tx.current == tx.posted or tx.in_flight + size >= tx.cwnd or tx.next - tx.una >= tx.mpr - 1
 
 
-def next_control(m: Words, tx: int, now: int, ports: int, out: Words, o: int) -> int:
+def next_control(tx: Requestor, now: int, ports: int, out: Words) -> int:
     """Port status, reliability probe, EV probe: whichever is due and has a free port."""
-    if m[tx + E_STATUS] & 1:
-        slot = paths.choose_aside(m, tx, ports)
+    if tx.status & 1:
+        slot = paths.choose_aside(tx, ports)
         if slot >= 0:
-            send_status(m, tx, now, slot, out, o)
-            timers.set_deadline(m, tx)
-            return SEND_PORT_STATUS
-    if m[tx + TX_PROBE_DUE]:
-        slot = paths.choose_aside(m, tx, ports)
+            send_status(tx, now, slot, out)
+            timers.set_deadline(tx)
+            return at.SEND_PORT_STATUS
+    if tx.probe_due:
+        slot = paths.choose_aside(tx, ports)
         if slot >= 0:
-            m[tx + TX_PROBE_DUE] = 0
-            m[tx + TX_PROBE_ID] = (m[tx + TX_PROBE_ID] + 1) & timers.ID_MASK
-            m[tx + TX_PROBE_SENT] = now
-            describe(m, tx, m[tx + TX_PROBE_ID], slot, 0, out, o)
-            return SEND_PROBE
-    if m[tx + TX_EVP_STATE] == EVP_DUE:
-        slot = m[tx + TX_EVP_SLOT]
-        if ports & evs.open_planes(m, tx) & 1 << (slot >> m[m[tx + E_PROFILE] + P_EV_SHIFT]):
-            m[tx + TX_EVP_STATE] = EVP_WAITING
-            describe(m, tx, m[tx + TX_EVP_ID], slot, 0, out, o)
-            return SEND_EV_PROBE
-    return SEND_NOTHING
+            tx.probe_due = 0
+            tx.probe_id = (tx.probe_id + 1) & timers.ID_MASK
+            tx.probe_sent = now
+            describe(tx, tx.probe_id, slot, 0, out)
+            return at.SEND_PROBE
+    if tx.evp_state == at.EVP_DUE:
+        slot = tx.evp_slot
+        if ports & evs.open_planes(tx) & 1 << (slot >> tx.profile.ev_shift):
+            tx.evp_state = at.EVP_WAITING
+            describe(tx, tx.evp_id, slot, 0, out)
+            return at.SEND_EV_PROBE
+    return at.SEND_NOTHING
 
 
-def describe(m: Words, row: int, number: int, slot: int, mask: int, out: Words, o: int) -> None:
+def describe(row: Endpoint, number: int, slot: int, mask: int, out: Words) -> None:
     """Fill the block for a packet without payload."""
-    out[o + D_PSN] = number
-    out[o + D_EV] = slot
-    out[o + D_PLANE] = slot >> m[m[row + E_PROFILE] + P_EV_SHIFT]
-    out[o + D_FLAGS] = 0
-    out[o + D_BYTES] = 0
-    out[o + D_MSN] = 0
-    out[o + D_OFFSET] = mask
-    out[o + D_RQMSN] = 0
+    out[at.D_PSN] = number
+    out[at.D_EV] = slot
+    out[at.D_PLANE] = slot >> row.profile.ev_shift
+    out[at.D_FLAGS] = 0
+    out[at.D_BYTES] = 0
+    out[at.D_MSN] = 0
+    out[at.D_OFFSET] = mask
+    out[at.D_RQMSN] = 0
 
 
-def send_status(m: Words, row: int, now: int, slot: int, out: Words, o: int) -> None:
+def send_status(row: Endpoint, now: int, slot: int, out: Words) -> None:
     """Describe a Port Status Update (ERTH op 0)."""
-    m[row + E_STATUS] &= ~1
-    m[row + E_STATUS_AT] = now + m[m[row + E_PROFILE] + P_RTO_NS]
-    describe(m, row, m[row + E_STATUS] >> 1, slot, m[row + E_PORTS], out, o)
+    row.status &= ~1
+    row.status_at = now + row.profile.rto_ns
+    describe(row, row.status >> 1, slot, row.ports, out)

@@ -1,6 +1,6 @@
 """Memory for protocol state: numpy arrays that the law runs over, compiled or plain.
 
-What is in a row is layout.py's business and what it means the law's; here rows are only counted, allocated and found.
+What is in a row is rows.py's business and what it means the law's; here rows are only counted, allocated and found.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fairlead.fabric.mrc.layout import LINE_WORDS, NUM_PROFILE_FIELDS
 from fairlead.fabric.mrc.profile import Profile
+from fairlead.fabric.mrc.rows import LINE_WORDS, NUM_PARAMETERS
 
 IntArray = NDArray[np.int64]
-PROFILE_WORDS = -(-NUM_PROFILE_FIELDS // LINE_WORDS) * LINE_WORDS
+PROFILE_WORDS = -(-NUM_PARAMETERS // LINE_WORDS) * LINE_WORDS
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def allocate(profiles: Sequence[Profile], num_tx: int, num_rx: int) -> State:
     m = zeros(num_words(profiles, num_tx, num_rx))
     places = tuple(i * PROFILE_WORDS for i in range(len(profiles)))
     for place, profile in zip(places, profiles, strict=True):
-        m[place : place + NUM_PROFILE_FIELDS] = profile.words()
+        m[place : place + NUM_PARAMETERS] = profile.words()
     tx_base = len(profiles) * PROFILE_WORDS
     return State(
         m=m,

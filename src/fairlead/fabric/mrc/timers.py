@@ -1,10 +1,10 @@
 """Law of the requestor's time: the local ACK timeout, its retries, and the pace of EV probes."""
-# ruff: noqa: F403, F405 - the law reads the whole register map; handlers take addresses and integers
 
 from __future__ import annotations
 
 from fairlead.fabric.mrc import congestion, evs, paths, window
-from fairlead.fabric.mrc.layout import *
+from fairlead.fabric.mrc import layout as at
+from fairlead.fabric.mrc.rows import Requestor
 
 ID_MASK = 0xFFFF  # probe ids are 16 bits on the wire
 BACKOFF_MAX = 20  # doublings of a period
@@ -16,175 +16,190 @@ LATE_GAIN = 2  # variations by which a packet may be later than the usual one, b
 BACKOFF_CAP_NS = 1 << 37  # 137 s: no deadline is further off, and the age of any packet fits its record
 
 
-def set_deadline(m: Words, tx: int) -> None:
+def set_deadline(tx: Requestor) -> None:
     """Note the earliest timer, the one time a driver has to know."""
-    first = min(m[tx + TX_RTO_AT], m[tx + TX_PROBE_AT])
-    second = min(m[tx + TX_EVP_AT], m[tx + E_STATUS_AT])
-    third = min(m[tx + TX_HOLD_AT], m[tx + TX_LOSS_AT])
-    m[tx + TX_DEADLINE] = min(first, second, third) if m[tx + E_ERROR] == 0 else FOREVER
+    first = min(tx.rto_at, tx.probe_at)
+    second = min(tx.evp_at, tx.status_at)
+    third = min(tx.hold_at, tx.loss_at)
+    tx.deadline = min(first, second, third) if tx.error == 0 else at.FOREVER
 
 
-def timeout(m: Words, tx: int) -> int:
+def timeout(tx: Requestor) -> int:
     """The local ACK timeout: constant in the linear phase of retries, then doubling with each round of timeouts.
 
     NACKs count as retries too, but a peer that answers is no reason to wait longer. Between programs the constant is a
     floor: the period is what RFC 6298 reckons from round trips, and no less than the longest of this round.
     """
-    p = m[tx + E_PROFILE]
-    period = m[p + P_RTO_NS]
-    if m[p + P_RTO_MOST_NS] > period:
-        measured = max(m[tx + TX_SRTT], m[tx + TX_ROUND_RTT]) + RTTVAR_GAIN * m[tx + TX_RTTVAR]
-        period = max(period, min(measured, m[p + P_RTO_MOST_NS]))
-    return _backed_off(m, tx, period)
+    p = tx.profile
+    period = p.rto_ns
+    if p.rto_most_ns > period:
+        measured = max(tx.srtt, tx.round_rtt) + RTTVAR_GAIN * tx.rttvar
+        period = max(period, min(measured, p.rto_most_ns))
+    return _backed_off(tx, period)
 
 
-def long_rtt(m: Words, tx: int) -> int:
+def long_rtt(tx: Requestor) -> int:
     """How long a packet may be on its way. Queues of planes differ: no one sample tells, but the longest of late."""
-    late = m[tx + TX_SRTT] + LATE_GAIN * m[tx + TX_RTTVAR]
-    return max(m[tx + TX_DELIVERED_RTT], m[tx + TX_ROUND_RTT], late)
+    late = tx.srtt + LATE_GAIN * tx.rttvar
+    return max(tx.delivered_rtt, tx.round_rtt, late)
 
 
-def learn_rtt(m: Words, tx: int, now: int, rtt: int) -> None:
+def learn_rtt(tx: Requestor, now: int, rtt: int) -> None:
     """A round trip was measured. RFC 6298 wants one sample a round trip: the longest of each counts."""
-    m[tx + TX_ROUND_RTT] = max(m[tx + TX_ROUND_RTT], rtt)
-    if now < m[tx + TX_ROUND_AT]:
+    tx.round_rtt = max(tx.round_rtt, rtt)
+    if now < tx.round_at:
         return
-    sample = m[tx + TX_ROUND_RTT]
-    if m[tx + TX_SRTT] == 0:
-        m[tx + TX_SRTT] = sample
-        m[tx + TX_RTTVAR] = sample // 2
+    sample = tx.round_rtt
+    if tx.srtt == 0:
+        tx.srtt = sample
+        tx.rttvar = sample // 2
     else:
-        m[tx + TX_RTTVAR] += (abs(sample - m[tx + TX_SRTT]) - m[tx + TX_RTTVAR]) // 4
-        m[tx + TX_SRTT] += (sample - m[tx + TX_SRTT]) // 8
-    m[tx + TX_ROUND_RTT] = 0
-    m[tx + TX_ROUND_AT] = now + m[tx + TX_SRTT]
+        tx.rttvar += (abs(sample - tx.srtt) - tx.rttvar) // 4
+        tx.srtt += (sample - tx.srtt) // 8
+    tx.round_rtt = 0
+    tx.round_at = now + tx.srtt
 
 
-def learn_mistake(m: Words, tx: int, now: int) -> None:
+def learn_mistake(tx: Requestor, now: int) -> None:
     """Packets that had run out of time arrive after all: a round trip takes at least as long as was waited (RFC 4015).
 
     Without this a peer that is slower than the timeout would never be measured, for every packet is sent twice.
     """
-    if m[tx + TX_EXPIRED_AGE] > 0:
-        learn_rtt(m, tx, now, m[tx + TX_EXPIRED_AGE])
-        m[tx + TX_EXPIRED_AGE] = 0
+    if tx.expired_age > 0:
+        learn_rtt(tx, now, tx.expired_age)
+        tx.expired_age = 0
 
 
-def _backed_off(m: Words, tx: int, period: int) -> int:
-    doublings = max(m[tx + TX_ROUNDS] - m[m[tx + E_PROFILE] + P_RETRY_LINEAR], 0)
+def _backed_off(tx: Requestor, period: int) -> int:
+    doublings = max(tx.rounds - tx.profile.retry_linear, 0)
     return min(period << min(doublings, BACKOFF_MAX), BACKOFF_CAP_NS)
 
 
-def expire(m: Words, tx: int, now: int) -> int:
+def expire(tx: Requestor, now: int) -> int:
     """Every packet in flight for a whole timeout is lost, and so, perhaps, is its path."""
-    limit = timeout(m, tx)
-    earliest = FOREVER
+    limit = timeout(tx)
+    earliest = at.FOREVER
     expired = 0
     age = 0
-    psn = window.next_in_flight(m, tx, m[tx + TX_UNA])
-    while psn < m[tx + TX_NEXT]:
-        record = m[window.record_address(m, tx, psn)]
+    psn = window.next_in_flight(tx, tx.una)
+    while psn < tx.next:
+        record = window.record_of(tx, psn)
         sent = window.sent_at(record, now)
         if sent + limit <= now:
             expired += 1
             age = max(age, now - sent)
-            paths.feedback(m, tx, now, window.record_ev(record), PATH_IS_LOSSY)
-            congestion.on_timeout(m, tx, window.mark_lost(m, tx, psn))
+            paths.feedback(tx, now, window.record_ev(record), at.PATH_IS_LOSSY)
+            congestion.on_timeout(tx, window.mark_lost(tx, psn))
         else:
             earliest = min(earliest, sent)
-        psn = window.next_in_flight(m, tx, psn + 1)
-    m[tx + TX_NUM_TIMEOUTS] += expired
+        psn = window.next_in_flight(tx, psn + 1)
+    tx.num_timeouts += expired
     if expired > 0:
-        m[tx + TX_ROUNDS] += 1
-        m[tx + TX_EXPIRED_AGE] = age
-        if retry(m, tx):
-            return DID_FAIL
-    if earliest < FOREVER:
-        m[tx + TX_RTO_AT] = earliest + timeout(m, tx)
+        tx.rounds += 1
+        tx.expired_age = age
+        if retry(tx):
+            return at.DID_FAIL
+    if earliest < at.FOREVER:
+        tx.rto_at = earliest + timeout(tx)
     else:
-        m[tx + TX_RTO_AT] = FOREVER
-        m[tx + TX_IN_FLIGHT] = 0  # all that was in flight has arrived or is lost
-    return DID_NOTHING
+        tx.rto_at = at.FOREVER
+        tx.in_flight = 0  # all that was in flight has arrived or is lost
+    return at.DID_NOTHING
 
 
-def retry(m: Words, tx: int) -> int:
+def retry(tx: Requestor) -> int:
     """Count one retry; 1 if that was one too many. The counter is shared by all packets and restarts when una moves
     ([MRC]).
 
     A round of timeouts counts once, a NACK only when it names the oldest packet: a trimmed burst is not a dead peer.
     """
-    p = m[tx + E_PROFILE]
-    m[tx + TX_RETRIES] += 1
-    limit = m[p + P_RETRY_LINEAR] + m[p + P_RETRY_EXP]
-    if m[p + P_RETRY_EXP] >= RETRY_EXP_INFINITE or m[tx + TX_RETRIES] <= limit:
+    p = tx.profile
+    tx.retries += 1
+    limit = p.retry_linear + p.retry_exp
+    if p.retry_exp >= at.RETRY_EXP_INFINITE or tx.retries <= limit:
         return 0
-    fail(m, tx, ERROR_RETRY)
+    fail(tx, at.ERROR_RETRY)
     return 1
 
 
-def fail(m: Words, tx: int, error: int) -> int:
+def fail(tx: Requestor, error: int) -> int:
     """The queue pair goes to the error state."""
-    m[tx + E_ERROR] = error
-    m[tx + TX_DEADLINE] = FOREVER
-    return DID_FAIL
+    tx.error = error
+    tx.deadline = at.FOREVER
+    return at.DID_FAIL
 
 
-def hold(m: Words, tx: int, now: int) -> None:
+def hold(tx: Requestor, now: int) -> None:
     """The receiver refused a packet for want of room: no data goes until it may have made some.
 
     A round trip first, twice as long with each retry of the oldest packet, a timeout at most.
     """
-    p = m[tx + E_PROFILE]
-    pause = min(m[p + P_NET_RTT_NS] << min(m[tx + TX_RETRIES], BACKOFF_MAX), m[p + P_RTO_NS])
-    if m[tx + TX_HOLD_AT] == FOREVER:
-        m[tx + TX_HOLD_AT] = now + pause
-    m[tx + TX_HOLD_AT] = max(m[tx + TX_HOLD_AT], now + pause)
+    p = tx.profile
+    pause = min(p.network_rtt_ns << min(tx.retries, BACKOFF_MAX), p.rto_ns)
+    if tx.hold_at == at.FOREVER:
+        tx.hold_at = now + pause
+    tx.hold_at = max(tx.hold_at, now + pause)
 
 
-def probe_in(m: Words, tx: int) -> int:
+def probe_in(tx: Requestor) -> int:
     """How long silence lasts before a reliability probe asks about it."""
-    return _longer(m, tx, m[m[tx + E_PROFILE] + P_PROBE_NS])
+    return _longer(tx, tx.profile.probe_ns)
 
 
-def probe_again_in(m: Words, tx: int) -> int:
+def probe_again_in(tx: Requestor) -> int:
     """When an unanswered reliability probe is repeated: like the timeout, at longer times after the linear phase."""
-    return _backed_off(m, tx, _longer(m, tx, m[m[tx + E_PROFILE] + P_PROBE_RETRY_NS]))
+    return _backed_off(tx, _longer(tx, tx.profile.probe_retry_ns))
 
 
-def _longer(m: Words, tx: int, period: int) -> int:
+def _longer(tx: Requestor, period: int) -> int:
     """A period, or a long round trip where timers follow those measured: what a queue holds up is not silence."""
-    p = m[tx + E_PROFILE]
-    return max(period, long_rtt(m, tx)) if m[p + P_RTO_MOST_NS] > m[p + P_RTO_NS] else period
+    p = tx.profile
+    return max(period, long_rtt(tx)) if p.rto_most_ns > p.rto_ns else period
 
 
-def _ev_probe_period(m: Words, tx: int) -> int:
+def after_news(tx: Requestor, now: int) -> None:
+    """Set the timers anew after news from the peer."""
+    p = tx.profile
+    if tx.una == tx.next:
+        tx.rto_at = at.FOREVER
+        tx.probe_at = at.FOREVER
+        tx.probe_due = 0
+    else:
+        tx.rto_at = min(tx.rto_at, now + timeout(tx))
+        if p.probe_ns > 0:
+            tx.probe_at = now + probe_in(tx)
+    watch_evs(tx, now)
+    set_deadline(tx)
+
+
+def _ev_probe_period(tx: Requestor) -> int:
     """Twice as long with each round of all bad EVs in which none has answered, up to a limit."""
-    period = m[m[tx + E_PROFILE] + P_EV_PROBE_NS]
-    rounds = m[tx + TX_EVP_MISSED] // max(m[tx + TX_EV_BAD], 1)
+    period = tx.profile.ev_probe_ns
+    rounds = tx.evp_missed // max(tx.ev_bad, 1)
     return max(period, min(period << min(rounds, BACKOFF_MAX), PROBE_MOST_NS))
 
 
-def watch_evs(m: Words, tx: int, now: int) -> None:
+def watch_evs(tx: Requestor, now: int) -> None:
     """Keep the probe timer running while an EV is ASSUMED_BAD; it is soon due for one that has just become it."""
-    period = m[m[tx + E_PROFILE] + P_EV_PROBE_NS]
-    if m[tx + TX_EV_BAD] == 0:
-        m[tx + TX_EVP_AT] = FOREVER
-        m[tx + TX_EVP_STATE] = EVP_IDLE
-    elif period > 0 and (m[tx + TX_EVP_AT] == FOREVER or m[tx + TX_EVP_MISSED] == 0):
-        m[tx + TX_EVP_AT] = min(m[tx + TX_EVP_AT], now + period)
+    period = tx.profile.ev_probe_ns
+    if tx.ev_bad == 0:
+        tx.evp_at = at.FOREVER
+        tx.evp_state = at.EVP_IDLE
+    elif period > 0 and (tx.evp_at == at.FOREVER or tx.evp_missed == 0):
+        tx.evp_at = min(tx.evp_at, now + period)
 
 
-def probe_next_ev(m: Words, tx: int, now: int) -> None:
+def probe_next_ev(tx: Requestor, now: int) -> None:
     """The last probe had a whole period to be answered; go on to the next bad EV, or stay with one that answers."""
-    slot = m[tx + TX_EVP_SLOT]
-    if m[tx + TX_EVP_STATE] == EVP_WAITING:
-        evs.probe_unanswered(m, tx, slot)
-        m[tx + TX_EVP_MISSED] += 1
-    if not evs.is_answering(m, tx, slot):
-        slot = evs.next_bad(m, tx, slot)
-    m[tx + TX_EVP_STATE] = EVP_IDLE
+    slot = tx.evp_slot
+    if tx.evp_state == at.EVP_WAITING:
+        evs.probe_unanswered(tx, slot)
+        tx.evp_missed += 1
+    if not evs.is_answering(tx, slot):
+        slot = evs.next_bad(tx, slot)
+    tx.evp_state = at.EVP_IDLE
     if slot >= 0:
-        m[tx + TX_EVP_STATE] = EVP_DUE
-        m[tx + TX_EVP_SLOT] = slot
-        m[tx + TX_EVP_ID] = (m[tx + TX_EVP_ID] + 2) & ID_MASK
-    m[tx + TX_EVP_AT] = now + _ev_probe_period(m, tx)
+        tx.evp_state = at.EVP_DUE
+        tx.evp_slot = slot
+        tx.evp_id = (tx.evp_id + 2) & ID_MASK
+    tx.evp_at = now + _ev_probe_period(tx)

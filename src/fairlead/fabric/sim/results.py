@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairlead.fabric.mrc import layout as mrc
+from fairlead.fabric.mrc.rows import AREA_OFFSETS, Requestor, place
 from fairlead.fabric.sim.engine import layout as at
 from fairlead.fabric.sim.engine import roce
 from fairlead.fabric.sim.engine.depths import KINDS
@@ -223,16 +224,16 @@ def _counters(setup: Setup, world: World) -> Counters:
         )  # fmt: skip
     tx = requestors(world)
     total = {
-        name: int(tx[:, place].sum())
-        for name, place in (
-            ("new", mrc.TX_NUM_NEW),
-            ("retransmitted", mrc.TX_NUM_RTX),
-            ("sacks", mrc.TX_NUM_SACKS),
-            ("nacks", mrc.TX_NUM_NACKS),
-            ("timeouts", mrc.TX_NUM_TIMEOUTS),
+        name: int(tx[:, place(Requestor, field)].sum())
+        for name, field in (
+            ("new", "num_new"),
+            ("retransmitted", "num_rtx"),
+            ("sacks", "num_sacks"),
+            ("nacks", "num_nacks"),
+            ("timeouts", "num_timeouts"),
         )
     }
-    return Counters(failed_flows=int((tx[:, mrc.E_ERROR] != 0).sum()), **total, **common)
+    return Counters(failed_flows=int((tx[:, place(Requestor, "error")] != 0).sum()), **total, **common)
 
 
 def requestors(world: World) -> Ints:
@@ -281,7 +282,7 @@ def _ev_states(setup: Setup, world: World) -> dict[str, int]:
     if setup.options.roce or setup.profile.path_rule != mrc.PATH_MRC:
         return {}
     rows = requestors(world)
-    first = int(world.state.m[world.state.profiles[0] + mrc.P_TX_EVS])
+    first = int(world.state.m[world.state.profiles[0] + AREA_OFFSETS["ev_words"]])
     num_words = -(-setup.profile.num_evs // 32)
     sets = rows[:, first : first + num_words * mrc.NUM_EV_WORDS].reshape(len(rows), num_words, mrc.NUM_EV_WORDS)
     ones = np.bitwise_count(sets.astype(np.uint64)).sum(axis=(0, 1))

@@ -27,7 +27,6 @@ from typing import Any, Self
 import msgspec
 
 from fairlead.errors import FabricError, LocalProtocolError, MissingTool, RemoteProtocolError
-from fairlead.fabric.mrc import layout as at
 from fairlead.fabric.mrc.device import Device
 from fairlead.fabric.mrc.memory import MemoryRegion
 from fairlead.fabric.mrc.profile import SOFTWARE_SACK_BYTES, Profile
@@ -147,11 +146,11 @@ class QueuePair:
 
     def counters(self) -> dict[str, int]:
         """Packets of this queue pair: new, sent again, timed out, inferred lost; SACKs and NACKs heard."""
-        names = {"new": at.TX_NUM_NEW, "resent": at.TX_NUM_RTX, "timeouts": at.TX_NUM_TIMEOUTS}
-        names |= {"inferred_lost": at.TX_NUM_LOST, "sacks": at.TX_NUM_SACKS, "nacks": at.TX_NUM_NACKS}
+        names = {"new": "num_new", "resent": "num_rtx", "timeouts": "num_timeouts"}
+        names |= {"inferred_lost": "num_lost", "sacks": "num_sacks", "nacks": "num_nacks"}
         with self._driver.lock:
             qp = self._line.qp
-            return {name: qp.m[qp.tx + place] for name, place in names.items()}
+            return {name: getattr(qp.tx, field) for name, field in names.items()}
 
     def packets_sent(self) -> dict[str, int]:
         """Packets by the address they were sent to, which on a steered fabric is the path."""

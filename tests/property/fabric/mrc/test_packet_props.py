@@ -10,22 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.fabric.mrc import icrc, packets
-from fairlead.fabric.mrc.headers import (
-    Aeth,
-    Bth,
-    CcState,
-    Dialect,
-    Eeth,
-    EndpointOp,
-    Erth,
-    Meth,
-    Neth,
-    Opcode,
-    Peth,
-    Reth,
-    Seth,
-    Tseth,
-)
+from fairlead.fabric.mrc.control_headers import CcState, Eeth, Erth, Neth, Peth, Seth
+from fairlead.fabric.mrc.headers import Aeth, Bth, Dialect, EndpointOp, Meth, Opcode, Reth, Tseth
 from fairlead.fabric.mrc.icrc import Icrc
 from fairlead.fabric.mrc.packets import Ack, Nack, Probe, Request, Response, Sack, WireError, Write
 from support.depth import cases

@@ -87,9 +87,9 @@ def play(seed: int) -> None:
 
     def watch(to: object, datagram: Datagram) -> None:
         """Count how often the bytes of each PSN are written."""
-        before = pair.b.qp.m[pair.b.qp.rx + at.RX_RCVD]
+        before = pair.b.qp.rx.rcvd
         deliver(to, datagram)  # type: ignore[arg-type]
-        if to is pair.b and pair.b.qp.m[pair.b.qp.rx + at.RX_RCVD] != before:
+        if to is pair.b and pair.b.qp.rx.rcvd != before:
             psn = packets.decode(datagram.data).bth.psn
             placed[psn] = placed.get(psn, 0) + 1
 
@@ -118,7 +118,7 @@ def play(seed: int) -> None:
     assert [c.imm for c in pair.b.received] == [imm for _, _, imm in messages if imm is not None], context
     assert [c.num_bytes for c in pair.b.received] == [len(d) for d, _, imm in messages if imm is not None], context
     assert set(placed.values()) == {1}, context
-    assert len(placed) == pair.a.qp.m[pair.a.qp.tx + at.TX_NUM_NEW], context
+    assert len(placed) == pair.a.qp.tx.num_new, context
     assert pair.a.qp.num_bad_packets == pair.b.qp.num_bad_packets == 0, context
 
 
@@ -142,8 +142,8 @@ def trouble(rng: random.Random, pair: Pair) -> None:
             link.drop_next = rng.choice((1, 4, 10))  # of a backed-off sender each of these takes twice as long
         case 3:
             qp = rng.choice((pair.a, pair.b)).qp
-            up = qp.m[qp.tx + at.E_PORTS] ^ 1 << plane
-            if working_planes(pair) & up and up & qp.m[qp.tx + at.E_PEER_PORTS]:
+            up = qp.tx.ports ^ 1 << plane
+            if working_planes(pair) & up and up & qp.tx.peer_ports:
                 qp.set_ports(pair.now, up)
 
 
@@ -151,7 +151,7 @@ def working_planes(pair: Pair) -> int:
     """Planes on which packets pass both ways, as a bit set."""
     dead = sum(1 << plane for plane in pair.a.out.dead_planes | pair.b.out.dead_planes)
     ends = (pair.a.qp, pair.b.qp)
-    return ends[0].m[ends[0].tx + at.E_PORTS] & ends[1].m[ends[1].tx + at.E_PORTS] & ~dead
+    return ends[0].tx.ports & ends[1].tx.ports & ~dead
 
 
 @pytest.mark.parametrize("block", range(4))

@@ -13,23 +13,8 @@ from hypothesis import strategies as st
 from fairlead.fabric.mrc import layout as at
 from fairlead.fabric.mrc import packets
 from fairlead.fabric.mrc.completion import FAILURES
-from fairlead.fabric.mrc.headers import (
-    ENDPOINT_QP,
-    Aeth,
-    Bth,
-    CcState,
-    Dscp,
-    Eeth,
-    EndpointOp,
-    Erth,
-    Meth,
-    Neth,
-    Opcode,
-    Peth,
-    Reth,
-    Seth,
-    Tseth,
-)
+from fairlead.fabric.mrc.control_headers import CcState, Eeth, Erth, Neth, Peth, Seth
+from fairlead.fabric.mrc.headers import ENDPOINT_QP, Aeth, Bth, Dscp, EndpointOp, Meth, Opcode, Reth, Tseth
 from fairlead.fabric.mrc.memory import MemoryRegion
 from fairlead.fabric.mrc.packets import Datagram, Path, Write
 from fairlead.fabric.mrc.profile import Profile
@@ -92,7 +77,7 @@ def pester(seed: int) -> int:
     pair.write(6_000)
     qp.post_recv(wr_id=1)
     for _ in range(100):
-        near = qp.m[rng.choice((qp.rx + at.RX_NEXT, qp.tx + at.TX_UNA))]
+        near = rng.choice((qp.rx.next, qp.tx.una))
         data = packets.encode(nonsense(rng, near))
         dscp = rng.choice((Dscp.NO_TRIM, Dscp.NO_TRIM, Dscp.TRIMMED, Dscp.TRIMMED_LASTHOP))
         path = Path(ev=rng.getrandbits(32), plane=rng.randrange(9), dscp=dscp, is_marked=rng.random() < 0.5)
@@ -102,7 +87,7 @@ def pester(seed: int) -> int:
     assert not any(secret)
     if qp.state is QpState.RTS:
         return 0
-    reason = qp.m[qp.tx + at.E_ERROR] or qp.m[qp.rx + at.E_ERROR]
+    reason = qp.tx.error or qp.rx.error
     assert qp.state is QpState.ERR
     assert reason in FAILURES
     return reason
@@ -174,11 +159,11 @@ def test_memory_changes_exactly_where_a_right_was_given(data: st.DataObject) -> 
         )
         bth = Bth(opcode, qp.qp_num, psn, pad=packets.padding(len(payload)))
         write = packets.encode(Write(bth, Meth(0, psn), Reth(va, rkey, dma_len), payload))
-        before = qp.m[qp.rx + at.RX_NEXT]
+        before = qp.rx.next
         for _ in range(data.draw(st.sampled_from((1, 1, 2)))):  # a double is never placed again
             qp.receive(write, Path(1), pair.now)
             owner = next((s for s in shelves if s.region.rkey == rkey), None)
-            if qp.m[qp.rx + at.RX_NEXT] == before + 1 and before == psn:
+            if qp.rx.next == before + 1 and before == psn:
                 assert allowed(owner, va, len(payload), dma_len, mtu)
                 if owner is not None and dma_len:
                     owner.model[va - owner.region.addr : va - owner.region.addr + len(payload)] = payload
@@ -186,10 +171,10 @@ def test_memory_changes_exactly_where_a_right_was_given(data: st.DataObject) -> 
             elif before == psn:
                 assert not allowed(owner, va, len(payload), dma_len, mtu)
             assert all(s.buffer == s.model for s in shelves)
-        if qp.m[qp.rx + at.RX_NEXT] == psn:  # refused: let the window move on with an empty write
+        if qp.rx.next == psn:  # refused: let the window move on with an empty write
             empty = Bth(Opcode.WRITE_ONLY, qp.qp_num, psn)
             qp.receive(packets.encode(Write(empty, Meth(0, psn), Reth(0, 0, 0), b"")), Path(1), pair.now)
-        assert qp.m[qp.rx + at.RX_NEXT] == psn + 1
+        assert qp.rx.next == psn + 1
         assert qp.state is QpState.RTS
 
 

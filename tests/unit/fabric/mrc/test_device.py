@@ -31,10 +31,10 @@ def test_profiles_are_chosen_by_number() -> None:
     cq = CompletionQueue(8)
     qp = device.create_qp(cq, cq)
     qp.modify(QpState.INIT, ev_profile_id=few, cc_profile_id=constant)
-    assert (len(qp.evs), qp.m[at.P_CC_RULE], qp.m[at.P_CWND]) == (8, at.CC_CONSTANT, 50_000)
+    assert (len(qp.evs), qp.tx.profile.cc_rule, qp.tx.profile.first_cwnd) == (8, at.CC_CONSTANT, 50_000)
     other = device.create_qp(cq, cq)
     other.modify(QpState.INIT, cc_profile_id=constant)
-    assert (len(other.evs), other.m[at.P_CC_RULE]) == (256, at.CC_CONSTANT)
+    assert (len(other.evs), other.tx.profile.cc_rule) == (256, at.CC_CONSTANT)
     plain = device.create_qp(cq, cq)
     plain.modify(QpState.INIT)
     assert plain.profile == device.profile

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 
-from fairlead.fabric.mrc import layout as at
 from fairlead.fabric.mrc.completion import CompletionQueue
+from fairlead.fabric.mrc.control_headers import Erth
 from fairlead.fabric.mrc.device import Device
-from fairlead.fabric.mrc.headers import ENDPOINT_QP, Bth, EndpointOp, Erth, Opcode
+from fairlead.fabric.mrc.headers import ENDPOINT_QP, Bth, EndpointOp, Opcode
 from fairlead.fabric.mrc.packets import Path, Request, Response, decode, encode
 from fairlead.fabric.mrc.profile import Profile
 from fairlead.fabric.mrc.qp import QueuePair
@@ -91,7 +91,7 @@ def test_news_of_the_peers_ports_reaches_all_queue_pairs_with_it_and_no_others()
     qps, (other,) = joined(there, 2, "a"), joined(there, 1, "c")
     status = encode(Request(Bth(Opcode.ENDPOINT_REQUEST, ENDPOINT_QP, 5), Erth(EndpointOp.PORT_STATUS, 0b0011, 0)))
     assert there.receive(status, PATH, "a", 1_000) == tuple(qps)
-    masks = [qp.m[qp.tx + at.E_PEER_PORTS] & 0xF for qp in (*qps, other)]
+    masks = [qp.tx.peer_ports & 0xF for qp in (*qps, other)]
     assert masks == [0b0011, 0b0011, 0b1111]
     answers = [decode(d.data) for qp in qps for d in qp.transmit(2_000)]
     assert len([a for a in answers if isinstance(a, Response)]) == 1

@@ -30,21 +30,21 @@ def make(**changes: object) -> Requestor:
 
 
 def state(row: Requestor, slot: int) -> int:
-    return evs.ev_state(row.m, row.at, slot)
+    return evs.ev_state(row.state, slot)
 
 
 def take(row: Requestor, num: int, ports: int = ALL, avoid: int = -1) -> list[int]:
-    return [paths.choose(row.m, row.at, ports, avoid) for _ in range(num)]
+    return [paths.choose(row.state, ports, avoid) for _ in range(num)]
 
 
 def feel(row: Requestor, slot: int, *what: int) -> None:
     for each in what:
-        paths.feedback(row.m, row.at, 0, slot, each)
+        paths.feedback(row.state, 0, slot, each)
 
 
 def probe(row: Requestor, slot: int, *marks: int) -> None:
     for mark in marks:
-        evs.probe_answered(row.m, row.at, slot, mark)
+        evs.probe_answered(row.state, slot, mark)
 
 
 MARK, TRIM, LOSS, FINE = at.PATH_IS_MARKED, at.PATH_IS_TRIMMED, at.PATH_IS_LOSSY, at.PATH_IS_GOOD
@@ -69,7 +69,7 @@ def test_what_packets_do_to_an_ev_in_rotation(before: str, events: tuple[int, ..
     row = make()
     slot = take(row, 1)[0]
     if before:
-        evs.deny(row.m, row.at, slot)
+        evs.deny(row.state, slot)
     feel(row, slot, *events)
     assert state(row, slot) == after
 
@@ -100,16 +100,16 @@ def test_an_ev_that_comes_back_fills_an_empty_place_and_a_mark_on_its_last_probe
     probe(row, 0, *(at.M_NONE,) * 3)
     probe(row, 1, *(at.M_NONE,) * 2, at.M_SKIP_ONCE)
     assert (state(row, 0), state(row, 1)) == (GOOD, SKIP)
-    assert row.TX_EV_BAD == 6
+    assert row.state.ev_bad == 6
 
 
 def test_a_lost_probe_begins_the_count_again() -> None:
     row = make()
     feel(row, 0, LOSS)
     probe(row, 0, at.M_NONE, at.M_NONE)
-    evs.probe_unanswered(row.m, row.at, 0)
+    evs.probe_unanswered(row.state, 0)
     probe(row, 0, at.M_NONE)
-    assert evs.nibble(row.m, row.at, 0) == 1
+    assert evs.nibble(row.state, 0) == 1
 
 
 def test_probes_of_a_good_ev_change_nothing() -> None:
@@ -163,9 +163,9 @@ def test_at_the_floor_suspects_change_places_with_other_bad_ones() -> None:
         slot = take(row, 1)[0]
         used.add(slot)
         feel(row, slot, LOSS)
-        assert row.TX_EV_ACTIVE >= 3
-        assert sum(state(row, slot) == BAD for slot in range(32)) == row.TX_EV_BAD
-    assert row.TX_EV_ACTIVE == 3
+        assert row.state.ev_active >= 3
+        assert sum(state(row, slot) == BAD for slot in range(32)) == row.state.ev_bad
+    assert row.state.ev_active == 3
     assert used == set(range(32))  # each gets another chance, though nobody probes
 
 
@@ -174,7 +174,7 @@ def test_at_the_floor_the_only_suspect_stays() -> None:
     feel(row, 0, LOSS)
     assert (state(row, 0), take(row, 2)) == (GOOD, [0, 0])
     closed = make(planes=2, evs_per_plane=1, evs_active=1, ev_min_active=2)
-    law.on_peer_ports(closed.m, closed.at, 0b10, 1, 1)
+    law.on_peer_ports(closed.state, 0b10, 1, 1)
     feel(closed, 0, LOSS)
     assert state(closed, 0) == GOOD  # no bad EV on an open plane to change with
 
@@ -184,11 +184,11 @@ def test_when_every_usable_ev_is_gone_the_least_bad_are_used_but_never_a_denied_
     for slot in range(32):
         feel(row, slot, LOSS)
     for slot in (3, *range(8, 16)):
-        evs.deny(row.m, row.at, slot)
-    assert row.TX_PLANES_OK == 0
+        evs.deny(row.state, slot)
+    assert row.state.planes_ok == 0
     assert set(take(row, 160)) == set(range(32)) - {3, *range(8, 16)}  # the plane that is denied whole is passed over
     for slot in range(32):
-        evs.deny(row.m, row.at, slot)
+        evs.deny(row.state, slot)
     assert take(row, 1) == [-1]
 
 
@@ -206,24 +206,24 @@ def test_a_busy_port_is_waited_for_rather_than_a_bad_ev_used() -> None:
 def test_denied_and_allowed(slot: int) -> None:
     row = make()
     before = state(row, slot)
-    evs.deny(row.m, row.at, slot)
-    evs.deny(row.m, row.at, slot)
+    evs.deny(row.state, slot)
+    evs.deny(row.state, slot)
     assert state(row, slot) == DENIED
-    assert row.TX_EV_ACTIVE == 16
+    assert row.state.ev_active == 16
     assert slot not in take(row, 64)
-    evs.allow(row.m, row.at, slot)
+    evs.allow(row.state, slot)
     assert state(row, slot) == STANDBY
     assert before in {GOOD, STANDBY}
     unchanged = row.snapshot()
-    evs.allow(row.m, row.at, slot)
+    evs.allow(row.state, slot)
     assert row.snapshot() == unchanged
 
 
 def test_denying_a_bad_ev_ends_its_probing() -> None:
     row = make()
     feel(row, 4, LOSS)
-    evs.deny(row.m, row.at, 4)
-    assert (state(row, 4), row.TX_EV_BAD) == (DENIED, 0)
+    evs.deny(row.state, 4)
+    assert (state(row, 4), row.state.ev_bad) == (DENIED, 0)
     probe(row, 4, *(at.M_NONE,) * 3)
     assert state(row, 4) == DENIED
 
@@ -256,17 +256,17 @@ def test_bad_evs_are_probed_in_turn_and_only_on_open_planes() -> None:
     row = make()
     for slot in (2, 9, 30):
         feel(row, slot, LOSS)
-    assert [evs.next_bad(row.m, row.at, after) for after in (0, 2, 9, 30, 31)] == [2, 9, 30, 2, 2]
-    law.on_peer_ports(row.m, row.at, 0b1101, 1, 0)
-    assert evs.next_bad(row.m, row.at, 2) == 30
-    law.on_peer_ports(row.m, row.at, 0b0100, 1, 2)
-    assert evs.next_bad(row.m, row.at, 2) == -1
+    assert [evs.next_bad(row.state, after) for after in (0, 2, 9, 30, 31)] == [2, 9, 30, 2, 2]
+    law.on_peer_ports(row.state, 0b1101, 1, 0)
+    assert evs.next_bad(row.state, 2) == 30
+    law.on_peer_ports(row.state, 0b0100, 1, 2)
+    assert evs.next_bad(row.state, 2) == -1
 
 
 def test_ports_that_are_down_at_either_end_are_left_out() -> None:
     row = make()
-    law.on_ports(row.m, row.at, 0, 0b0111, 0)
-    law.on_peer_ports(row.m, row.at, 0b1101, 1, 0)
+    law.on_ports(row.state, 0, 0b0111, 0)
+    law.on_peer_ports(row.state, 0b1101, 1, 0)
     assert {s >> 3 for s in take(row, 12)} == {0, 2}
     assert take(row, 1, ports=0b1010) == [-1]
 

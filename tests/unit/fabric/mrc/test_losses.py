@@ -25,13 +25,13 @@ def sent_by(num: int, **changes: object) -> tuple[Requestor, list[tuple[int, int
 
 
 def lose(row: Requestor, psn: int) -> None:
-    slot = row.m[row.at + row.m[row.p + at.P_TX_RECORDS] + psn] & at.REC_EV_MASK
-    losses.judge_plane(row.m, row.at, psn, slot)
+    slot = row.state.records[psn] & at.REC_EV_MASK
+    losses.judge_plane(row.state, psn, slot)
 
 
 def bad(row: Requestor) -> Counter[int]:
     """EVs that are bad, by plane."""
-    slots = [s for s in range(PLANES * EVS) if evs.ev_state(row.m, row.at, s) == at.STATE_ASSUMED_BAD]
+    slots = [s for s in range(PLANES * EVS) if evs.ev_state(row.state, s) == at.STATE_ASSUMED_BAD]
     return Counter(slot // EVS for slot in slots)
 
 
@@ -47,7 +47,7 @@ def test_three_losses_and_nothing_that_arrives_are_a_plane() -> None:
     assert not bad(row)
     lose(row, lost[2])
     assert bad(row) == {2: EVS}
-    assert row.TX_PLANES_OK == 0b1011
+    assert row.state.planes_ok == 0b1011
 
 
 def test_what_arrives_over_the_plane_in_between_clears_it() -> None:
@@ -118,24 +118,24 @@ def test_one_ev_that_answers_its_probes_brings_the_whole_plane_back() -> None:
     row.timer(0)
     for answers in range(3):
         assert bad(row) == {2: EVS}, answers
-        while row.next(row.TX_DEADLINE) != at.SEND_EV_PROBE:
-            row.timer(row.TX_DEADLINE)
-        law.on_ev_reply(row.m, row.at, 0, row.out[at.D_PSN], at.M_NONE)
+        while row.next(row.state.deadline) != at.SEND_EV_PROBE:
+            row.timer(row.state.deadline)
+        law.on_ev_reply(row.state, 0, row.out[at.D_PSN], at.M_NONE)
     assert not bad(row)
-    assert row.TX_PLANES_OK == 0b1111
+    assert row.state.planes_ok == 0b1111
 
 
 def test_a_packet_that_was_only_late_brings_it_back_too() -> None:
     row = cut()
-    paths.forgive(row.m, row.at, 2 * EVS + 5)
+    paths.forgive(row.state, 2 * EVS + 5)
     assert not bad(row)
 
 
 def test_evs_that_were_bad_by_themselves_stay_so_where_their_plane_was_never_cut() -> None:
     row, _ = sent_by(1, ev_min_active=0)
     for slot in (8, 9, 10):
-        evs.assume_bad(row.m, row.at, slot)
-    paths.forgive(row.m, row.at, 8)
+        evs.assume_bad(row.state, slot)
+    paths.forgive(row.state, 8)
     assert bad(row) == {1: 2}
 
 
@@ -167,11 +167,11 @@ def full_window(**changes: object) -> Requestor:
 
 def test_a_hole_that_a_full_window_waits_for_is_lost_when_time_is_up() -> None:
     row = full_window()
-    assert row.TX_DEADLINE == LOST_AT
+    assert row.state.deadline == LOST_AT
     row.timer(LOST_AT - 1)
-    assert row.TX_NUM_LOST == 0
+    assert row.state.num_lost == 0
     row.timer(LOST_AT)
-    assert row.TX_NUM_LOST == 1
+    assert row.state.num_lost == 1
     assert row.next(LOST_AT) == at.SEND_DATA
     assert row.out[at.D_PSN] == 0
 
@@ -180,15 +180,15 @@ def test_what_was_sent_after_all_that_has_arrived_is_left_to_the_probe() -> None
     row = full_window()
     row.timer(LOST_AT)
     row.send(1, now=LOST_AT)
-    assert row.TX_LOSS_AT == at.FOREVER  # 5 to 7 and the repetition are younger than 4, which has arrived
-    assert row.TX_DEADLINE == 4_000 + TRIP + 1_000_000
+    assert row.state.loss_at == at.FOREVER  # 5 to 7 and the repetition are younger than 4, which has arrived
+    assert row.state.deadline == 4_000 + TRIP + 1_000_000
 
 
 def test_the_protocol_itself_has_no_such_timer() -> None:
     row = full_window(reorder_timer=False)
-    assert row.TX_LOSS_AT == at.FOREVER
+    assert row.state.loss_at == at.FOREVER
     row.timer(900_000)
-    assert row.TX_NUM_LOST == 0
+    assert row.state.num_lost == 0
     assert not Profile.mrc().reorder_timer
     assert Profile.software(1_000_000).reorder_timer
 
@@ -196,5 +196,5 @@ def test_the_protocol_itself_has_no_such_timer() -> None:
 def test_all_that_arrives_in_time_stops_the_timer() -> None:
     row = full_window()
     row.sack(now=TRIP + 5_000, cack=7, psn=0, echo=0)
-    assert row.TX_DEADLINE == at.FOREVER
-    assert (row.TX_NUM_LOST, row.TX_NUM_SPURIOUS) == (0, 0)
+    assert row.state.deadline == at.FOREVER
+    assert (row.state.num_lost, row.state.num_spurious) == (0, 0)

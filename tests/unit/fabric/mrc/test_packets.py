@@ -8,22 +8,8 @@ import pytest
 
 from fairlead.errors import RemoteProtocolError
 from fairlead.fabric.mrc import headers, icrc, packets
-from fairlead.fabric.mrc.headers import (
-    Aeth,
-    Bth,
-    CcState,
-    Dialect,
-    Eeth,
-    EndpointOp,
-    Erth,
-    Meth,
-    Neth,
-    Opcode,
-    Peth,
-    Reth,
-    Seth,
-    Tseth,
-)
+from fairlead.fabric.mrc.control_headers import CcState, Eeth, Erth, Neth, Peth, Seth
+from fairlead.fabric.mrc.headers import Aeth, Bth, Dialect, EndpointOp, Meth, Opcode, Reth, Tseth
 from fairlead.fabric.mrc.icrc import Icrc
 from fairlead.fabric.mrc.packets import Ack, Nack, Path, Probe, Request, Response, Sack, WireError, Write
 from fairlead.fabric.mrc.profile import Profile

@@ -26,7 +26,9 @@ BEHIND_THEM = {"_asyncio", "_datetime", "_queue", "_random", "_socket", "_ssl", 
 MACHINE = {"os", "pathlib", "platform", "shutil", "sys", "io", "tempfile", "mmap", "ctypes"}
 BUILTINS = {"open", "print", "input", "exec", "eval", "compile", "breakpoint"}
 CHANCE = {"urandom", "getrandom", "default_rng", "RandomState", "SystemRandom"}
-LAW = {"layout", "bits", "evs", "paths", "congestion", "window", "losses", "timers", "sending", "responder", "law"}
+SCHEMA = {"layout", "rows"}
+LAW = {"bits", "evs", "comparators", "paths", "congestion", "window", "losses", "timers"}
+LAW |= {"sending", "responder", "hearing", "law"}
 
 
 def imports(path: Path) -> set[str]:
@@ -64,16 +66,18 @@ def test_no_file_asks_the_system_for_chance_or_calls_what_reads_or_writes(path: 
 
 
 def test_only_the_cache_of_compiled_kernels_touches_the_machine() -> None:
-    assert {p.stem for p in SOURCES if {name.split(".")[0] for name in imports(p)} & MACHINE} == {"compile"}
+    users = {p.stem: {name.split(".")[0] for name in imports(p)} & MACHINE for p in SOURCES}
+    assert users.pop("rows") == {"ctypes"}  # a structure laid over words; no library is called
+    assert {stem for stem, found in users.items() if found} == {"compile"}
 
 
-@pytest.mark.parametrize("path", [p for p in SOURCES if p.stem in LAW], ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", [p for p in SOURCES if p.stem in LAW | SCHEMA], ids=lambda p: p.stem)
 def test_the_law_needs_the_standard_library_alone_and_itself(path: Path) -> None:
     for name in imports(path):
         own = name.startswith("fairlead.fabric.mrc")
-        assert name.split(".")[0] in {"__future__", "typing"} or own, name
+        assert name.split(".")[0] in {"__future__", "typing", "ctypes"} or own, name
         if own and name != "fairlead.fabric.mrc":
-            assert name.split(".")[3] in LAW, name
+            assert name.split(".")[3] in LAW | SCHEMA, name
 
 
 @pytest.mark.parametrize("path", [p for p in SOURCES if p.stem in LAW], ids=lambda p: p.stem)

@@ -11,8 +11,9 @@ from fairlead.errors import LocalProtocolError, PathsExhausted, RemoteProtocolEr
 from fairlead.fabric.mrc import evs, packets
 from fairlead.fabric.mrc import layout as at
 from fairlead.fabric.mrc.completion import Status, WorkOpcode
+from fairlead.fabric.mrc.control_headers import Erth, Seth
 from fairlead.fabric.mrc.entropy import default_evs
-from fairlead.fabric.mrc.headers import Bth, Dialect, Dscp, Erth, Meth, Opcode, Reth, Seth
+from fairlead.fabric.mrc.headers import Bth, Dialect, Dscp, Meth, Opcode, Reth
 from fairlead.fabric.mrc.icrc import Icrc
 from fairlead.fabric.mrc.packets import Datagram, Path, Write
 from fairlead.fabric.mrc.profile import Profile
@@ -55,10 +56,10 @@ def test_the_way_to_rts() -> None:
     side.qp.modify(QpState.INIT, hint=hint)
     side.qp.modify(QpState.RTR, dest_qp_num=5, rq_psn=9, max_wimm_dest=3, mpr_dest=1)
     side.qp.modify(QpState.RTS, sq_psn=8, max_wimm=4, mpr=1, retry_cnt=RetryCnt(2, 3), timeout=8)
-    m, qp = side.qp.m, side.qp
-    assert [m[f] for f in (at.P_MPR, at.P_MAX_WIMM, at.P_MAX_WIMM_DEST)] == [128, 4, 3]
-    assert [m[f] for f in (at.P_RTO_NS, at.P_RETRY_LINEAR, at.P_RETRY_EXP)] == [262_144, 2, 3]
-    assert (m[qp.tx + at.TX_MPR], m[qp.tx + at.TX_UNA], m[qp.rx + at.RX_NEXT]) == (128, 8, 9)
+    qp, p = side.qp, side.qp.tx.profile
+    assert [p.mpr, p.max_wimm, p.max_wimm_dest] == [128, 4, 3]
+    assert [p.rto_ns, p.retry_linear, p.retry_exp] == [262_144, 2, 3]
+    assert (qp.tx.mpr, qp.tx.una, qp.rx.next) == (128, 8, 9)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +126,7 @@ def test_a_receiver_answers_before_it_may_send() -> None:
     side.qp.receive(packets.encode(packets.Ack(Bth(Opcode.ACK, 7, 0), packets.Aeth(0, 0))), Path(1), 30)
     status = packets.Request(Bth(Opcode.ENDPOINT_REQUEST, 2, 6), Erth(packets.EndpointOp.PORT_STATUS, 0b0011))
     side.qp.receive(packets.encode(status), Path(1), 30)
-    assert evs.open_planes(side.qp.m, side.qp.rx) == 0b0011
+    assert evs.open_planes(side.qp.rx) == 0b0011
     reply = packets.Response(Bth(Opcode.ENDPOINT_RESPONSE, 2, 6), packets.Eeth(1))
     side.qp.receive(packets.encode(reply), Path(1), 30)
 
@@ -151,7 +152,7 @@ def test_a_write_without_timestamp_is_taken_and_its_echo_is_zero() -> None:
         echoes.append(packets.decode(d.data).cc.tx_timestamp) if opcode_of(d) is Opcode.SACK else None
     )
     p.inject(p.b, crafted(p, b"abcd", va=region.addr, rkey=region.rkey))
-    p.b.qp.m[at.P_SACK_BYTES] = 1
+    p.b.qp.tx.profile.sack_bytes = 1
     p.run(for_ns=1_000)
     assert (bytes(buffer), echoes) == (b"abcd", [0])
 
@@ -285,7 +286,7 @@ def test_transmit_uses_free_ports_only_and_can_be_stopped() -> None:
     sending = q.a.qp.transmit(5)
     next(sending)
     sending.close()
-    assert q.a.qp.m[q.a.qp.tx + at.TX_NEXT] == 1
+    assert q.a.qp.tx.next == 1
     for datagram in q.a.qp.transmit(5):
         q.b.qp.receive(datagram.data, datagram.path, 6)
     assert list(q.b.qp.transmit(6, ports=0)) == []
@@ -392,10 +393,10 @@ def test_control_packets_full_of_nonsense_neither_raise_nor_complete_what_was_no
         )
         p.a.qp.receive(packets.encode(rng.choice(choices)), Path(rng.choice(p.a.qp.evs)), p.now)
         p.now += bits(12)
-        m, tx = p.a.qp.m, p.a.qp.tx
-        assert m[tx + at.TX_UNA] <= m[tx + at.TX_NEXT] <= 98
-        assert m[tx + at.TX_DONE] <= m[tx + at.TX_POSTED] == 1
-        assert m[tx + at.TX_CWND] >= m[at.P_MIN_CWND]
+        tx = p.a.qp.tx
+        assert tx.una <= tx.next <= 98
+        assert tx.done <= tx.posted == 1
+        assert tx.cwnd >= tx.profile.min_cwnd
         p.pump()
 
 
@@ -406,7 +407,7 @@ def test_a_port_that_goes_down_at_the_receiver_is_avoided_by_the_sender_at_once(
     p = pair()
     p.b.qp.set_ports(p.now, 0b1011)
     p.run(for_ns=30_000)
-    assert evs.open_planes(p.a.qp.m, p.a.qp.tx) == 0b1011
+    assert evs.open_planes(p.a.qp.tx) == 0b1011
     planes = set()
     p.a.out.tap = lambda d: planes.add(d.path.plane)
     p.write(100_000)
@@ -423,7 +424,7 @@ def test_a_lost_port_status_is_sent_again() -> None:
     p = pair(back=Link(2, drop_next=1))
     p.b.qp.set_ports(p.now, 0b1011)
     p.run(for_ns=PROFILE.rto_ns + 30_000)
-    assert evs.open_planes(p.a.qp.m, p.a.qp.rx) == 0b1011
+    assert evs.open_planes(p.a.qp.rx) == 0b1011
     assert p.b.qp.next_timer_ns() is None
 
 
@@ -435,7 +436,7 @@ def test_port_updates_that_overtake_each_other_leave_the_newest(seed: int) -> No
         p.pump()
         p.now += 1_000
     p.run(for_ns=200_000)
-    assert evs.open_planes(p.a.qp.m, p.a.qp.tx) == evs.open_planes(p.a.qp.m, p.a.qp.rx) == 0b1101
+    assert evs.open_planes(p.a.qp.tx) == evs.open_planes(p.a.qp.rx) == 0b1101
 
 
 def test_ports_that_were_down_before_the_peer_was_known_are_avoided_and_announced() -> None:
@@ -496,16 +497,16 @@ def test_what_is_no_ev_or_no_penalty_is_refused() -> None:
 
 def test_a_penalty_shrinks_the_peers_window_and_its_end_restores_it() -> None:
     p = pair()
-    m, tx = p.a.qp.m, p.a.qp.tx
-    before = m[tx + at.TX_CWND]
+    tx = p.a.qp.tx
+    before = tx.cwnd
     p.b.qp.set_penalty(127)
     p.write(400_000)
     p.run()
-    assert m[tx + at.TX_CWND] < before - 300_000
+    assert tx.cwnd < before - 300_000
     p.b.qp.set_penalty(0)
     p.write(1)
     p.run()
-    assert m[tx + at.TX_CWND] == min(before, m[tx + at.TX_MAX_CWND])
+    assert tx.cwnd == min(before, tx.max_cwnd)
 
 
 # --- ends ------------------------------------------------------------------------------------------------------------

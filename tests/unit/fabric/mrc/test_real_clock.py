@@ -10,7 +10,8 @@ import pytest
 from fairlead.fabric.mrc import evs, law, losses, responder
 from fairlead.fabric.mrc import layout as at
 from fairlead.fabric.mrc.completion import Status
-from fairlead.fabric.mrc.headers import ENDPOINT_QP, Bth, Dscp, EndpointOp, Erth, Neth, Opcode
+from fairlead.fabric.mrc.control_headers import Erth, Neth
+from fairlead.fabric.mrc.headers import ENDPOINT_QP, Bth, Dscp, EndpointOp, Opcode
 from fairlead.fabric.mrc.packets import WRITES, Datagram, Nack, Path, Request, encode
 from fairlead.fabric.mrc.profile import Profile
 from fairlead.fabric.mrc.verbs import QpState
@@ -50,19 +51,19 @@ def test_a_clock_that_has_not_moved_measures_nothing() -> None:
     row = make()
     for i in range(3):
         round_trip(row, sent=5 + i, rtt=0)
-    assert row.TX_BASE_RTT == BASE
+    assert row.state.base_rtt == BASE
     row.post(1)
     row.send(1, now=9)
     row.nack(3, now=9)
-    assert row.TX_BASE_RTT == BASE
+    assert row.state.base_rtt == BASE
 
 
 @pytest.mark.parametrize(("changes", "floor"), [({}, BASE // 8), ({"base_rtt_floor_ns": 5 * US}, 5 * US)])
 def test_no_sample_leads_below_the_floor(changes: dict[str, int], floor: int) -> None:
     row = make(**changes)
     round_trip(row, sent=0, rtt=1)
-    assert floor == row.TX_BASE_RTT
-    assert floor * 100 * 3 // 2 == row.TX_MAX_CWND  # 800 Gb/s are 100 bytes a nanosecond
+    assert floor == row.state.base_rtt
+    assert floor * 100 * 3 // 2 == row.state.max_cwnd  # 800 Gb/s are 100 bytes a nanosecond
 
 
 def test_two_ends_in_one_process_keep_a_window_worth_its_name() -> None:
@@ -70,9 +71,9 @@ def test_two_ends_in_one_process_keep_a_window_worth_its_name() -> None:
     pair = Pair(Profile.mrc(), there=Link(0, delay_ns=0), back=Link(0, delay_ns=0))
     for _ in range(20):
         pair.write(100_000)
-        pair.run(lambda: not pair.a.qp.m[pair.a.qp.tx + at.TX_POSTED] > pair.a.qp.m[pair.a.qp.tx + at.TX_DONE])
+        pair.run(lambda: not pair.a.qp.tx.posted > pair.a.qp.tx.done)
         pair.now += 1_000
-    assert pair.a.qp.m[pair.a.qp.tx + at.TX_CWND] > 10 * (MTU + 88)
+    assert pair.a.qp.tx.cwnd > 10 * (MTU + 88)
 
 
 def test_one_short_sample_is_forgotten_within_two_ages() -> None:
@@ -81,7 +82,7 @@ def test_one_short_sample_is_forgotten_within_two_ages() -> None:
     seen = []
     for now in range(MS, 30 * MS, MS):
         round_trip(row, sent=now, rtt=8 * US)
-        seen.append((now, row.TX_BASE_RTT))
+        seen.append((now, row.state.base_rtt))
     assert [rtt for now, rtt in seen if now < 10 * MS] == [3 * US] * 9
     assert all(rtt == 8 * US for now, rtt in seen if now > 20 * MS)
 
@@ -90,14 +91,14 @@ def test_a_queue_that_stands_for_long_is_not_taken_for_distance() -> None:
     row = make(base_rtt_age_ns=MS)
     for now in range(0, 20 * MS, 100 * US):
         round_trip(row, sent=now, rtt=90 * US)
-    assert row.TX_BASE_RTT == BASE
+    assert row.state.base_rtt == BASE
 
 
 def test_without_an_age_the_shortest_sample_stays() -> None:
     row = make(base_rtt_age_ns=0)
     round_trip(row, sent=0, rtt=3 * US)
     round_trip(row, sent=10**12, rtt=8 * US)
-    assert row.TX_BASE_RTT == 3 * US
+    assert row.state.base_rtt == 3 * US
 
 
 # --- the reorder window ----------------------------------------------------------------------------------------------
@@ -108,7 +109,7 @@ def lose_and_recover(row: Requestor, now: int, *, late: bool) -> None:
     row.post(2 * MTU)
     (first, slot, _), (second, _, _) = row.send(1, now=now) + row.send(1, now=now + 200 * US)
     row.sack(now=now + 210 * US, cack=first - 1, psn=second, base=first, bitmap=0b10, echo=now + 200 * US)
-    assert row.TX_LOST == 1
+    assert row.state.lost == 1
     if late:
         row.sack(now=now + 211 * US, cack=second, psn=first, echo=now, slot=slot)
     else:
@@ -121,13 +122,13 @@ def test_the_reorder_window_is_narrow_again_after_sixteen_recoveries_without_a_m
     times = itertools.count(0, MS)
     for _ in range(3):
         lose_and_recover(row, next(times), late=True)
-    assert losses.reorder_window(row.m, row.at) == 7 * US
+    assert losses.reorder_window(row.state) == 7 * US
     for _ in range(15):
         lose_and_recover(row, next(times), late=False)
-    assert losses.reorder_window(row.m, row.at) == 7 * US
+    assert losses.reorder_window(row.state) == 7 * US
     lose_and_recover(row, next(times), late=False)
-    assert losses.reorder_window(row.m, row.at) == 4 * US
-    assert row.TX_NUM_SPURIOUS == 3  # the count itself is for people
+    assert losses.reorder_window(row.state) == 4 * US
+    assert row.state.num_spurious == 3  # the count itself is for people
 
 
 def test_a_mistake_in_between_begins_the_count_again() -> None:
@@ -135,7 +136,7 @@ def test_a_mistake_in_between_begins_the_count_again() -> None:
     times = itertools.count(0, MS)
     for late in [True] + 15 * [False] + [True] + 15 * [False]:
         lose_and_recover(row, next(times), late=late)
-    assert losses.reorder_window(row.m, row.at) == 6 * US
+    assert losses.reorder_window(row.state) == 6 * US
 
 
 # --- suspicion and proof ---------------------------------------------------------------------------------------------
@@ -152,8 +153,8 @@ def overtaken(row: Requestor, now: int) -> tuple[int, int]:
 def test_one_loss_that_is_only_suspected_leaves_the_ev_in_rotation() -> None:
     row = make(reorder_ns=4 * US)
     _, slot = overtaken(row, 0)
-    assert row.TX_NUM_LOST == 1
-    assert evs.ev_state(row.m, row.at, slot) == at.STATE_GOOD
+    assert row.state.num_lost == 1
+    assert evs.ev_state(row.state, slot) == at.STATE_GOOD
 
 
 def test_a_timeout_is_proof() -> None:
@@ -161,31 +162,31 @@ def test_a_timeout_is_proof() -> None:
     row.post(1)
     _, slot, _ = row.send(1)[0]
     row.timer(RTO)
-    assert evs.ev_state(row.m, row.at, slot) == at.STATE_ASSUMED_BAD
+    assert evs.ev_state(row.state, slot) == at.STATE_ASSUMED_BAD
 
 
 def test_suspicions_that_nothing_answers_add_up_and_answers_take_them_away() -> None:
     row = make()
-    evs.suspect(row.m, row.at, 3)
+    evs.suspect(row.state, 3)
     for _ in range(evs.SUSPICION):
-        evs.trust(row.m, row.at, 3)
-    evs.suspect(row.m, row.at, 3)
-    assert evs.ev_state(row.m, row.at, 3) != at.STATE_ASSUMED_BAD
-    evs.suspect(row.m, row.at, 3)
-    assert evs.ev_state(row.m, row.at, 3) == at.STATE_ASSUMED_BAD
+        evs.trust(row.state, 3)
+    evs.suspect(row.state, 3)
+    assert evs.ev_state(row.state, 3) != at.STATE_ASSUMED_BAD
+    evs.suspect(row.state, 3)
+    assert evs.ev_state(row.state, 3) == at.STATE_ASSUMED_BAD
 
 
 @pytest.mark.parametrize("resent", [False, True])
 def test_a_packet_that_comes_after_all_gives_its_ev_back(resent: bool) -> None:
     row = make(reorder_ns=4 * US)
     first, slot = overtaken(row, 0)
-    evs.suspect(row.m, row.at, slot)
-    assert evs.ev_state(row.m, row.at, slot) == at.STATE_ASSUMED_BAD
+    evs.suspect(row.state, slot)
+    assert evs.ev_state(row.state, slot) == at.STATE_ASSUMED_BAD
     if resent:
         row.send(1, now=211 * US)
     row.sack(now=212 * US, cack=first + 1, psn=first, echo=0, slot=slot)
-    assert evs.ev_state(row.m, row.at, slot) == at.STATE_STANDBY  # a replacement has its place
-    assert (row.TX_EV_BAD, evs.nibble(row.m, row.at, slot)) == (0, 0)
+    assert evs.ev_state(row.state, slot) == at.STATE_STANDBY  # a replacement has its place
+    assert (row.state.ev_bad, evs.nibble(row.state, slot)) == (0, 0)
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -197,8 +198,8 @@ def test_a_path_that_loses_a_fifth_is_out_within_a_few_dozen_packets_and_one_tha
 
     def packets_until_bad(slot: int, loss: float, limit: int) -> int:
         for n in range(limit):
-            evs.suspect(row.m, row.at, slot) if chance() < loss else evs.trust(row.m, row.at, slot)
-            if evs.ev_state(row.m, row.at, slot) == at.STATE_ASSUMED_BAD:
+            evs.suspect(row.state, slot) if chance() < loss else evs.trust(row.state, slot)
+            if evs.ev_state(row.state, slot) == at.STATE_ASSUMED_BAD:
                 return n + 1
         return limit
 
@@ -214,9 +215,9 @@ def test_reordering_alone_evicts_no_ev_for_long() -> None:
     for _ in range(10):
         pair.write(400_000)
     pair.run(lambda: len(pair.a.completions) == 10)
-    m, tx = pair.a.qp.m, pair.a.qp.tx
-    assert m[tx + at.TX_NUM_SPURIOUS] > 0
-    assert (m[tx + at.TX_EV_BAD], m[tx + at.TX_EV_ACTIVE]) == (0, 16)
+    tx = pair.a.qp.tx
+    assert tx.num_spurious > 0
+    assert (tx.ev_bad, tx.ev_active) == (0, 16)
 
 
 # --- words that are not believed -------------------------------------------------------------------------------------
@@ -229,7 +230,7 @@ def test_a_fatal_nack_is_believed_of_a_packet_in_flight_on_its_own_ev_only() -> 
     row.sack(cack=0)
     for psn, slot in ((0, sent[0][1]), (2, sent[1][1]), (99, 0), (1, sent[1][1] ^ 1), (1, at.INFO_EV_MASK)):
         assert row.nack(psn, at.NACK_UNEXP_EVENT, slot=slot) == at.DID_NOTHING
-    assert row.E_ERROR == at.ERROR_NONE
+    assert row.state.error == at.ERROR_NONE
     assert row.nack(1, at.NACK_UNEXP_EVENT, slot=sent[1][1]) == at.DID_FAIL
 
 
@@ -250,7 +251,7 @@ def test_a_guessed_fatal_nack_on_the_wire_kills_no_queue_pair(psn: int) -> None:
 def test_a_port_status_that_could_not_have_come_is_no_news(up: int, plane: int, make_row: type[Requestor]) -> None:
     row = make_row()
     before = row.snapshot()
-    assert law.on_peer_ports(row.m, row.at, up, 1, plane) == at.DID_NOTHING
+    assert law.on_peer_ports(row.state, up, 1, plane) == at.DID_NOTHING
     assert row.snapshot() == before
 
 
@@ -274,14 +275,14 @@ def test_a_receiver_without_room_is_no_congestion_and_is_given_time(reason: int)
     row = make(cwnd=400_000)
     row.post(8 * MTU)
     row.send(3, now=0)
-    before = (row.TX_CWND, row.TX_AVG_DELAY, row.TX_QA_ARMED)
+    before = (row.state.cwnd, row.state.avg_delay, row.state.qa_armed)
     row.nack(1, reason, now=10 * US)
-    assert before == (row.TX_CWND, row.TX_AVG_DELAY, row.TX_QA_ARMED)
-    assert (row.next(10 * US), law.ready(row.m, row.at)) == (at.SEND_NOTHING, 0)
-    resume = row.TX_DEADLINE
+    assert before == (row.state.cwnd, row.state.avg_delay, row.state.qa_armed)
+    assert (row.next(10 * US), law.ready(row.state)) == (at.SEND_NOTHING, 0)
+    resume = row.state.deadline
     assert resume == 10 * US + BASE
     row.timer(resume)
-    assert law.ready(row.m, row.at) == 1
+    assert law.ready(row.state) == 1
     assert row.send(1, now=resume)[0][0] == 1
 
 
@@ -293,8 +294,8 @@ def test_each_refusal_of_the_oldest_packet_doubles_the_pause_up_to_the_timeout()
         row.send(1, now=now)
         now += 10 * US
         row.nack(0, at.NACK_NO_RESOURCE, now=now)
-        pauses.append(row.TX_HOLD_AT - now)
-        now = row.TX_HOLD_AT
+        pauses.append(row.state.hold_at - now)
+        now = row.state.hold_at
         row.timer(now)
     assert pauses == [min(2 * BASE << i, RTO) for i in range(8)]
 
@@ -317,23 +318,23 @@ def test_an_immediate_nobody_waits_for_is_not_sent_every_round_trip() -> None:
 def test_no_answer_leaves_on_a_denied_ev() -> None:
     row = Responder(profile(reverse_probe_ns=US))
     for slot in range(7):
-        responder.deny(row.m, row.at, slot)
+        responder.deny(row.state, slot)
     now = 0
     for _ in range(40):
         now += 2 * US
         row.data(0, now=now)
-        assert law.control_slot(row.m, row.at, 0, 0b0001) == 7
-        if law.next_control(row.m, row.at, now, 0b0001, row.out, 0) == at.SEND_EV_PROBE:
+        assert law.control_slot(row.state, 0, 0b0001) == 7
+        if law.next_control(row.state, now, 0b0001, row.out) == at.SEND_EV_PROBE:
             assert row.out[at.D_EV] == 7
-            law.on_reverse_reply(row.m, row.at, now, row.out[at.D_PSN], at.M_NONE)
-    responder.set_reverse(row.m, row.at, now, 3)  # a SACK that was sent before the controller spoke
-    assert law.control_slot(row.m, row.at, 0, ALL) == 7
-    responder.deny(row.m, row.at, 7)
-    assert law.control_slot(row.m, row.at, 0, ALL) >> 3 != 0
-    assert law.control_slot(row.m, row.at, 0, 0b0001) == -1
-    assert law.next_control(row.m, row.at, now + US, 0b0001, row.out, 0) == at.SEND_NOTHING
-    responder.allow(row.m, row.at, 5)
-    assert law.control_slot(row.m, row.at, 0, ALL) == 5
+            law.on_reverse_reply(row.state, now, row.out[at.D_PSN], at.M_NONE)
+    responder.set_reverse(row.state, now, 3)  # a SACK that was sent before the controller spoke
+    assert law.control_slot(row.state, 0, ALL) == 7
+    responder.deny(row.state, 7)
+    assert law.control_slot(row.state, 0, ALL) >> 3 != 0
+    assert law.control_slot(row.state, 0, 0b0001) == -1
+    assert law.next_control(row.state, now + US, 0b0001, row.out) == at.SEND_NOTHING
+    responder.allow(row.state, 5)
+    assert law.control_slot(row.state, 0, ALL) == 5
 
 
 def test_a_queue_pair_that_is_denied_an_ev_answers_on_others() -> None:
@@ -351,9 +352,9 @@ def test_a_queue_pair_that_is_denied_an_ev_answers_on_others() -> None:
 
 def test_restore_survives_the_loss_of_a_sack() -> None:
     row = Responder(profile(sack_bytes=1))
-    law.on_pressure(row.m, row.at, 64)
+    law.on_pressure(row.state, 64)
     row.data(0)
-    law.on_pressure(row.m, row.at, 0)
+    law.on_pressure(row.state, 0)
     said = []
     for psn in range(1, 30):
         row.data(psn)
@@ -363,9 +364,9 @@ def test_restore_survives_the_loss_of_a_sack() -> None:
 
 def test_a_new_penalty_ends_an_old_restoration() -> None:
     row = Responder(profile(sack_bytes=1))
-    law.on_pressure(row.m, row.at, 64)
-    law.on_pressure(row.m, row.at, 0)
-    law.on_pressure(row.m, row.at, 9)
+    law.on_pressure(row.state, 64)
+    law.on_pressure(row.state, 0)
+    law.on_pressure(row.state, 9)
     row.data(0)
     assert not row.block[at.S_INFO] & at.INFO_RESTORE
     assert row.block[at.S_INFO] >> at.INFO_PEN_SHIFT & 0x7F == 9
@@ -373,14 +374,14 @@ def test_a_new_penalty_ends_an_old_restoration() -> None:
 
 def test_a_window_is_restored_once_however_often_that_is_said() -> None:
     row = make(cwnd=75_776, rate_mbps=400_000)
-    row.TX_LAST_ADJUST = 10**9
+    row.state.last_adjust = 10**9
     row.sack(now=10**9, cack=-1, rcvd=16, info=64 << at.INFO_PEN_SHIFT)
     for _ in range(5):
         row.sack(now=10**9, cack=-1, rcvd=16, info=at.INFO_RESTORE)
-    assert row.TX_CWND == 75_776
-    row.TX_CWND = 50_000
+    assert row.state.cwnd == 75_776
+    row.state.cwnd = 50_000
     row.sack(now=10**9, cack=-1, rcvd=16, info=at.INFO_RESTORE)
-    assert row.TX_CWND == 50_000
+    assert row.state.cwnd == 50_000
 
 
 # --- the pace of probes ----------------------------------------------------------------------------------------------
@@ -389,8 +390,8 @@ def test_a_window_is_restored_once_however_often_that_is_said() -> None:
 def silent_probes(row: Requestor, start: int, until: int) -> list[int]:
     """When EV probes leave while nothing answers."""
     times = []
-    while until >= row.TX_DEADLINE:
-        now = max(row.TX_DEADLINE, start)
+    while until >= row.state.deadline:
+        now = max(row.state.deadline, start)
         row.timer(now)
         if row.next(now) == at.SEND_EV_PROBE:
             times.append(now)
@@ -418,18 +419,18 @@ def test_an_answer_or_a_newly_bad_ev_quickens_the_probes_again() -> None:
     row = make(ev_probe_ns=100 * US)
     first = drop_ev(row, 0)
     now = silent_probes(row, 0, 500 * MS)[-1]
-    law.on_ev_reply(row.m, row.at, now, row.TX_EVP_ID, at.M_NONE)
-    assert now + 100 * US == row.TX_DEADLINE
-    assert evs.nibble(row.m, row.at, first) == 1
+    law.on_ev_reply(row.state, now, row.state.evp_id, at.M_NONE)
+    assert now + 100 * US == row.state.deadline
+    assert evs.nibble(row.state, first) == 1
     now = silent_probes(row, now, now + 500 * MS)[-1] + US
     drop_ev(row, now)
-    assert now + 100 * US == row.TX_DEADLINE
+    assert now + 100 * US == row.state.deadline
 
 
 def test_a_round_of_all_bad_evs_counts_once_for_the_pace() -> None:
     row = make(ev_probe_ns=100 * US, ev_min_active=0)
     for slot in range(8):
-        evs.assume_bad(row.m, row.at, slot)
+        evs.assume_bad(row.state, slot)
     drop_ev(row, 0)
     times = silent_probes(row, 0, 4 * MS)
     assert [b - a for a, b in itertools.pairwise(times)][:12] == [100 * US] * 9 + [200 * US] * 3
@@ -440,7 +441,7 @@ def test_however_long_a_path_was_gone_one_probe_in_52_ms_looks_for_it(rtt_ns: in
     """Twice as long from a period of 8 ms, nine times over, would be four seconds."""
     row = make(ev_probe_ns=Profile.software(rtt_ns).ev_probe_ns, ev_min_active=0)
     for slot in range(7):
-        evs.assume_bad(row.m, row.at, slot)
+        evs.assume_bad(row.state, slot)
     drop_ev(row, 0)
     times = silent_probes(row, 0, 5_000 * MS)
     gaps = [b - a for a, b in itertools.pairwise(times)]
@@ -452,11 +453,11 @@ def asked_of(row: Requestor, answers: Iterable[bool]) -> list[int]:
     """The EVs probed, one for each answer that comes or does not."""
     asked = []
     for is_answered in answers:
-        while row.next(row.TX_DEADLINE) != at.SEND_EV_PROBE:
-            row.timer(row.TX_DEADLINE)
+        while row.next(row.state.deadline) != at.SEND_EV_PROBE:
+            row.timer(row.state.deadline)
         asked.append(row.out[at.D_EV])
         if is_answered:
-            law.on_ev_reply(row.m, row.at, 0, row.out[at.D_PSN], at.M_NONE)
+            law.on_ev_reply(row.state, 0, row.out[at.D_PSN], at.M_NONE)
     return asked
 
 
@@ -466,7 +467,7 @@ def test_an_ev_that_answers_is_asked_until_it_is_back_and_the_others_wait() -> N
     asked = asked_of(row, [True] * 3 * len(bad))
     assert asked == [slot for slot in asked[::3] for _ in range(3)]
     assert set(asked) == bad
-    assert row.TX_EV_BAD == 0
+    assert row.state.ev_bad == 0
 
 
 def test_an_ev_that_stops_answering_gives_its_turn_to_the_next() -> None:
@@ -498,9 +499,9 @@ def test_a_scheduler_that_lets_packets_wait_for_a_millisecond_causes_no_timeout_
         pair.write(400_000)
     pair.run(lambda: len(pair.a.completions) == 8)
     assert [c.status for c in pair.a.completions] == [Status.SUCCESS] * 8
-    m, tx = pair.a.qp.m, pair.a.qp.tx
-    assert m[tx + at.TX_NUM_TIMEOUTS] == 0
-    assert m[tx + at.TX_NUM_RTX] < 0.05 * m[tx + at.TX_NUM_NEW]
+    tx = pair.a.qp.tx
+    assert tx.num_timeouts == 0
+    assert tx.num_rtx < 0.05 * tx.num_new
 
 
 def test_a_peer_that_has_died_is_reported_in_about_a_second() -> None:
@@ -524,7 +525,7 @@ def test_a_flow_goes_on_when_three_quarters_of_a_single_plane_die_and_the_revers
         pair.write(100_000)
     pair.run(for_ns=100 * US)
     b = pair.b.qp
-    reverse = b.m[b.rx + b.m[at.P_RX_REVERSE]]
+    reverse = b.rx.reverse[0]
     for link, qp in ((pair.a.out, pair.a.qp), (pair.b.out, b)):
         link.dead_evs |= {ev for slot, ev in enumerate(qp.evs) if slot & 3 != (reverse + 1) & 3}
     pair.run(lambda: len(pair.a.completions) == 60, for_ns=10 * MS)
@@ -535,33 +536,33 @@ def test_a_reliability_probe_moves_the_reverse_ev_and_asks_for_a_better_one() ->
     row = Responder(profile(reverse_probe_ns=12 * US, evs_per_plane=64, evs_active=32))
     used = set()
     for number in range(20):
-        did = law.on_probe(row.m, row.at, number, 0, 70, -1, row.block, 0)
+        did = law.on_probe(row.state, number, 0, 70, -1, row.block)
         assert did == at.DO_SACK | at.DO_CONTROL
-        used.add(law.control_slot(row.m, row.at, 70, ALL))
-        assert law.next_control(row.m, row.at, number, ALL, row.out, 0) == at.SEND_EV_PROBE
+        used.add(law.control_slot(row.state, 70, ALL))
+        assert law.next_control(row.state, number, ALL, row.out) == at.SEND_EV_PROBE
     assert len(used) > 10
     assert {slot >> 6 for slot in used} == {1}
 
 
 def test_a_reverse_ev_that_was_found_good_is_not_given_up_for_the_first_two_probes() -> None:
     row = Responder(profile(reverse_probe_ns=12 * US, evs_per_plane=64, evs_active=32))
-    responder.set_reverse(row.m, row.at, 0, 99)
+    responder.set_reverse(row.state, 0, 99)
     used = []
     for number in range(3):
-        law.on_probe(row.m, row.at, number, 0, 70, -1, row.block, 0)
-        used.append(law.control_slot(row.m, row.at, 70, ALL))
+        law.on_probe(row.state, number, 0, 70, -1, row.block)
+        used.append(law.control_slot(row.state, 70, ALL))
     assert used[:2] == [99, 99]
     assert used[2] != 99
 
 
 def test_a_requestor_answers_the_peers_probe_on_its_own_rotation() -> None:
     row = make()
-    slot = row.E_PLANE << 3
-    assert len({law.reply_slot(row.m, row.at, ALL) for _ in range(40)}) == 16
+    slot = row.state.plane << 3
+    assert len({law.reply_slot(row.state, ALL) for _ in range(40)}) == 16
     for number in range(8):
-        evs.deny(row.m, row.at, slot | number)
-    assert not {law.reply_slot(row.m, row.at, ALL) >> 3 for _ in range(40)} & {slot >> 3}
-    assert law.reply_slot(row.m, row.at, 0) == -1
+        evs.deny(row.state, slot | number)
+    assert not {law.reply_slot(row.state, ALL) >> 3 for _ in range(40)} & {slot >> 3}
+    assert law.reply_slot(row.state, 0) == -1
 
 
 def test_what_a_queue_pair_sends_refreshes_the_evs_on_which_it_answers() -> None:
@@ -570,8 +571,7 @@ def test_what_a_queue_pair_sends_refreshes_the_evs_on_which_it_answers() -> None
 
     def reverse(end: object) -> list[int]:
         qp = end.qp
-        first = qp.rx + qp.m[at.P_RX_REVERSE]
-        return [qp.m[first + plane] for plane in range(qp.profile.planes)]
+        return [qp.rx.reverse[plane] for plane in range(qp.profile.planes)]
 
     before = [reverse(end) for end in (pair.a, pair.b)]
     for _ in range(4):
@@ -600,7 +600,7 @@ def test_probes_between_packets_leave_each_plane_its_share_of_them(own_turns: bo
     data, probes = [], []
     for _ in range(12):
         data.append(row.send(1)[0][1] >> 3)
-        row.TX_PROBE_DUE = 1
+        row.state.probe_due = 1
         assert row.next() == at.SEND_PROBE
         probes.append(row.out[at.D_PLANE])
     assert [data.count(plane) for plane in sorted(set(data))] == [12 // planes] * planes
@@ -621,10 +621,10 @@ def test_a_packet_overtaken_by_those_of_emptier_planes_is_not_lost_before_its_ti
     for i in range(4):
         row.send(1, now=now + 2 * MS * i)
     row.sack(now=now + 7 * MS, cack=39, psn=43, base=40, bitmap=0b1110, echo=now + 6 * MS)
-    assert row.TX_NUM_LOST == 0  # was sent 6 ms before one that is here, and is 7 ms old
-    assert now + 10 * MS < row.TX_LOSS_AT < now + 16 * MS
-    row.timer(row.TX_LOSS_AT)
-    assert row.TX_NUM_LOST == 1
+    assert row.state.num_lost == 0  # was sent 6 ms before one that is here, and is 7 ms old
+    assert now + 10 * MS < row.state.loss_at < now + 16 * MS
+    row.timer(row.state.loss_at)
+    assert row.state.num_lost == 1
 
 
 def test_silence_of_less_than_a_round_trip_is_not_asked_about() -> None:
@@ -635,7 +635,7 @@ def test_silence_of_less_than_a_round_trip_is_not_asked_about() -> None:
         now = 6_000 * MS
         row.post(2 * MTU)
         row.send(2, now=now)
-        assert pytest.approx(now + wait, abs=MS / 10) == row.TX_PROBE_AT
+        assert pytest.approx(now + wait, abs=MS / 10) == row.state.probe_at
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -646,18 +646,18 @@ def test_a_peer_that_tells_of_trimmed_packets_is_not_dead(seed: int) -> None:
     p.run(lambda: bool(p.a.completions))
     assert [c.status for c in p.a.completions] == [Status.SUCCESS]
     assert bytes(buffer) == sent
-    assert p.a.qp.m[p.a.qp.tx + at.TX_NUM_NACKS] > 13  # the retries of this profile are 12
+    assert p.a.qp.tx.num_nacks > 13  # the retries of this profile are 12
 
 
 def test_a_window_of_one_packet_that_is_trimmed_waits_a_round_trip() -> None:
     """It cannot get smaller: what is left is to send it less often."""
     p = Pair(Profile.software(1_000_000, trim=True), there=Link(trim=1.0))
     p.write(100_000)
-    m, tx = p.a.qp.m, p.a.qp.tx
-    smallest = m[m[tx + at.E_PROFILE] + at.P_MIN_CWND]
-    p.run(lambda: m[tx + at.TX_NUM_NACKS] > 0)
-    p.run(lambda: m[tx + at.TX_CWND] <= smallest)
-    before, begin = m[tx + at.TX_NUM_NACKS], p.now
+    tx = p.a.qp.tx
+    smallest = tx.profile.min_cwnd
+    p.run(lambda: tx.num_nacks > 0)
+    p.run(lambda: tx.cwnd <= smallest)
+    before, begin = tx.num_nacks, p.now
     p.run(for_ns=20_000_000)
-    assert m[tx + at.TX_CWND] <= smallest
-    assert m[tx + at.TX_NUM_NACKS] - before <= 2 * (p.now - begin) / 1_000_000
+    assert tx.cwnd <= smallest
+    assert tx.num_nacks - before <= 2 * (p.now - begin) / 1_000_000

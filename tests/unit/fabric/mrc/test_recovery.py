@@ -55,11 +55,11 @@ class Stream:
         assert all(received == data for data, received in self.sent)
         assert self.pair.a.qp.state is self.pair.b.qp.state is QpState.RTS
 
-    def value(self, field: int) -> int:
-        return self.pair.a.qp.m[self.pair.a.qp.tx + field]
+    def value(self, field: str) -> int:
+        return getattr(self.pair.a.qp.tx, field)
 
     def state(self, slot: int) -> int:
-        return evs.ev_state(self.pair.a.qp.m, self.pair.a.qp.tx, slot)
+        return evs.ev_state(self.pair.a.qp.tx, slot)
 
 
 def test_a_lost_packet_is_sent_again_within_a_round_trip_and_the_reorder_window() -> None:
@@ -73,7 +73,7 @@ def test_a_lost_packet_is_sent_again_within_a_round_trip_and_the_reorder_window(
     assert len(times) == 1
     assert times[0] - lost_at <= RTT + PROFILE.reorder_ns + 2_000
     flow.finish()
-    assert flow.value(at.TX_NUM_TIMEOUTS) == 0
+    assert flow.value("num_timeouts") == 0
 
 
 @pytest.mark.parametrize("num_lost", [1, 3, 20])
@@ -87,7 +87,7 @@ def test_a_lost_tail_is_recovered_by_a_probe_without_a_timeout(num_lost: int) ->
     pair.run(lambda: bool(pair.a.completions))
     assert received == data
     assert kinds[Opcode.PROBE] == 1
-    assert pair.a.qp.m[pair.a.qp.tx + at.TX_NUM_TIMEOUTS] == 0
+    assert pair.a.qp.tx.num_timeouts == 0
     assert pair.now - begin < PROFILE.probe_ns + 3 * RTT < PROFILE.rto_ns
 
 
@@ -148,10 +148,10 @@ def test_answers_survive_a_dead_way_back() -> None:
     flow = Stream()
     flow.run(50_000)
     qp = flow.pair.b.qp
-    reverse = [qp.m[qp.rx + qp.m[at.P_RX_REVERSE] + plane] for plane in range(8)]
+    reverse = [qp.rx.reverse[plane] for plane in range(8)]
     flow.pair.b.out.dead_evs |= {qp.evs[slot] for slot in reverse}
     flow.run(500_000)
-    now = [qp.m[qp.rx + qp.m[at.P_RX_REVERSE] + plane] for plane in range(8)]
+    now = [qp.rx.reverse[plane] for plane in range(8)]
     assert all(old != new for old, new in zip(reverse, now, strict=True))
     flow.finish()
 
@@ -159,16 +159,16 @@ def test_answers_survive_a_dead_way_back() -> None:
 def test_random_loss_on_all_planes_does_not_starve_the_queue_pair_of_paths() -> None:
     flow = Stream(there=Link(7, loss=0.01), back=Link(8, loss=0.01))
     flow.run(1_000_000)
-    assert flow.value(at.TX_EV_ACTIVE) >= PROFILE.ev_min_active
+    assert flow.value("ev_active") >= PROFILE.ev_min_active
     flow.finish()
-    assert flow.value(at.TX_NUM_TIMEOUTS) < 0.01 * flow.value(at.TX_NUM_NEW)
+    assert flow.value("num_timeouts") < 0.01 * flow.value("num_new")
 
 
 def test_reordering_alone_soon_causes_no_retransmissions() -> None:
     flow = Stream(there=Link(9, jitter_ns=20_000))
     flow.run(200_000)
-    first = flow.value(at.TX_NUM_RTX)
+    first = flow.value("num_rtx")
     flow.run(400_000)
-    assert flow.value(at.TX_NUM_SPURIOUS) > 0
-    assert flow.value(at.TX_NUM_RTX) - first <= first / 4
+    assert flow.value("num_spurious") > 0
+    assert flow.value("num_rtx") - first <= first / 4
     flow.finish()

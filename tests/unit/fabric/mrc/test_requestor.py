@@ -76,7 +76,7 @@ def test_the_message_ring_refuses_one_too_many_and_has_room_again_after_a_comple
     assert [row.post(1), row.post(1), row.post(1)] == [1, 1, 0]
     row.send(2)
     assert row.sack(cack=0) == at.DID_COMPLETE
-    assert row.TX_DONE == 1
+    assert row.state.done == 1
     assert row.post(1) == 1
 
 
@@ -85,7 +85,7 @@ def test_no_more_immediates_are_in_flight_than_agreed() -> None:
     for _ in range(3):
         row.post(2 * MTU, imm=1)
     assert len(row.send(4)) == 4
-    assert (row.next(), law.ready(row.m, row.at)) == (at.SEND_NOTHING, 0)
+    assert (row.next(), law.ready(row.state)) == (at.SEND_NOTHING, 0)
     row.sack(cack=1)
     assert psns(row.send(2)) == [4, 5]
 
@@ -128,11 +128,11 @@ def test_with_nothing_outstanding_one_packet_may_always_go() -> None:
     row = make(cwnd=SIZE, whole_packet=True)
     row.post(3 * MTU)
     row.send(1)
-    row.TX_IN_FLIGHT = 10**6  # the ends disagree about what a packet counts
+    row.state.in_flight = 10**6  # the ends disagree about what a packet counts
     assert row.next() == at.SEND_NOTHING
     row.sack(cack=0)
-    assert row.TX_IN_FLIGHT == 0
-    row.TX_IN_FLIGHT = 10**6
+    assert row.state.in_flight == 0
+    row.state.in_flight = 10**6
     assert row.next() == at.SEND_DATA
 
 
@@ -141,13 +141,13 @@ def test_received_bytes_close_the_flight_whatever_order_sacks_come_in() -> None:
     row.post(1 << 20)
     row.send(8)
     row.sack(cack=-1, bitmap=0b1100, rcvd=33)
-    after = row.TX_IN_FLIGHT
+    after = row.state.in_flight
     assert after == 8 * SIZE - 33 * 256
     row.sack(cack=-1, bitmap=0b0100, rcvd=17)  # overtaken on its way
-    assert after == row.TX_IN_FLIGHT
-    row.TX_RCVD = 0xFFFFFF
+    assert after == row.state.in_flight
+    row.state.rcvd = 0xFFFFFF
     row.sack(cack=-1, rcvd=1)  # the counter wraps at 24 bits
-    assert after - 2 * 256 == row.TX_IN_FLIGHT
+    assert after - 2 * 256 == row.state.in_flight
 
 
 def test_an_ack_is_asked_for_when_nothing_can_follow() -> None:
@@ -186,12 +186,12 @@ def test_a_nack_gives_the_bytes_back_once_and_a_late_sack_takes_the_packet_off_t
     row.send(4)
     row.nack(2)
     row.nack(2)
-    assert (row.TX_IN_FLIGHT, row.TX_LOST) == (3 * SIZE, 1)
+    assert (row.state.in_flight, row.state.lost) == (3 * SIZE, 1)
     row.sack(cack=-1, bitmap=0b100)  # it had arrived: rcvd_bytes counts it, so the flight must too
-    assert (row.TX_IN_FLIGHT, row.TX_LOST, row.TX_NUM_SPURIOUS) == (4 * SIZE, 0, 1)
+    assert (row.state.in_flight, row.state.lost, row.state.num_spurious) == (4 * SIZE, 0, 1)
     row.nack(3)
     row.sack(cack=3)
-    assert (row.TX_LOST, row.TX_UNA, row.TX_NUM_SPURIOUS) == (0, 4, 2)
+    assert (row.state.lost, row.state.una, row.state.num_spurious) == (0, 4, 2)
 
 
 def test_a_packet_goes_again_on_an_ev_that_did_not_fail_it() -> None:
@@ -209,8 +209,8 @@ def test_a_lost_packet_waits_for_the_window() -> None:
     row.post(1 << 20)
     row.send(2)
     row.nack(0)
-    row.TX_CWND = SIZE
-    assert (row.next(), law.ready(row.m, row.at)) == (at.SEND_NOTHING, 0)
+    row.state.cwnd = SIZE
+    assert (row.next(), law.ready(row.state)) == (at.SEND_NOTHING, 0)
 
 
 @pytest.mark.parametrize(
@@ -229,8 +229,8 @@ def test_every_nack_resends_and_only_a_trim_inside_the_fabric_speaks_against_the
     row.post(1 << 20)
     slot = row.send(3)[1][1]
     row.nack(1, reason)
-    assert row.TX_LOST == 1
-    assert evs.ev_state(row.m, row.at, slot) == state
+    assert row.state.lost == 1
+    assert evs.ev_state(row.state, slot) == state
 
 
 def test_a_nack_of_an_earlier_transmission_is_ignored_where_a_timestamp_tells() -> None:
@@ -240,9 +240,9 @@ def test_a_nack_of_an_earlier_transmission_is_ignored_where_a_timestamp_tells() 
     row.nack(1, now=1_010_000, echo=1_000_000)
     row.send(1, now=1_010_000)
     row.nack(1, now=1_012_000, echo=1_000_000)
-    assert row.TX_LOST == 0
+    assert row.state.lost == 0
     row.nack(1, now=1_020_000, echo=1_010_000)
-    assert row.TX_LOST == 1
+    assert row.state.lost == 1
 
 
 def test_nacks_and_sacks_of_psns_never_sent_or_long_done_are_ignored() -> None:
@@ -252,14 +252,14 @@ def test_nacks_and_sacks_of_psns_never_sent_or_long_done_are_ignored() -> None:
     row.sack(cack=4)
     for psn in (0, 4, 10, 11, 9_999):
         row.nack(psn)
-    assert row.TX_LOST == 0
+    assert row.state.lost == 0
     row.sack(cack=-1, base=-60, bitmap=(1 << 64) - 1)
     row.sack(cack=-1, base=8, bitmap=(1 << 64) - 1)
-    assert (row.TX_UNA, row.TX_NEXT) == (5, 10)
+    assert (row.state.una, row.state.next) == (5, 10)
     row.sack(cack=500)
-    assert row.TX_UNA == 10
+    assert row.state.una == 10
     row.send(80)
-    assert all(window.is_in_flight(row.m, row.at, psn) for psn in range(10, 90))
+    assert all(window.is_in_flight(row.state, psn) for psn in range(10, 90))
 
 
 def test_the_worked_example_of_the_specification() -> None:
@@ -269,7 +269,7 @@ def test_the_worked_example_of_the_specification() -> None:
     row.send(11, now=0)
     row.send(1, now=5_000)
     row.sack(now=10_000, cack=4, base=5, bitmap=0x76, psn=11, echo=5_000)
-    assert row.TX_UNA == 5
+    assert row.state.una == 5
     assert psns(row.send(2, now=10_000)) == [5, 8]
     assert row.next(10_000) == at.SEND_NOTHING
 
@@ -280,7 +280,7 @@ def test_a_nack_may_shorten_the_base_round_trip(lowers: bool, base: int) -> None
     row.post(1)
     row.send(1, now=1_000)
     row.nack(0, now=4_000)
-    assert base == row.TX_BASE_RTT
+    assert base == row.state.base_rtt
 
 
 def test_psns_wrap_at_24_bits() -> None:
@@ -289,10 +289,10 @@ def test_psns_wrap_at_24_bits() -> None:
     assert psns(row.send(6)) == [0xFFFFFD + i for i in range(6)]
     row.nack(1)  # as it stands on the wire
     row.sack(cack=0xFFFFFF, base=2, bitmap=1)
-    assert row.TX_UNA == 0x1000000
+    assert row.state.una == 0x1000000
     assert psns(row.send(1)) == [0x1000001]
     row.sack(cack=2)
-    assert row.TX_DONE == 1
+    assert row.state.done == 1
 
 
 # --- losses inferred from order --------------------------------------------------------------------------------------
@@ -313,13 +313,13 @@ def test_a_hole_is_lost_when_a_packet_sent_the_reorder_window_later_has_arrived(
     assert psns(row.send(3, now=20_000)) == [0, 1, 2]
     assert row.next(20_000) == at.SEND_DATA
     assert row.out[at.D_PSN] == 10  # 3 was sent 3 us before: not lost yet
-    assert row.TX_NUM_LOST == 3
+    assert row.state.num_lost == 3
 
 
 def test_the_record_tells_the_send_time_where_no_timestamp_is_echoed() -> None:
     row = staggered()
     row.sack(now=20_000, cack=-1, psn=6, base=0, bitmap=1 << 6)
-    assert row.TX_NUM_LOST == 3
+    assert row.state.num_lost == 3
 
 
 def test_a_retransmission_is_judged_by_its_own_time() -> None:
@@ -327,7 +327,7 @@ def test_a_retransmission_is_judged_by_its_own_time() -> None:
     row.sack(now=20_000, cack=-1, psn=6, base=0, bitmap=1 << 6, echo=6_000)
     row.send(3, now=20_000)
     row.sack(now=21_000, cack=-1, psn=7, base=0, bitmap=1 << 7, echo=7_000)
-    assert row.TX_NUM_LOST == 4  # 3 now; 0 to 2 were sent again at 20 us
+    assert row.state.num_lost == 4  # 3 now; 0 to 2 were sent again at 20 us
     row.send(1, now=25_000)
     row.sack(now=40_000, cack=-1, psn=3, base=0, bitmap=1 << 3, info=at.INFO_RTX, echo=25_000)
     assert psns(row.send(8, now=40_000)) == [0, 1, 2, 4, 5, 8, 9, 10]
@@ -343,22 +343,22 @@ def test_an_echo_tells_which_transmission_arrived_however_often_it_has_wrapped(a
         row.nack(0, now=start + 20_000)
         row.send(1, now=start + 20_000)
         echo = (start if first else start + 20_000) // 128 * 128 % (1 << 23)  # what a 16-bit field keeps of it
-        base = row.TX_BASE_RTT
+        base = row.state.base_rtt
         row.sack(now=start + 20_000 + age, psn=0, cack=-1, bitmap=0, echo=echo)
-        assert (1 if first else 0) == row.TX_NUM_SPURIOUS
-        assert base - row.TX_BASE_RTT == (0 if first else max(12_000 - age, 0))
+        assert (1 if first else 0) == row.state.num_spurious
+        assert base - row.state.base_rtt == (0 if first else max(12_000 - age, 0))
 
 
 def test_an_inferred_loss_counts_against_the_ev_and_without_trimming_cuts_the_window() -> None:
     row = staggered()
-    slot = row.m[row.at + row.P_TX_RECORDS] & 0xFF
+    slot = row.state.records[0] & 0xFF
     row.sack(now=20_000, cack=-1, psn=6, base=0, bitmap=1 << 6, echo=6_000)
-    assert evs.nibble(row.m, row.at, slot) == evs.SUSPICION
+    assert evs.nibble(row.state, slot) == evs.SUSPICION
     for trim, cut in ((True, 0), (False, 3 * SIZE)):
         other = staggered(cc_rule=at.CC_NSCC, trim=trim, cwnd=400_000, rate_mbps=400_000)
-        other.P_ADJUST_NS = 1 << 40
+        other.p.adjust_ns = 1 << 40
         other.sack(now=20_000, cack=-1, psn=6, base=0, bitmap=1 << 6, echo=6_000)
-        assert 400_000 - cut == other.TX_CWND
+        assert 400_000 - cut == other.state.cwnd
 
 
 def test_each_mistake_widens_the_reorder_window_up_to_eight_times() -> None:
@@ -366,25 +366,25 @@ def test_each_mistake_widens_the_reorder_window_up_to_eight_times() -> None:
     row.sack(now=20_000, cack=-1, psn=6, base=0, bitmap=1 << 6, echo=6_000)
     row.send(3, now=20_000)
     row.sack(now=21_000, cack=-1, psn=0, base=0, bitmap=1, echo=0)  # the first transmission came after all
-    assert row.TX_NUM_SPURIOUS == 1
-    assert losses.reorder_window(row.m, row.at) == 5_000
-    row.TX_REORDER = 1_000
-    assert losses.reorder_window(row.m, row.at) == 32_000
+    assert row.state.num_spurious == 1
+    assert losses.reorder_window(row.state) == 5_000
+    row.state.reorder = 1_000
+    assert losses.reorder_window(row.state) == 32_000
 
 
 def test_no_sample_is_taken_where_two_transmissions_may_be_meant() -> None:
     row = staggered()
     row.nack(4, now=10_000)
     row.send(1, now=10_000)
-    base = row.TX_BASE_RTT
+    base = row.state.base_rtt
     row.sack(now=10_100, cack=-1, psn=4, base=4, bitmap=1)  # sent twice, rtx not echoed
-    assert base == row.TX_BASE_RTT
+    assert base == row.state.base_rtt
     row.nack(5, now=10_000)
     row.send(1, now=10_000)
     row.sack(now=12_000, cack=-1, psn=5, base=5, bitmap=1, info=at.INFO_RTX)  # the only retransmission: sure
-    assert row.TX_BASE_RTT == 2_000
+    assert row.state.base_rtt == 2_000
     row.sack(now=12_000, cack=-1, psn=5, base=5, bitmap=1)  # known already: says nothing
-    assert row.TX_BASE_RTT == 2_000
+    assert row.state.base_rtt == 2_000
 
 
 # --- time --------------------------------------------------------------------------------------------------------
@@ -395,16 +395,16 @@ def test_a_packet_in_flight_for_a_whole_timeout_is_lost_and_its_ev_assumed_bad()
     row.post(1 << 20)
     first = row.send(1, now=0)
     row.send(1, now=1_000)
-    assert row.TX_DEADLINE == RTO
+    assert row.state.deadline == RTO
     row.timer(RTO - 1)
-    assert row.TX_NUM_TIMEOUTS == 0
+    assert row.state.num_timeouts == 0
     row.timer(RTO)
-    assert (row.TX_NUM_TIMEOUTS, row.TX_LOST, row.TX_RETRIES) == (1, 1, 1)
-    assert evs.ev_state(row.m, row.at, first[0][1]) == at.STATE_ASSUMED_BAD
-    assert row.TX_DEADLINE == RTO + 1_000
+    assert (row.state.num_timeouts, row.state.lost, row.state.retries) == (1, 1, 1)
+    assert evs.ev_state(row.state, first[0][1]) == at.STATE_ASSUMED_BAD
+    assert row.state.deadline == RTO + 1_000
     row.send(1, now=RTO)
     row.timer(RTO + 1_000)
-    assert row.TX_DEADLINE == 2 * RTO  # the retransmission has the base timeout again
+    assert row.state.deadline == 2 * RTO  # the retransmission has the base timeout again
 
 
 def test_news_of_others_does_not_put_off_the_timeout_of_a_packet() -> None:
@@ -412,7 +412,7 @@ def test_news_of_others_does_not_put_off_the_timeout_of_a_packet() -> None:
     row.post(1 << 20)
     row.send(2, now=0)
     row.sack(now=RTO - 1, cack=-1, base=1, bitmap=1)
-    assert row.TX_DEADLINE == RTO
+    assert row.state.deadline == RTO
 
 
 def test_packets_that_time_out_together_are_one_round() -> None:
@@ -420,7 +420,7 @@ def test_packets_that_time_out_together_are_one_round() -> None:
     row.post(1 << 20)
     row.send(5, now=0)
     row.timer(RTO)
-    assert (row.TX_NUM_TIMEOUTS, row.TX_ROUNDS, row.TX_RETRIES) == (5, 1, 1)
+    assert (row.state.num_timeouts, row.state.rounds, row.state.retries) == (5, 1, 1)
 
 
 def test_timeouts_stay_for_the_linear_phase_then_double() -> None:
@@ -430,8 +430,8 @@ def test_timeouts_stay_for_the_linear_phase_then_double() -> None:
     now = 0
     for _ in range(7):
         row.send(1, now=now)
-        waits.append((row.TX_DEADLINE - now) // RTO)
-        now = row.TX_DEADLINE
+        waits.append((row.state.deadline - now) // RTO)
+        now = row.state.deadline
         assert row.timer(now) == at.DID_NOTHING
     assert waits == [1, 1, 1, 1, 2, 4, 8]
 
@@ -442,26 +442,26 @@ def test_progress_restarts_the_count_and_the_timeout() -> None:
     now = 0
     for _ in range(5):
         row.send(1, now=now)
-        now = row.TX_DEADLINE
+        now = row.state.deadline
         row.timer(now)
     row.post(1)
     row.send(2, now=now)
-    assert row.TX_DEADLINE - now > 8 * RTO
+    assert row.state.deadline - now > 8 * RTO
     row.sack(now=now, cack=0)
-    assert (row.TX_RETRIES, row.TX_DEADLINE - now) == (0, RTO)
+    assert (row.state.retries, row.state.deadline - now) == (0, RTO)
 
 
 def measure(row: Requestor, now: int, rtt: int) -> int:
     """One packet there and back; the timeout of the next one."""
     row.post(1)
     row.send(1, now=now)
-    row.sack(now=now + rtt, cack=row.TX_NEXT - 1, psn=row.TX_NEXT - 1, base=row.TX_NEXT, bitmap=0)
-    return timers.timeout(row.m, row.at)
+    row.sack(now=now + rtt, cack=row.state.next - 1, psn=row.state.next - 1, base=row.state.next, bitmap=0)
+    return timers.timeout(row.state)
 
 
 def test_the_timeout_follows_round_trips_as_rfc_6298_says() -> None:
     row = make(rto_ns=1_000, rto_most_ns=1 << 30)
-    assert timers.timeout(row.m, row.at) == 1_000
+    assert timers.timeout(row.state) == 1_000
     assert measure(row, 0, 8_000) == 8_000 + 4 * 4_000  # (2.2): SRTT = R, RTTVAR = R / 2, RTO = SRTT + 4 RTTVAR
     assert measure(row, 100_000, 8_000) == 8_000 + 4 * 3_000  # (2.3): RTTVAR = 3/4 RTTVAR + 1/4 |SRTT - R'|
     assert measure(row, 200_000, 16_000) == 9_000 + 4 * 4_250  # SRTT = 7/8 SRTT + 1/8 R'
@@ -473,13 +473,13 @@ def test_the_timeout_follows_round_trips_as_rfc_6298_says() -> None:
 def test_the_longest_round_trip_of_a_round_counts_at_once_and_as_one_sample() -> None:
     row = make(rto_ns=1_000, rto_most_ns=1 << 30)
     measure(row, 0, 8_000)  # the next round ends 8,000 ns later
-    timers.learn_rtt(row.m, row.at, 9_000, 200)
-    timers.learn_rtt(row.m, row.at, 9_100, 50_000)
-    timers.learn_rtt(row.m, row.at, 9_200, 300)
-    assert timers.timeout(row.m, row.at) == 50_000 + 4 * 4_000
-    assert row.TX_SRTT == 8_000
-    timers.learn_rtt(row.m, row.at, 17_000, 400)
-    assert row.TX_SRTT == 8_000 + (50_000 - 8_000) // 8
+    timers.learn_rtt(row.state, 9_000, 200)
+    timers.learn_rtt(row.state, 9_100, 50_000)
+    timers.learn_rtt(row.state, 9_200, 300)
+    assert timers.timeout(row.state) == 50_000 + 4 * 4_000
+    assert row.state.srtt == 8_000
+    timers.learn_rtt(row.state, 17_000, 400)
+    assert row.state.srtt == 8_000 + (50_000 - 8_000) // 8
 
 
 def test_the_timeout_stays_between_its_floor_and_its_ceiling_or_does_not_move() -> None:
@@ -496,22 +496,22 @@ def test_a_peer_slower_than_the_timeout_is_waited_for_after_one_mistake() -> Non
     row.post(2 * MTU)
     row.send(2, now=0)
     row.timer(10_000)
-    assert row.TX_NUM_TIMEOUTS == 2
+    assert row.state.num_timeouts == 2
     row.sack(now=25_000, cack=1, psn=0, base=2, bitmap=0)  # both arrive after all, never sent again
-    assert row.TX_NUM_SPURIOUS == 2
+    assert row.state.num_spurious == 2
     row.post(1)
     row.send(1, now=30_000)
     row.timer(55_000)
-    assert row.TX_NUM_TIMEOUTS == 2
-    assert row.TX_DEADLINE == 30_000 + 10_000 + 4 * 5_000
+    assert row.state.num_timeouts == 2
+    assert row.state.deadline == 30_000 + 10_000 + 4 * 5_000
 
 
 def test_the_backoff_has_a_ceiling() -> None:
     row = make(retry_linear=0, rto_ns=1 << 35)
-    row.TX_ROUNDS = 60
+    row.state.rounds = 60
     row.post(1)
     row.send(1, now=5)
-    assert row.TX_DEADLINE == 5 + (1 << 37)
+    assert row.state.deadline == 5 + (1 << 37)
 
 
 @pytest.mark.parametrize(("exp", "fails_at"), [(0, 3), (2, 5), (25, None)])
@@ -523,13 +523,13 @@ def test_exhausted_retries_fail_the_queue_pair_and_25_means_for_ever(exp: int, f
     for _ in range(40):
         if row.next(now) == at.SEND_NOTHING:
             break
-        now = row.TX_DEADLINE
+        now = row.state.deadline
         results.append(row.timer(now))
     if fails_at is None:
         assert len(results) == 40
     else:
         assert results == [at.DID_NOTHING] * (fails_at - 1) + [at.DID_FAIL]
-        assert (row.E_ERROR, row.TX_DEADLINE) == (at.ERROR_RETRY, at.FOREVER)
+        assert (row.state.error, row.state.deadline) == (at.ERROR_RETRY, at.FOREVER)
 
 
 def test_a_nack_counts_as_a_retry_only_for_the_oldest_packet() -> None:
@@ -538,7 +538,7 @@ def test_a_nack_counts_as_a_retry_only_for_the_oldest_packet() -> None:
     row.send(20)
     for psn in range(1, 20):
         assert row.nack(psn) == at.DID_NOTHING
-    assert row.TX_RETRIES == 0
+    assert row.state.retries == 0
     results = []
     for _ in range(3):
         results.append(row.nack(0))
@@ -551,20 +551,20 @@ def test_a_timer_set_for_what_is_done_only_moves_on() -> None:
     row.post(2 * MTU)
     row.send(2, now=0)
     row.sack(now=1, cack=1)
-    assert row.TX_DEADLINE == at.FOREVER
-    row.TX_DEADLINE = 0
-    before = row.TX_NUM_TIMEOUTS
+    assert row.state.deadline == at.FOREVER
+    row.state.deadline = 0
+    before = row.state.num_timeouts
     row.timer(10**9)
-    assert (before, row.TX_DEADLINE) == (row.TX_NUM_TIMEOUTS, at.FOREVER)
+    assert (before, row.state.deadline) == (row.state.num_timeouts, at.FOREVER)
 
 
 def test_when_all_in_flight_is_lost_the_flight_is_empty() -> None:
     row = make(cwnd=2 * SIZE)
     row.post(1 << 20)
     row.send(2)
-    row.TX_IN_FLIGHT += 77
-    row.timer(row.TX_DEADLINE)
-    assert (row.TX_IN_FLIGHT, row.TX_RTO_AT) == (0, at.FOREVER)
+    row.state.in_flight += 77
+    row.timer(row.state.deadline)
+    assert (row.state.in_flight, row.state.rto_at) == (0, at.FOREVER)
 
 
 # --- reliability probes ----------------------------------------------------------------------------------------------
@@ -574,16 +574,16 @@ def test_after_silence_a_probe_asks_what_arrived_and_its_sack_reveals_the_lost_t
     row = make(probe_ns=30_000, probe_retry_ns=50_000, reorder_ns=4_000)
     row.post(5 * MTU)
     row.send(5, now=0)
-    assert row.TX_DEADLINE == 30_000
+    assert row.state.deadline == 30_000
     row.timer(30_000)
-    assert law.ready(row.m, row.at) == 1
+    assert law.ready(row.state) == 1
     assert row.next(30_000) == at.SEND_PROBE
     probe_id = row.out[at.D_PSN]
-    assert row.TX_NEXT == 5  # a probe consumes no PSN
+    assert row.state.next == 5  # a probe consumes no PSN
     assert row.next(30_000) == at.SEND_NOTHING
     row.sack(now=40_000, cack=2, psn=probe_id, info=at.INFO_PROBE)
     assert psns(row.send(2, now=40_000)) == [3, 4]
-    assert row.TX_NUM_TIMEOUTS == 0
+    assert row.state.num_timeouts == 0
 
 
 def test_a_probe_is_repeated_and_the_answer_to_an_older_one_proves_nothing() -> None:
@@ -592,14 +592,14 @@ def test_a_probe_is_repeated_and_the_answer_to_an_older_one_proves_nothing() -> 
     row.send(5, now=0)
     ids = []
     for now in (30_000, 80_000):
-        assert now == row.TX_DEADLINE
+        assert now == row.state.deadline
         row.timer(now)
         row.next(now)
         ids.append(row.out[at.D_PSN])
     row.sack(now=90_000, cack=2, psn=ids[0], info=at.INFO_PROBE)
-    assert row.TX_LOST == 0
+    assert row.state.lost == 0
     row.sack(now=90_000, cack=2, psn=ids[1] - 0x10000, info=at.INFO_PROBE)  # signed on the wire
-    assert row.TX_LOST == 2
+    assert row.state.lost == 2
 
 
 def test_an_answer_to_a_probe_never_sent_and_an_absurd_round_trip_do_no_harm() -> None:
@@ -607,9 +607,9 @@ def test_an_answer_to_a_probe_never_sent_and_an_absurd_round_trip_do_no_harm() -
     row.post(5 * MTU)
     row.send(5, now=10**15)
     row.sack(now=10**15 + 1, cack=-1, psn=0, info=at.INFO_PROBE)
-    assert (row.TX_LOST, row.TX_AVG_DELAY) == (0, 0)
+    assert (row.state.lost, row.state.avg_delay) == (0, 0)
     row.sack(now=10**15, cack=-1, psn=4, base=4, bitmap=1, echo=0, mark=at.M_SKIP_ONCE)
-    assert row.TX_AVG_DELAY < (1 << 30 << 10) // 80
+    assert row.state.avg_delay < (1 << 30 << 10) // 80
 
 
 def test_news_puts_the_probe_off_and_completion_cancels_it() -> None:
@@ -617,10 +617,10 @@ def test_news_puts_the_probe_off_and_completion_cancels_it() -> None:
     row.post(5 * MTU)
     row.send(5, now=0)
     row.sack(now=29_000, cack=0)
-    assert row.TX_DEADLINE == 59_000
+    assert row.state.deadline == 59_000
     row.timer(59_000)
     row.sack(now=59_500, cack=4)
-    assert (row.TX_PROBE_DUE, row.TX_DEADLINE) == (0, at.FOREVER)
+    assert (row.state.probe_due, row.state.deadline) == (0, at.FOREVER)
 
 
 def test_a_probe_that_finds_no_free_port_stays_due() -> None:
@@ -646,16 +646,16 @@ def lose_ev(row: Requestor, now: int = 0) -> int:
 def test_a_bad_ev_is_probed_and_enough_answers_bring_it_back() -> None:
     row = make(network_rtt_ns=900, ev_probe_ns=1_000, ev_probe_ok=2)
     slot = lose_ev(row)
-    assert evs.ev_state(row.m, row.at, slot) == at.STATE_ASSUMED_BAD
+    assert evs.ev_state(row.state, slot) == at.STATE_ASSUMED_BAD
     for now in (1_000, 2_000):
-        assert now == row.TX_DEADLINE
+        assert now == row.state.deadline
         row.timer(now)
         assert row.next(now) == at.SEND_EV_PROBE
         assert row.out[at.D_EV] == slot
-        law.on_ev_reply(row.m, row.at, now, row.out[at.D_PSN], at.M_NONE)
-        law.on_ev_reply(row.m, row.at, now, row.out[at.D_PSN], at.M_NONE)  # doubled: counts once
-    assert evs.ev_state(row.m, row.at, slot) == at.STATE_STANDBY
-    assert row.TX_DEADLINE == at.FOREVER
+        law.on_ev_reply(row.state, now, row.out[at.D_PSN], at.M_NONE)
+        law.on_ev_reply(row.state, now, row.out[at.D_PSN], at.M_NONE)  # doubled: counts once
+    assert evs.ev_state(row.state, slot) == at.STATE_STANDBY
+    assert row.state.deadline == at.FOREVER
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -666,8 +666,8 @@ def test_ids_of_probes_tell_the_two_halves_apart(seed: int) -> None:
     for now in (1_000, 2_000, 3_000):
         row.timer(now)
         row.next(now)
-        other.RX_PROBE_DUE = 1
-        law.next_control(other.m, other.at, now, ALL, other.out, 0)
+        other.state.probe_due = 1
+        law.next_control(other.state, now, ALL, other.out)
         assert (row.out[at.D_PSN] & 1, other.out[at.D_PSN] & 1) == (0, 1)
 
 
@@ -675,15 +675,15 @@ def test_an_unanswered_or_foreign_probe_does_not_count() -> None:
     row = make(network_rtt_ns=900, ev_probe_ns=1_000, ev_probe_ok=2)
     slot = lose_ev(row)
     row.timer(1_000)
-    law.on_ev_reply(row.m, row.at, 1_000, row.TX_EVP_ID, at.M_NONE)  # not even sent
+    law.on_ev_reply(row.state, 1_000, row.state.evp_id, at.M_NONE)  # not even sent
     row.next(1_000)
-    law.on_ev_reply(row.m, row.at, 1_000, row.TX_EVP_ID, at.M_NONE)
-    assert evs.nibble(row.m, row.at, slot) == 1
+    law.on_ev_reply(row.state, 1_000, row.state.evp_id, at.M_NONE)
+    assert evs.nibble(row.state, slot) == 1
     row.timer(2_000)
     row.next(2_000)
-    law.on_ev_reply(row.m, row.at, 2_000, row.TX_EVP_ID ^ 2, at.M_NONE)
+    law.on_ev_reply(row.state, 2_000, row.state.evp_id ^ 2, at.M_NONE)
     row.timer(3_000)
-    assert evs.nibble(row.m, row.at, slot) == 0
+    assert evs.nibble(row.state, slot) == 0
 
 
 def test_ev_probes_wait_for_the_port_of_their_plane_and_do_not_hold_up_data() -> None:
@@ -700,16 +700,16 @@ def test_ev_probes_wait_for_the_port_of_their_plane_and_do_not_hold_up_data() ->
 def test_no_probe_while_the_bad_evs_plane_is_closed() -> None:
     row = make(network_rtt_ns=900, ev_probe_ns=1_000)
     slot = lose_ev(row)
-    law.on_peer_ports(row.m, row.at, 0xF & ~(1 << (slot >> 3)), 1, (slot >> 3) ^ 1)
+    law.on_peer_ports(row.state, 0xF & ~(1 << (slot >> 3)), 1, (slot >> 3) ^ 1)
     row.timer(1_000)
-    assert (row.TX_EVP_STATE, row.TX_DEADLINE) == (at.EVP_IDLE, 2_000)
+    assert (row.state.evp_state, row.state.deadline) == (at.EVP_IDLE, 2_000)
 
 
 def test_a_reliability_probe_answered_on_a_bad_ev_counts_for_it() -> None:
     row = make(ev_probe_ok=1)
     slot = lose_ev(row)
     row.sack(cack=0, slot=slot, info=at.INFO_PROBE)
-    assert evs.ev_state(row.m, row.at, slot) == at.STATE_STANDBY
+    assert evs.ev_state(row.state, slot) == at.STATE_STANDBY
 
 
 # --- acknowledgements of messages, and ends ------------------------------------------------------------------------
@@ -720,29 +720,29 @@ def test_a_transport_ack_completes_messages_up_to_its_number() -> None:
     for _ in range(3):
         row.post(2 * MTU)
     row.send(6)
-    assert law.on_ack(row.m, row.at, 0, 1) == at.DID_COMPLETE
-    assert (row.TX_DONE, row.TX_UNA) == (2, 4)
+    assert law.on_ack(row.state, 0, 1) == at.DID_COMPLETE
+    assert (row.state.done, row.state.una) == (2, 4)
     for msn in (1, 0, 3, 0xFFFFFF):
-        assert law.on_ack(row.m, row.at, 0, msn) == at.DID_NOTHING
-    assert row.TX_DONE == 2
+        assert law.on_ack(row.state, 0, msn) == at.DID_NOTHING
+    assert row.state.done == 2
 
 
 def test_penalty_and_restore_reach_congestion_control() -> None:
     row = make(cc_rule=at.CC_NSCC, cwnd=75_776, rate_mbps=400_000)
-    row.TX_LAST_ADJUST = 10**9
+    row.state.last_adjust = 10**9
     row.sack(now=10**9, cack=-1, rcvd=16, info=64 << at.INFO_PEN_SHIFT)
-    assert row.TX_CWND == 73_728
+    assert row.state.cwnd == 73_728
     row.sack(now=10**9, cack=-1, rcvd=16, info=at.INFO_RESTORE)
-    assert row.TX_CWND == 75_776
+    assert row.state.cwnd == 75_776
 
 
 def test_a_sack_names_no_ev_of_ours() -> None:
     row = make()
     row.post(1)
     row.send(1)
-    before = row.TX_EV_ACTIVE
+    before = row.state.ev_active
     row.sack(cack=0, slot=at.INFO_EV_MASK, mark=at.M_ALWAYS_SKIP)
-    assert before == row.TX_EV_ACTIVE
+    assert before == row.state.ev_active
 
 
 def test_the_fatal_nack_ends_the_queue_pair_and_then_nothing_moves() -> None:
@@ -750,49 +750,49 @@ def test_the_fatal_nack_ends_the_queue_pair_and_then_nothing_moves() -> None:
     row.post(2)
     slot = row.send(1)[0][1]
     assert row.nack(0, at.NACK_UNEXP_EVENT, slot=slot) == at.DID_FAIL
-    assert row.E_ERROR == at.ERROR_REMOTE
+    assert row.state.error == at.ERROR_REMOTE
     before = row.snapshot()
     assert row.post(1) == 0
     assert row.next() == at.SEND_NOTHING
-    assert law.ready(row.m, row.at) == 0
+    assert law.ready(row.state) == 0
     assert row.sack(cack=0) == row.nack(0) == row.timer(10**12) == at.DID_NOTHING
-    assert law.on_ack(row.m, row.at, 0, 0) == at.DID_NOTHING
+    assert law.on_ack(row.state, 0, 0) == at.DID_NOTHING
     assert row.snapshot() == before
 
 
 def test_all_ports_gone_is_fatal_and_a_change_is_announced_until_answered() -> None:
     row = make()
-    assert law.on_ports(row.m, row.at, 0, 0b0111, 1) == at.DO_CONTROL
-    assert law.ready(row.m, row.at) == 1
+    assert law.on_ports(row.state, 0, 0b0111, 1) == at.DO_CONTROL
+    assert law.ready(row.state) == 1
     assert row.next(5) == at.SEND_PORT_STATUS
     number, mask = row.out[at.D_PSN], row.out[at.D_OFFSET]
     assert mask == 0b0111
     assert row.out[at.D_PLANE] != 3
     assert row.next(5) == at.SEND_NOTHING
-    assert row.TX_DEADLINE == 5 + RTO
+    assert row.state.deadline == 5 + RTO
     row.timer(5 + RTO)
     assert row.next(5 + RTO) == at.SEND_PORT_STATUS
     assert row.out[at.D_PSN] == number
-    law.on_status_reply(row.m, row.at, number + 1)
-    assert row.E_STATUS_AT < at.FOREVER
-    law.on_status_reply(row.m, row.at, number)
-    assert row.E_STATUS_AT == at.FOREVER
-    assert law.on_ports(row.m, row.at, 9, 0b0111, 1) == at.DID_NOTHING  # no change
-    assert law.on_ports(row.m, row.at, 9, 0b0011, 0) == at.DID_NOTHING  # said by the other half
-    assert law.on_peer_ports(row.m, row.at, 0b1110, 1, 1) == at.DID_NOTHING
-    assert law.on_ports(row.m, row.at, 9, 0b0001, 1) == at.DID_FAIL  # the one that is left, the peer has not
-    assert row.E_ERROR == at.ERROR_PORTS
+    law.on_status_reply(row.state, number + 1)
+    assert row.state.status_at < at.FOREVER
+    law.on_status_reply(row.state, number)
+    assert row.state.status_at == at.FOREVER
+    assert law.on_ports(row.state, 9, 0b0111, 1) == at.DID_NOTHING  # no change
+    assert law.on_ports(row.state, 9, 0b0011, 0) == at.DID_NOTHING  # said by the other half
+    assert law.on_peer_ports(row.state, 0b1110, 1, 1) == at.DID_NOTHING
+    assert law.on_ports(row.state, 9, 0b0001, 1) == at.DID_FAIL  # the one that is left, the peer has not
+    assert row.state.error == at.ERROR_PORTS
     alone = make()
-    assert law.on_ports(alone.m, alone.at, 0, 0, 1) == at.DID_FAIL
-    assert alone.E_ERROR == at.ERROR_PORTS
+    assert law.on_ports(alone.state, 0, 0, 1) == at.DID_FAIL
+    assert alone.state.error == at.ERROR_PORTS
 
 
 def test_an_update_of_the_peers_ports_that_was_overtaken_is_no_news() -> None:
     row = make()
 
     def hear(up: int, number: int) -> int:
-        law.on_peer_ports(row.m, row.at, up, number, up.bit_length() - 1)
-        return evs.open_planes(row.m, row.at)
+        law.on_peer_ports(row.state, up, number, up.bit_length() - 1)
+        return evs.open_planes(row.state)
 
     assert hear(0b0001, 0xFFFE) == 0b0001  # the first one counts, whatever its number
     assert hear(0b0011, 0xFFFE) == 0b0011  # said again
@@ -806,27 +806,27 @@ def test_an_update_of_the_peers_ports_that_was_overtaken_is_no_news() -> None:
 
 def test_a_late_answer_to_a_status_stops_its_repetition() -> None:
     row = make()
-    law.on_ports(row.m, row.at, 0, 0b0111, 1)
+    law.on_ports(row.state, 0, 0b0111, 1)
     row.next(0)
     row.timer(RTO)
-    assert law.ready(row.m, row.at) == 1
-    law.on_status_reply(row.m, row.at, row.out[at.D_PSN])
-    assert (law.ready(row.m, row.at), row.next(RTO)) == (0, at.SEND_NOTHING)
+    assert law.ready(row.state) == 1
+    law.on_status_reply(row.state, row.out[at.D_PSN])
+    assert (law.ready(row.state), row.next(RTO)) == (0, at.SEND_NOTHING)
 
 
 def test_a_queue_pair_that_failed_has_no_deadline() -> None:
     row = make()
     row.post(1)
     row.send(1)
-    assert row.TX_DEADLINE == RTO
-    law.on_ports(row.m, row.at, 0, 0, 1)
+    assert row.state.deadline == RTO
+    law.on_ports(row.state, 0, 0, 1)
     assert row.timer(RTO) == at.DID_NOTHING
-    assert row.TX_DEADLINE == at.FOREVER
+    assert row.state.deadline == at.FOREVER
 
 
 def test_a_status_that_finds_no_free_port_stays_due() -> None:
     row = make()
-    law.on_ports(row.m, row.at, 0, 0b0111, 1)
+    law.on_ports(row.state, 0, 0b0111, 1)
     assert row.next(0, ports=0b1000) == at.SEND_NOTHING
     assert row.next(0, ports=0b0010) == at.SEND_PORT_STATUS
 
@@ -835,10 +835,10 @@ def test_slot_zero_is_as_good_as_any() -> None:
     row = make(planes=1, evs_per_plane=1, evs_active=1, probe_ns=1_000, network_rtt_ns=900, ev_probe_ns=1_000)
     row.post(1)
     assert row.next() == at.SEND_DATA
-    row.E_STATUS |= 1
+    row.state.status |= 1
     row.timer(1_000)
     assert [row.next(1_000) for _ in range(3)] == [at.SEND_PORT_STATUS, at.SEND_PROBE, at.SEND_NOTHING]
-    row.TX_EVP_STATE = at.EVP_DUE
+    row.state.evp_state = at.EVP_DUE
     assert row.next(1_000) == at.SEND_EV_PROBE
     assert row.out[at.D_EV] == 0
 
@@ -849,20 +849,18 @@ def test_nothing_to_send_leaves_the_row_as_it_was() -> None:
     before = row.snapshot()
     assert row.next(0, ports=0) == at.SEND_NOTHING
     assert row.snapshot() == before
-    assert law.ready(row.m, row.at) == 1
+    assert law.ready(row.state) == 1
 
 
 def test_good_sacks_refresh_the_reverse_ev_of_the_same_queue_pair() -> None:
     shared = profile()
     rows = state.allocate([shared], 1, 1)
-    m, tx, rx = rows.plain(), rows.tx(0), rows.rx(0)
-    law.init_tx(m, tx, 0, 1, 0)
-    law.init_rx(m, rx, 0, 2, 0)
-    m[tx + at.TX_REVERSE] = rx
-    reverse = rx + m[at.P_RX_REVERSE]
-    m[reverse + 2] = 16
+    tx = law.init_tx(rows.plain(), rows.tx(0), 0, 1, 0)
+    rx = law.init_rx(rows.plain(), rows.rx(0), 0, 2, 0)
+    tx.responder_address = rx.address
+    rx.reverse[2] = 16
     for slot, mark in ((13, at.M_NONE), (22, at.M_SKIP_ONCE)):
-        law.on_sack(m, tx, 500, sack_block(slot=slot, mark=mark), 0)
-    assert m[reverse + 1] == 13
-    assert m[reverse + 2] == 16
-    assert m[rx + at.RX_PROBE_AT] == 500 + m[at.P_REVERSE_PROBE_NS]
+        law.on_sack(tx, 500, sack_block(slot=slot, mark=mark))
+    assert rx.reverse[1] == 13
+    assert rx.reverse[2] == 16
+    assert rx.probe_at == 500 + rx.profile.reverse_probe_ns

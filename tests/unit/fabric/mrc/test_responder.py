@@ -35,9 +35,9 @@ def test_packets_are_placed_in_any_order_and_once() -> None:
     row = make()
     order = [5, 0, 3, 1, 2, 4]
     assert [row.data(psn) & PLACE for psn in order] == [PLACE] * 6
-    assert row.RX_NEXT == 6
+    assert row.state.next == 6
     assert [row.data(psn) for psn in order] == [SACK] * 6  # duplicates: acknowledged, not placed
-    assert (row.RX_NUM_DUPLICATES, row.RX_NEXT, row.RX_RCVD) == (6, 6, 6 * SIZE)
+    assert (row.state.num_duplicates, row.state.next, row.state.rcvd) == (6, 6, 6 * SIZE)
 
 
 @pytest.mark.parametrize("psn", [0, 0xFFFF80])
@@ -53,7 +53,7 @@ def test_the_window_ends_before_cack_plus_mpr(psn: int) -> None:
 def test_numbers_far_behind_are_duplicates() -> None:
     row = make(psn=1000)
     assert row.data(1000 - 0x7FFFFF) == SACK
-    assert row.RX_NEXT == 1000
+    assert row.state.next == 1000
 
 
 def test_the_ring_holds_no_ghosts_after_many_windows() -> None:
@@ -65,8 +65,8 @@ def test_the_ring_holds_no_ghosts_after_many_windows() -> None:
         rng.shuffle(psns)
         assert all(row.data(psn) & PLACE for psn in psns)
         base += 100
-        assert base == row.RX_NEXT
-        assert row.RX_OUT_OF_ORDER == 0
+        assert base == row.state.next
+        assert row.state.out_of_order == 0
 
 
 # --- answers -------------------------------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ def test_the_ring_holds_no_ghosts_after_many_windows() -> None:
 def test_what_each_flag_asks_for(flags: int, did: int) -> None:
     row = make()
     assert row.data(0, flags) == did
-    assert (row.RX_NEXT == 1) == bool(did & PLACE)
+    assert (row.state.next == 1) == bool(did & PLACE)
 
 
 @pytest.mark.parametrize(
@@ -137,8 +137,8 @@ def test_the_reference_rule_answers_the_first_packet_too() -> None:
 
 def test_a_sack_echoes_ev_mark_rtx_and_counts() -> None:
     row = make(dynamic_mpr=True)
-    law.on_pressure(row.m, row.at, 64)
-    row.RX_RESTORE = 1
+    law.on_pressure(row.state, 64)
+    row.state.restore = 1
     row.data(3, slot=1)
     row.data(5, at.F_ECN | at.F_RTX, slot=17)
     info = row.block[at.S_INFO]
@@ -159,7 +159,7 @@ def test_a_receiver_that_has_room_again_says_so() -> None:
     row = make()
     said = []
     for psn, penalty in enumerate((0, 64, 32, 0, 0)):
-        law.on_pressure(row.m, row.at, penalty)
+        law.on_pressure(row.state, penalty)
         row.data(psn, at.F_ASK)
         said.append((row.block[at.S_INFO] >> at.INFO_PEN_SHIFT & 0x7F, bool(row.block[at.S_INFO] & at.INFO_RESTORE)))
     assert said == [(0, False), (64, False), (32, False), (0, True), (0, True)]
@@ -167,7 +167,7 @@ def test_a_receiver_that_has_room_again_says_so() -> None:
 
 def test_received_bytes_wrap_at_24_bits_of_256() -> None:
     row = make()
-    row.RX_RCVD = (1 << 32) - SIZE
+    row.state.rcvd = (1 << 32) - SIZE
     row.data(0, at.F_ASK)
     assert row.block[at.S_RCVD] == 0
 
@@ -195,7 +195,7 @@ def test_each_arrival_is_reported_at_least_once_even_in_a_wide_window() -> None:
         for psn in psns:
             if row.data(psn, at.F_ECN if rng.random() < 0.05 else 0) & SACK:
                 told |= row.reported()
-        law.on_probe(row.m, row.at, 1, 0, 0, -1, row.block, 0)
+        law.on_probe(row.state, 1, 0, 0, -1, row.block)
         told |= row.reported()
         for _ in range(8):  # what came last may need a few more SACKs
             row.data(500 + trial % 2, at.F_RTX)
@@ -210,7 +210,7 @@ def test_a_sack_reports_nothing_that_has_not_come() -> None:
             row = make(mpr=mpr, sack_rule=rule, sack_bytes=1)
             come: set[int] = set()
             for _ in range(2_000):
-                psn = row.RX_NEXT + rng.randrange(-5, mpr - 1)
+                psn = row.state.next + rng.randrange(-5, mpr - 1)
                 flags = rng.choice((0, 0, at.F_ASK, at.F_ECN))
                 if psn < 0 or not row.data(psn, flags) & SACK:
                     continue
@@ -255,7 +255,7 @@ def test_a_reliability_probe_is_answered_with_all_that_is_known() -> None:
     row.data(0)
     row.data(4)
     row.data(100, at.F_ASK)
-    assert law.on_probe(row.m, row.at, 77, at.F_ECN, 12, -1, row.block, 0) == SACK
+    assert law.on_probe(row.state, 77, at.F_ECN, 12, -1, row.block) == SACK
     assert row.block[at.S_PSN] == 77
     assert row.block[at.S_INFO] & at.INFO_PROBE
     assert mark(row) == at.M_SKIP_ONCE
@@ -271,18 +271,18 @@ def test_messages_complete_in_order_whenever_their_packets_come() -> None:
     assert row.data(3, at.F_LAST) == PLACE
     assert row.data(1, at.F_LAST) == PLACE
     assert row.data(0) == PLACE | DONE | ACK
-    assert row.RX_DONE == 1
+    assert row.state.done == 1
     assert row.data(2) == PLACE | DONE | ACK
-    assert row.RX_DONE == 2
+    assert row.state.done == 2
 
 
 def test_immediates_are_counted_until_their_turn() -> None:
     row = make(max_wimm_dest=2)
     row.data(3, at.F_LAST | at.F_IMM)
     row.data(1, at.F_LAST | at.F_IMM)
-    assert (row.RX_WIMM, row.RX_WIMM_DONE) == (2, 0)
+    assert (row.state.wimm, row.state.wimm_done) == (2, 0)
     row.data(0)
-    assert (row.RX_WIMM, row.RX_WIMM_DONE) == (1, 1)
+    assert (row.state.wimm, row.state.wimm_done) == (1, 1)
     assert row.data(4, at.F_LAST | at.F_IMM) == PLACE
 
 
@@ -291,10 +291,10 @@ def test_one_immediate_too_many_is_fatal_on_both_sides() -> None:
     row.data(3, at.F_LAST | at.F_IMM)
     assert row.data(5, at.F_LAST | at.F_IMM) == at.DID_FAIL | NACK
     assert reason(row) == at.NACK_UNEXP_EVENT
-    assert row.E_ERROR == at.ERROR_WIMM
+    assert row.state.error == at.ERROR_WIMM
     before = row.snapshot()
-    assert row.data(0) == law.on_probe(row.m, row.at, 1, 0, 0, -1, row.block, 0) == at.DID_NOTHING
-    assert law.next_control(row.m, row.at, 0, ALL, row.out, 0) == at.SEND_NOTHING
+    assert row.data(0) == law.on_probe(row.state, 1, 0, 0, -1, row.block) == at.DID_NOTHING
+    assert law.next_control(row.state, 0, ALL, row.out) == at.SEND_NOTHING
     assert row.snapshot() == before
 
 
@@ -303,21 +303,21 @@ def test_one_immediate_too_many_is_fatal_on_both_sides() -> None:
 
 def test_answers_take_the_plane_the_packet_came_by_and_its_reverse_ev() -> None:
     row = make()
-    reverse = [row.m[row.at + row.P_RX_REVERSE + plane] for plane in range(4)]
+    reverse = [row.state.reverse[plane] for plane in range(4)]
     assert [slot >> 3 for slot in reverse] == [0, 1, 2, 3]
-    assert [law.control_slot(row.m, row.at, plane << 3, ALL) for plane in range(4)] == reverse
-    law.on_ports(row.m, row.at, 0, 0b1101, 0)
-    others = [law.control_slot(row.m, row.at, 1 << 3, ALL) >> 3 for _ in range(6)]
+    assert [law.control_slot(row.state, plane << 3, ALL) for plane in range(4)] == reverse
+    law.on_ports(row.state, 0, 0b1101, 0)
+    others = [law.control_slot(row.state, 1 << 3, ALL) >> 3 for _ in range(6)]
     assert set(others) == {0, 2, 3}
-    assert law.control_slot(row.m, row.at, 2 << 3, 0b0001) == reverse[0]
-    assert law.control_slot(row.m, row.at, 2 << 3, 0b0010) == -1
+    assert law.control_slot(row.state, 2 << 3, 0b0001) == reverse[0]
+    assert law.control_slot(row.state, 2 << 3, 0b0010) == -1
 
 
 def test_the_echo_rule_answers_on_the_ev_itself() -> None:
     row = make(reverse_rule=at.REVERSE_ECHO)
-    assert law.control_slot(row.m, row.at, 21, ALL) == 21
-    law.on_peer_ports(row.m, row.at, 0b0001, 1, 0)
-    assert law.control_slot(row.m, row.at, 21, ALL) == 5  # same number, the plane that is open
+    assert law.control_slot(row.state, 21, ALL) == 21
+    law.on_peer_ports(row.state, 0b0001, 1, 0)
+    assert law.control_slot(row.state, 21, ALL) == 5  # same number, the plane that is open
 
 
 def test_while_receiving_one_random_ev_is_probed_at_a_time_and_a_good_answer_makes_it_the_reverse_ev() -> None:
@@ -326,46 +326,45 @@ def test_while_receiving_one_random_ev_is_probed_at_a_time_and_a_good_answer_mak
     for i in range(64):
         now = i * 12_000
         assert row.data(2 * i, now=now) & at.DO_CONTROL
-        assert law.next_control(row.m, row.at, now, ALL, row.out, 0) == at.SEND_EV_PROBE
-        assert law.next_control(row.m, row.at, now, ALL, row.out, 0) == at.SEND_NOTHING
+        assert law.next_control(row.state, now, ALL, row.out) == at.SEND_EV_PROBE
+        assert law.next_control(row.state, now, ALL, row.out) == at.SEND_NOTHING
         slot, number = row.out[at.D_EV], row.out[at.D_PSN]
         assert not row.data(2 * i + 1, now=now + 11_999) & at.DO_CONTROL
-        place = row.at + row.P_RX_REVERSE + (slot >> 3)
-        before = row.m[place]
-        law.on_reverse_reply(row.m, row.at, now, number, at.M_SKIP_ONCE)
-        law.on_reverse_reply(row.m, row.at, now, number + 2, at.M_NONE)
-        assert row.m[place] == before
-        law.on_reverse_reply(row.m, row.at, now, number, at.M_NONE)
-        assert row.m[place] == slot
+        before = row.state.reverse[slot >> 3]
+        law.on_reverse_reply(row.state, now, number, at.M_SKIP_ONCE)
+        law.on_reverse_reply(row.state, now, number + 2, at.M_NONE)
+        assert row.state.reverse[slot >> 3] == before
+        law.on_reverse_reply(row.state, now, number, at.M_NONE)
+        assert row.state.reverse[slot >> 3] == slot
         probed.add(slot)
     assert len(probed) > 20
-    assert law.next_control(row.m, row.at, 10**9, 0, row.out, 0) == at.SEND_NOTHING
+    assert law.next_control(row.state, 10**9, 0, row.out) == at.SEND_NOTHING
 
 
 def test_a_responder_announces_its_ports_and_says_it_again() -> None:
     row = make(rto_ns=1_000)
-    assert law.on_ports(row.m, row.at, 0, 0b0111, 1) == at.DO_CONTROL
+    assert law.on_ports(row.state, 0, 0b0111, 1) == at.DO_CONTROL
     assert row.data(0) & at.DO_CONTROL
-    assert law.next_control(row.m, row.at, 10, ALL, row.out, 0) == at.SEND_PORT_STATUS
+    assert law.next_control(row.state, 10, ALL, row.out) == at.SEND_PORT_STATUS
     assert row.out[at.D_OFFSET] == 0b0111
-    assert row.RX_DEADLINE == 1_010
-    assert law.on_rx_timer(row.m, row.at, 1_009) == at.DID_NOTHING
-    assert row.RX_DEADLINE == 1_010
-    assert law.on_rx_timer(row.m, row.at, 1_010) == at.DO_CONTROL
-    law.next_control(row.m, row.at, 1_010, ALL, row.out, 0)
-    law.on_status_reply(row.m, row.at, row.out[at.D_PSN])
-    assert law.on_rx_timer(row.m, row.at, 3_000) == at.DID_NOTHING
-    assert row.RX_DEADLINE == at.FOREVER
+    assert row.state.deadline == 1_010
+    assert law.on_rx_timer(row.state, 1_009) == at.DID_NOTHING
+    assert row.state.deadline == 1_010
+    assert law.on_rx_timer(row.state, 1_010) == at.DO_CONTROL
+    law.next_control(row.state, 1_010, ALL, row.out)
+    law.on_status_reply(row.state, row.out[at.D_PSN])
+    assert law.on_rx_timer(row.state, 3_000) == at.DID_NOTHING
+    assert row.state.deadline == at.FOREVER
 
 
 def test_a_responder_that_failed_has_no_deadline() -> None:
     row = make(rto_ns=1_000)
-    law.on_ports(row.m, row.at, 0, 0b0111, 1)
-    law.next_control(row.m, row.at, 10, ALL, row.out, 0)
-    law.on_ports(row.m, row.at, 20, 0, 1)
-    assert row.E_ERROR == at.ERROR_PORTS
-    assert law.on_rx_timer(row.m, row.at, 1_010) == at.DID_NOTHING
-    assert row.RX_DEADLINE == at.FOREVER
+    law.on_ports(row.state, 0, 0b0111, 1)
+    law.next_control(row.state, 10, ALL, row.out)
+    law.on_ports(row.state, 20, 0, 1)
+    assert row.state.error == at.ERROR_PORTS
+    assert law.on_rx_timer(row.state, 1_010) == at.DID_NOTHING
+    assert row.state.deadline == at.FOREVER
 
 
 def test_the_mark_of_an_ev_probe_is_what_its_packet_met() -> None:

@@ -1,6 +1,9 @@
-"""The register map: every word has one place, areas do not overlap, rows are whole cache lines."""
+"""The rows: every word has one place, areas do not overlap, rows are whole cache lines."""
 
 from __future__ import annotations
+
+from array import array
+from dataclasses import fields
 
 import pytest
 
@@ -8,6 +11,20 @@ from fairlead.errors import LocalProtocolError
 from fairlead.fabric.mrc import layout as at
 from fairlead.fabric.mrc import state
 from fairlead.fabric.mrc.profile import Profile, timers_for
+from fairlead.fabric.mrc.rows import (
+    AREA_OFFSETS,
+    LINE_WORDS,
+    PROFILE_AT,
+    Endpoint,
+    Parameters,
+    Requestor,
+    Responder,
+    Row,
+    kinds,
+    num_fields,
+    place,
+    profile_row,
+)
 
 
 def _fields(prefix: str) -> dict[str, int]:
@@ -17,16 +34,37 @@ def _fields(prefix: str) -> dict[str, int]:
 @pytest.mark.parametrize(
     ("prefix", "first", "end"),
     [
-        ("P_", 0, at.NUM_PROFILE_FIELDS),
-        ("E_", 0, at.NUM_ENDPOINT_FIELDS),
-        ("TX_", at.NUM_ENDPOINT_FIELDS, at.NUM_TX_FIELDS),
-        ("RX_", at.NUM_ENDPOINT_FIELDS, at.NUM_RX_FIELDS),
         ("D_", 0, at.NUM_SEND_FIELDS),
         ("S_", 0, at.NUM_SACK_FIELDS),
     ],
 )
 def test_fields_of_a_block_are_distinct_and_dense(prefix: str, first: int, end: int) -> None:
     assert sorted(_fields(prefix).values()) == list(range(first, end))
+
+
+@pytest.mark.parametrize("row", [Parameters, Endpoint, Requestor, Responder], ids=lambda row: row.__name__)
+def test_every_field_is_read_and_written_at_its_own_place(row: type[Row]) -> None:
+    names = kinds(row, "int")
+    assert len(set(names)) == len(names) == num_fields(row)
+    m = array("q", range(100, 100 + 3 * len(names)))
+    seen = row.from_buffer(m, 8 * len(names))
+    for n, name in enumerate(names):
+        assert (place(row, name), getattr(seen, name)) == (n, 100 + len(names) + n)
+        setattr(seen, name, -n)
+    assert list(m[len(names) : 2 * len(names)]) == [-n for n in range(len(names))]
+    assert (m[len(names) - 1], m[2 * len(names)]) == (99 + len(names), 100 + 2 * len(names))
+
+
+def test_requestors_and_responders_begin_alike_and_with_their_profile() -> None:
+    shared = kinds(Endpoint, "int")
+    assert kinds(Requestor, "int")[: len(shared)] == kinds(Responder, "int")[: len(shared)] == shared
+    assert place(Endpoint, "profile_at") == PROFILE_AT
+
+
+def test_a_value_that_people_say_has_the_same_name_in_a_profile_block() -> None:
+    said = {field.name for field in fields(Profile)}
+    not_said = {"evs_per_plane", "max_messages", "cwnd", "target_delay_ns"}  # other words are derived from these
+    assert said - set(kinds(Parameters, "int")) == not_said
 
 
 def test_bits_that_travel_together_are_distinct() -> None:
@@ -49,16 +87,17 @@ def test_bits_that_travel_together_are_distinct() -> None:
 )
 def test_areas_follow_each_other_inside_the_row(profile: Profile) -> None:
     words = profile.words()
-    for first, areas, length in (
-        (at.NUM_TX_FIELDS, profile.tx_areas(), profile.tx_words),
-        (at.NUM_RX_FIELDS, profile.rx_areas(), profile.rx_words),
+    for row, areas, length in (
+        (Requestor, profile.tx_areas(), profile.tx_words),
+        (Responder, profile.rx_areas(), profile.rx_words),
     ):
-        end = first
-        for place, size in areas.items():
-            assert words[place] == end
+        assert set(areas) == set(kinds(row, "Words"))
+        end = num_fields(row)
+        for name, size in areas.items():
+            assert words[AREA_OFFSETS[name]] == end
             end += size
-        assert end <= length < end + at.LINE_WORDS
-        assert length % at.LINE_WORDS == 0
+        assert end <= length < end + LINE_WORDS
+        assert length % LINE_WORDS == 0
 
 
 def test_rows_begin_at_cache_lines_and_do_not_overlap() -> None:
@@ -68,7 +107,7 @@ def test_rows_begin_at_cache_lines_and_do_not_overlap() -> None:
     assert rows.tx(2) + rows.tx_stride == rows.rx(0)
     assert rows.rx(1) + rows.rx_stride == len(rows.m)
     assert len(rows.m) == state.num_words([Profile.mrc(), Profile.uec()], 3, 2)
-    assert [int(rows.m[p + at.P_MTU]) for p in rows.profiles] == [4096, 4086]
+    assert [profile_row(rows.plain(), p).mtu for p in rows.profiles] == [4096, 4086]
 
 
 def test_a_full_scale_requestor_takes_a_few_kilobytes() -> None:
@@ -106,18 +145,18 @@ def test_a_profile_that_no_row_can_hold_is_refused(changes: dict[str, int]) -> N
 
 
 def test_nscc_constants_scale_with_the_network_as_in_the_reference() -> None:
-    reference = Profile.mrc(rate_mbps=100_000, network_rtt_ns=12_000).words()
-    assert reference[at.P_TARGET_NS] == 9_000
-    assert reference[at.P_FI] == 5 * 4096
-    assert reference[at.P_ETA] == 614  # 0.15 x 4096
-    assert reference[at.P_ALPHA] == 4 * 4096 * 3 // 4  # alpha x target, a = 1, b = 3/4
-    assert reference[at.P_FI_SCALE] == 65536 // 4
-    assert reference[at.P_CWND] == 225_000
-    eight = Profile.mrc(rate_mbps=800_000, network_rtt_ns=12_000).words()
-    assert eight[at.P_FI] == 8 * reference[at.P_FI]
-    assert eight[at.P_ALPHA] == 8 * reference[at.P_ALPHA]
-    assert Profile.mrc(trim=False).words()[at.P_TARGET_NS] == 12_000
-    assert Profile.mrc(target_delay_ns=6_000).words()[at.P_QA_THRESHOLD_NS] == 24_000
+    reference = Profile.mrc(rate_mbps=100_000, network_rtt_ns=12_000).parameters()
+    assert reference["target_ns"] == 9_000
+    assert reference["fi"] == 5 * 4096
+    assert reference["eta"] == 614  # 0.15 x 4096
+    assert reference["alpha"] == 4 * 4096 * 3 // 4  # alpha x target, a = 1, b = 3/4
+    assert reference["fi_scale"] == 65536 // 4
+    assert reference["first_cwnd"] == 225_000
+    eight = Profile.mrc(rate_mbps=800_000, network_rtt_ns=12_000).parameters()
+    assert eight["fi"] == 8 * reference["fi"]
+    assert eight["alpha"] == 8 * reference["alpha"]
+    assert Profile.mrc(trim=False).parameters()["target_ns"] == 12_000
+    assert Profile.mrc(target_delay_ns=6_000).parameters()["qa_threshold_ns"] == 24_000
 
 
 def test_timers_are_the_protocols_own_until_the_round_trip_outgrows_them() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.fabric.mrc import layout as at
 from support.transport_links import PAYLOAD, Flows, counted, jain
 
 SETTLING_NS, LONG_NS = 300_000_000, 600_000_000
@@ -16,11 +15,11 @@ MOST_RESENT = 0.02
 def test_senders_get_equal_shares_of_all_planes(senders: int, planes: int, rate_mbps: int) -> None:
     world = Flows([(i, 100) for i in range(senders)], planes=planes, rate_mbps=rate_mbps, within_ns=100_000_000)
     world.run(SETTLING_NS)
-    before = counted(world.flows, at.TX_NUM_RTX)
+    before = counted(world.flows, "num_rtx")
     rates = world.run(LONG_NS)
     assert jain(rates) >= 0.98, rates
     assert sum(rates) >= 0.92 * planes * rate_mbps
-    resent = counted(world.flows, at.TX_NUM_RTX) - before
+    resent = counted(world.flows, "num_rtx") - before
     assert resent * 8e3 * PAYLOAD <= MOST_RESENT * sum(rates) * LONG_NS
 
 
@@ -30,9 +29,9 @@ def test_with_switches_that_trim_little_is_sent_again_but_what_they_trimmed(send
     world = Flows([(i, 100) for i in range(senders)], **wanted)
     rates = world.run(SETTLING_NS + LONG_NS)
     trimmed = sum(port.trimmed for port in world.hosts[100].into)
-    resent = counted(world.flows, at.TX_NUM_RTX)
+    resent = counted(world.flows, "num_rtx")
     assert abs(resent - trimmed) <= 3 + trimmed // 50
-    assert counted(world.flows, at.TX_NUM_LOST) <= 3
+    assert counted(world.flows, "num_lost") <= 3
     assert sum(rates) >= 0.85 * 4 * rate_mbps
 
 
@@ -47,4 +46,4 @@ def test_a_flow_alone_fills_its_planes() -> None:
     world.run(100_000_000)
     (rate,) = world.run(300_000_000)
     assert rate >= 0.95 * 4 * 50
-    assert counted(world.flows, at.TX_NUM_RTX) == 0
+    assert counted(world.flows, "num_rtx") == 0

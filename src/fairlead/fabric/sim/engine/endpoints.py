@@ -25,15 +25,12 @@ from fairlead.fabric.mrc.layout import (
     DO_NACK,
     DO_PLACE,
     DO_SACK,
-    RX_DEADLINE,
-    RX_DONE,
     SEND_DATA,
     SEND_NOTHING,
     SEND_PORT_STATUS,
     SEND_PROBE,
-    TX_DEADLINE,
-    TX_DONE,
 )
+from fairlead.fabric.mrc.rows import requestor_row, responder_row
 from fairlead.fabric.sim.engine import law_calls, wire, work
 from fairlead.fabric.sim.engine import layout as at
 from fairlead.fabric.sim.engine.jit import call, engine, engine_inline, row_of, words
@@ -77,9 +74,9 @@ def receive(w: Any, thread: int, nic: Any, r: int, now: int) -> None:
                 did = law_calls.on_sack(w, thread, tx, now // 1000)
             else:
                 did = law_calls.on_nack(w, thread, tx, now // 1000)
-        watch(nic, m[tx + TX_DEADLINE])
+        watch(nic, requestor_row(m, tx).deadline)
         if did & DID_COMPLETE:
-            work.sent(w, thread, nic, row, m[tx + TX_DONE], now)
+            work.sent(w, thread, nic, row, requestor_row(m, tx).done, now)
         join_line(w, nic, row)
     else:
         _receive_probe(w, thread, nic, r, row, kind, now)
@@ -101,9 +98,9 @@ def _receive_data(w: Any, thread: int, nic: Any, r: int, row: int, now: int) -> 
         wire.pack(block, body)
         _answer(w, thread, nic, row, rx, slot, at.KIND_SACK if did & DO_SACK else at.KIND_NACK, body, now)
     if did & DID_COMPLETE:
-        work.placed(w, nic, row, m[rx + RX_DONE], now)
+        work.placed(w, nic, row, responder_row(m, rx).done, now)
     if did & DO_ACK:
-        block[0] = m[rx + RX_DONE] - 1
+        block[0] = responder_row(m, rx).done - 1
         _answer(w, thread, nic, row, rx, slot, at.KIND_ACK, block, now)
     if did & DO_CONTROL:
         _send_responder_control(w, thread, nic, row, rx, now)
@@ -176,7 +173,7 @@ def _receive_probe(w: Any, thread: int, nic: Any, r: int, row: int, kind: int, n
             law_calls.on_reply(w, tx, now_ns, number, value, units.REPLY_EV)
         else:
             law_calls.on_reply(w, tx, now_ns, number, 0, units.REPLY_STATUS)
-        watch(nic, m[tx + TX_DEADLINE])
+        watch(nic, requestor_row(m, tx).deadline)
         join_line(w, nic, row)
 
 
@@ -203,7 +200,7 @@ def _send_responder_control(w: Any, thread: int, nic: Any, row: int, rx: int, no
         what = at.KIND_STATUS if kind == SEND_PORT_STATUS else at.KIND_EV_PROBE
         _to_requestor(w, thread, nic, row, out[D_EV], what, body, now)
         kind = law_calls.next_control(w, thread, rx, now // 1000, nic[at.NC_PORTS])
-    deadline = m[rx + RX_DEADLINE]
+    deadline = responder_row(m, rx).deadline
     nic[at.NC_RX_TIMER] = min(nic[at.NC_RX_TIMER], deadline * 1000 if deadline < at.NEVER // 1000 else at.NEVER)
 
 
@@ -235,7 +232,7 @@ def _send_one(w: Any, thread: int, nic: Any, flow: int, ports: int, now: int) ->
     m, tx = words(w[at.T_MEMORY]), tx_address(w, flow)
     out = row_of(w, at.T_BLOCKS, at.BLOCK_COLUMNS, thread)
     kind = law_calls.next_packet(w, thread, tx, now // 1000, ports)
-    watch(nic, m[tx + TX_DEADLINE])
+    watch(nic, requestor_row(m, tx).deadline)
     if kind == SEND_NOTHING:
         return -1
     plane, slot = out[D_PLANE], out[D_EV]
@@ -278,17 +275,17 @@ def run_timers(w: Any, thread: int, nic: Any, now: int) -> None:
         nic[at.NC_TIMER] = at.NEVER
         for flow in range(nic[at.NC_FLOW0], nic[at.NC_FLOW0] + nic[at.NC_FLOWS]):
             tx = tx_address(w, flow)
-            if m[tx + TX_DEADLINE] <= now_ns:
+            if requestor_row(m, tx).deadline <= now_ns:
                 law_calls.on_timer(w, tx, now_ns)
                 join_line(w, nic, flow)
-            watch(nic, m[tx + TX_DEADLINE])
+            watch(nic, requestor_row(m, tx).deadline)
     if nic[at.NC_RX_TIMER] <= now:
         nic[at.NC_RX_TIMER] = at.NEVER
         for row in range(nic[at.NC_RECEIVER0], nic[at.NC_RECEIVER0] + nic[at.NC_RECEIVERS]):
             rx = rx_address(w, row)
-            if m[rx + RX_DEADLINE] <= now_ns and law_calls.on_rx_timer(w, rx, now_ns) & DO_CONTROL:
+            if responder_row(m, rx).deadline <= now_ns and law_calls.on_rx_timer(w, rx, now_ns) & DO_CONTROL:
                 _send_responder_control(w, thread, nic, row, rx, now)
-            deadline = m[rx + RX_DEADLINE]
+            deadline = responder_row(m, rx).deadline
             nic[at.NC_RX_TIMER] = min(nic[at.NC_RX_TIMER], deadline * 1000 if deadline < at.NEVER // 1000 else at.NEVER)
 
 
@@ -299,7 +296,7 @@ def tell_ports(w: Any, nic: Any, now: int) -> None:
     for flow in range(nic[at.NC_FLOW0], nic[at.NC_FLOW0] + nic[at.NC_FLOWS]):
         tx = tx_address(w, flow)
         law_calls.on_ports(w, tx, now // 1000, up, w[at.W_ANNOUNCE])
-        watch(nic, m[tx + TX_DEADLINE])
+        watch(nic, requestor_row(m, tx).deadline)
         join_line(w, nic, flow)
     for row in range(nic[at.NC_RECEIVER0], nic[at.NC_RECEIVER0] + nic[at.NC_RECEIVERS]):
         rx = rx_address(w, row)

@@ -14,6 +14,7 @@ from fairlead.fabric.mrc.compile import call_address
 from fairlead.fabric.mrc.headers import ENDPOINT_QP, FTYPE_TIMESTAMP, EndpointOp, Opcode
 from fairlead.fabric.mrc.layout import *
 from fairlead.fabric.mrc.qp import OWN_ROTATION
+from fairlead.fabric.mrc.rows import requestor_row, responder_row
 from fairlead.fabric.transport.fast import gcm
 from fairlead.fabric.transport.fast.layout import *
 from fairlead.fabric.transport.fast.memory import (
@@ -54,16 +55,16 @@ def fill(k: Any, c: Any, now: int, ports: int, budget: int) -> int:
     while c[C_HEAD] < c[C_TAIL] and num < budget:
         a = words_at(c[C_ANSWERS] + c[C_HEAD] % MAX_ANSWERS * ANSWER_ROW * WORD)
         if a[A_SLOT] == OWN_ROTATION and c[C_STATE] == STATE_RTS:
-            slot = law.reply_slot(m, tx, ports)
+            slot = law.reply_slot(requestor_row(m, tx), ports)
         else:
-            slot = law.control_slot(m, rx, max(a[A_SLOT], 0), ports)
+            slot = law.control_slot(responder_row(m, rx), max(a[A_SLOT], 0), ports)
         if slot < 0:
             return num
         c[C_HEAD] += 1
         _answer(k, c, a, slot)
         num += 1
     while c[C_STATE] != STATE_OTHER and num < budget:
-        kind = law.next_control(m, rx, now, ports, block, 0)
+        kind = law.next_control(responder_row(m, rx), now, ports, block)
         if kind == SEND_NOTHING:
             break
         _control(k, c, block, kind, now)
@@ -142,8 +143,8 @@ def _close(k: Any, s: Any, head: int, head_length: int, data: int, length: int, 
 @part
 def _data(k: Any, c: Any, m: Any, block: Any, now: int) -> None:
     """The data packet that the law described."""
-    p = m[c[C_TX] + E_PROFILE]
-    send = words_at(c[C_SENDS] + (block[D_MSN] & m[p + P_MSG_MASK]) * SEND_ROW * WORD)
+    p = requestor_row(m, c[C_TX]).profile
+    send = words_at(c[C_SENDS] + (block[D_MSN] & p.message_mask) * SEND_ROW * WORD)
     flags, offset, length = block[D_FLAGS], block[D_OFFSET], block[D_BYTES]
     has_imm = 1 if flags & F_IMM else 0
     if flags & F_LAST:
@@ -166,7 +167,7 @@ def _data(k: Any, c: Any, m: Any, block: Any, now: int) -> None:
         store32(head + head_length, send[SEND_IMM])
         head_length += 4
     dscp = WRITE_CLASS
-    if m[p + P_TRIM]:
+    if p.trim:
         dscp = TRIMMABLE_RETX if flags & F_RTX else TRIMMABLE
     _post(k, c, block[D_EV], dscp, head_length, send[SEND_ADDRESS] + offset, length, pad)
 
@@ -223,7 +224,7 @@ def _echo(a: Any) -> int:
 
 @part
 def _sack(head: int, dest_qp: int, a: Any) -> int:
-    """SETH and CC_STATE; headers.py has their fields."""
+    """SETH and CC_STATE; control_headers.py has their fields."""
     info, cack = a[A_BLOCK + S_INFO], a[A_BLOCK + S_CACK]
     is_probe = 1 if info & INFO_PROBE else 0
     _bth(head, SACK, dest_qp, 0, RTX if info & INFO_RTX else 0, 0)

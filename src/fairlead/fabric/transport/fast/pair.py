@@ -111,7 +111,7 @@ class BurstPair(QueuePair):
         rows = [((ev ^ ev >> 16) * at.HASH >> 7, (ev + 1, slot)) for ev, slot in self._slots.items()]
         self._by_ev = table(rows, at.EV_ROW, at.EV_MASK + 1)
         card = self.card
-        card[at.C_M], card[at.C_TX], card[at.C_RX] = address_of(self.rows.m), self.tx, self.rx
+        card[at.C_M], card[at.C_TX], card[at.C_RX] = address_of(self.rows.m), self.tx.address, self.rx.address
         card[at.C_EVS], card[at.C_SLOTS] = address_of(self._values), address_of(self._by_ev)
         card[at.C_SENDS], card[at.C_ROUTES] = address_of(self._posted), address_of(self.routes)
         card[at.C_SENT], card[at.C_QP] = address_of(self.sent_by_slot), self.qp_num
@@ -132,7 +132,7 @@ class BurstPair(QueuePair):
         self, data: bytes | bytearray | memoryview, *, wr_id: int, remote_addr: int, rkey: int, imm: int | None = None
     ) -> None:
         """Queue an RDMA Write, as `QueuePair.post_write` says."""
-        number = self.m[self.tx + law_at.TX_POSTED]
+        number = self.tx.posted
         super().post_write(data, wr_id=wr_id, remote_addr=remote_addr, rkey=rkey, imm=imm)
         view = self._sends[-1].data
         row = (address_of_bytes(view), len(view), signed(remote_addr), rkey, imm or 0)

@@ -15,6 +15,7 @@ from fairlead.fabric.mrc import bits, law
 from fairlead.fabric.mrc.compile import call_address
 from fairlead.fabric.mrc.headers import Dscp, Opcode
 from fairlead.fabric.mrc.layout import *
+from fairlead.fabric.mrc.rows import requestor_row, responder_row
 from fairlead.fabric.transport.fast import gcm
 from fairlead.fabric.transport.fast.layout import *
 from fairlead.fabric.transport.fast.memory import (
@@ -135,9 +136,9 @@ def _is_intact(k: Any, data: int, length: int) -> bool:
 @part
 def _arrival_slot(m: Any, c: Any, letter: Any) -> int:
     """An EV slot of our own on the plane a packet came by, another for another EV of the peer."""
-    p = m[c[C_RX] + E_PROFILE]
-    shift = m[p + P_EV_SHIFT]
-    return min(letter[I_PLANE], m[p + P_PLANES] - 1) << shift | letter[I_EV] & (1 << shift) - 1
+    p = responder_row(m, c[C_RX]).profile
+    shift = p.ev_shift
+    return min(letter[I_PLANE], p.planes - 1) << shift | letter[I_EV] & (1 << shift) - 1
 
 
 @part
@@ -168,7 +169,7 @@ def _write(k: Any, c: Any, letter: Any, now: int) -> bool:
     if length % 4 or num_bytes < 0:
         return False
     m, block = words_at(c[C_M]), words_at(k[K_BLOCK])
-    rx = c[C_RX]
+    rx = responder_row(m, c[C_RX])
     flags = (F_ECN if letter[I_MARKED] else 0) | (F_RTX if word >> 29 & 1 else 0) | (F_ASK if word >> 31 & 1 else 0)
     is_last = opcode >= WRITE_LAST
     if is_last:
@@ -177,15 +178,15 @@ def _write(k: Any, c: Any, letter: Any, now: int) -> bool:
     if has_imm:
         imm = load32(reth + 16)
         flags |= F_IMM
-        if m[rx + RX_WIMM] + m[rx + RX_WIMM_DONE] >= c[C_RECEIVES]:
+        if rx.wimm + rx.wimm_done >= c[C_RECEIVES]:
             flags |= F_NO_RESOURCE
     to = _place(k, load64(reth), load32(reth + 8), load32(reth + 12), num_bytes)
-    if to < 0 or num_bytes > m[m[rx + E_PROFILE] + P_MTU]:
+    if to < 0 or num_bytes > rx.profile.mtu:
         flags |= F_NO_ACCESS
     echo = time_of(load16(data + BTH + 4), now) if word >> 28 & 1 else -1
-    psn = bits.unwrap(word & 0xFFFFFF, m[rx + RX_NEXT])
+    psn = bits.unwrap(word & 0xFFFFFF, rx.next)
     slot = _arrival_slot(m, c, letter)
-    did = call_address(k[K_ON_DATA], c[C_M], rx, now, psn, num_bytes, flags, slot, echo, k[K_BLOCK])
+    did = call_address(k[K_ON_DATA], c[C_M], rx.address, now, psn, num_bytes, flags, slot, echo, k[K_BLOCK])
     if did & DO_PLACE:
         if num_bytes > 0:
             copy(to, data + start, num_bytes)
@@ -196,10 +197,10 @@ def _write(k: Any, c: Any, letter: Any, now: int) -> bool:
     if did & DO_NACK:
         _wait_to_answer(c, block, ANSWER_NACK, slot, letter[I_EV], 0)
     if did & DO_ACK:
-        block[0] = m[rx + RX_DONE] - 1
+        block[0] = rx.done - 1
         _wait_to_answer(c, block, ANSWER_ACK, slot, letter[I_EV], word & 0xFFFFFF)
     if did & DID_COMPLETE:
-        _tell(k, c, NEWS_DELIVER, m[rx + RX_NEXT], 0, 0)
+        _tell(k, c, NEWS_DELIVER, rx.next, 0, 0)
     if did & DID_FAIL:
         _tell(k, c, NEWS_FAIL, did, 0, 0)
     return True
@@ -245,9 +246,9 @@ def _control(k: Any, c: Any, letter: Any, now: int) -> bool:
     if c[C_STATE] != STATE_RTS:
         return False
     m, block = words_at(c[C_M]), words_at(k[K_BLOCK])
-    tx, data = c[C_TX], letter[I_DATA]
+    tx, data = requestor_row(m, c[C_TX]), letter[I_DATA]
     rtx = INFO_RTX if load32(data + 8) >> 29 & 1 else 0
-    done = m[tx + TX_DONE]
+    done = tx.done
     opcode = load8(data)
     at = data + BTH
     if opcode == SACK:
@@ -271,16 +272,16 @@ def _control(k: Any, c: Any, letter: Any, now: int) -> bool:
             | load8(at + 17) << INFO_MPR_SHIFT
         )
         block[S_ECHO] = time_of(load16(at + 28), now)
-        did = call_address(k[K_ON_SACK], c[C_M], tx, now, k[K_BLOCK])
+        did = call_address(k[K_ON_SACK], c[C_M], tx.address, now, k[K_BLOCK])
     elif opcode == NACK:
         block[S_PSN] = load32(at + 12)
         block[S_INFO] = _slot_of(c, load32(at + 4)) | load8(at + 2) << INFO_REASON_SHIFT
         block[S_ECHO] = time_of(load16(at + 18), now)
-        did = call_address(k[K_ON_NACK], c[C_M], tx, now, k[K_BLOCK])
+        did = call_address(k[K_ON_NACK], c[C_M], tx.address, now, k[K_BLOCK])
     else:
-        did = law.on_ack(m, tx, now, load32(at) & 0xFFFFFF)
-    if m[tx + TX_DONE] > done:
-        _tell(k, c, NEWS_SENT, m[tx + TX_DONE], 0, 0)
+        did = law.on_ack(tx, now, load32(at) & 0xFFFFFF)
+    if tx.done > done:
+        _tell(k, c, NEWS_SENT, tx.done, 0, 0)
     if did & DID_FAIL:
         _tell(k, c, NEWS_FAIL, did, 0, 0)
     return True
