@@ -46,6 +46,7 @@ from fairlead.fabric.mrc import (
     rows,
     sending,
     timers,
+    ways,
     window,
 )
 
@@ -63,6 +64,7 @@ LAW_MODULES: tuple[ModuleType, ...] = (
     responder,
     hearing,
     law,
+    ways,
 )
 KEPT_FOLDERS = 8  # digests whose kernels are kept; older ones are removed
 

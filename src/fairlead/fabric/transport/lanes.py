@@ -4,8 +4,9 @@ A lane is one plane as one end sees it: its own port, the peer's port, and the a
 is steered by micro-segments, each address is a path (spec/usid.py); elsewhere there is one address, and the UDP source
 port is what a switch spreads flows by.
 
-Slots are the core's: plane by plane, a power of two in each. Where a plane has fewer ways than that they repeat, each
-with a flow label or a source port of its own, so that every slot is an entropy value that answers can name.
+Slots are the core's: plane by plane, a power of two in each; so is the way that each takes (mrc/ways.py). Where a plane
+has fewer ways than slots they repeat, each with a flow label or a source port of its own, so that every slot is an
+entropy value that answers can name.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 
 from fairlead.errors import PathsExhausted
+from fairlead.fabric.mrc import ways
 from fairlead.fabric.mrc.profile import Profile
 from fairlead.records.addressbook import Place, Port
 from fairlead.spec import usid
@@ -135,14 +137,15 @@ def routes(
     evs: list[int] = []
     out: dict[int, Route] = {}
     for number, (lane, rail) in enumerate(zip(lanes, rails, strict=True)):
-        sources = ports[rail]
+        sources, num_ways = ports[rail], len(lane.ways)
+        first, step = chance.randrange(num_ways), chance.choice(ways.steps(num_ways))
         for i in range(count):
             source = 0 if lane.is_steered else i % len(sources)
             label = labels[len(evs)] if lane.is_steered else 0
             # sockets of two addresses may have got the same port
             ev = sources[source] << LABEL_BITS | (label or number)
             evs.append(ev)
-            out[ev] = Route(rail, source, lane.ways[i % len(lane.ways)], label)
+            out[ev] = Route(rail, source, lane.ways[ways.way_of(i, num_ways, first, step)], label)
     return evs, out
 
 

@@ -91,6 +91,18 @@ def test_every_slot_has_an_entropy_value_of_its_own_and_every_way_its_slots() ->
     assert {routes[ev].to for ev in evs} == {way for lane in found for way in lane.ways}
 
 
+def test_queue_pairs_take_other_ways_where_there_are_more_than_slots() -> None:
+    found = lanes.lanes(steered("a", 0, 0, t1=200), steered("b", 1, 0, t1=200))
+    num_slots = lanes.evs_per_plane(found)
+    used = set()
+    for seed in range(20):
+        evs, routes = lanes.routes(found, [[4791], [4791]], [0, 1], seed=seed)
+        taken = [routes[ev].to for ev in evs[:num_slots]]
+        assert len(set(taken)) == min(num_slots, 200)
+        used |= set(taken)
+    assert len(used) == 200
+
+
 def test_a_queue_pair_never_has_more_entropy_values_than_it_can_hold() -> None:
     found = lanes.lanes(
         steered("a", 0, 0, planes=tuple(range(6)), t1=200), steered("b", 1, 0, planes=tuple(range(6)), t1=200)

@@ -8,12 +8,12 @@ Knows: the workload and the columns. Must not know: ports, queues, the law.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fairlead.fabric.mrc.ways import steps
 from fairlead.fabric.sim.engine import layout as at
 from fairlead.fabric.sim.shape import Shape
 from fairlead.fabric.sim.workload import AFTER_SENT, Workload
@@ -82,8 +82,8 @@ def _routes(shape: Shape, nic: Ints) -> Ints:
 
 
 def _strides(shape: Shape, num: int, seed: int) -> Ints:
-    """A step for each flow that visits every uplink before it returns."""
-    fit = np.array([s for s in range(1, shape.up0 + 1) if math.gcd(s, shape.up0) == 1], dtype=np.int64)
+    """A step for each flow from uplink to uplink (mrc/ways.py)."""
+    fit = np.array(steps(shape.up0), dtype=np.int64)
     return fit[np.random.default_rng([seed, 1]).integers(0, len(fit), num)]
 
 

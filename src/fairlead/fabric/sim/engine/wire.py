@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from fairlead.fabric.mrc.layout import S_BASE, S_CACK, S_ECHO, S_HIGH, S_INFO, S_LOW, S_PSN, S_RCVD
+from fairlead.fabric.mrc.ways import way_of
 from fairlead.fabric.sim.engine import layout as at
 from fairlead.fabric.sim.engine.jit import engine, engine_inline, row32_of, words
 from fairlead.fabric.sim.engine.queues import free_place, lost, mix, new_place, pop, push
@@ -31,13 +32,13 @@ def free_ports(w: Any, nic: Any, now: int) -> int:
 def path_of(w: Any, flow: int, stride: int, slot: int) -> int:
     """The path an entropy value takes: an uplink of the T0, or the entropy itself where switches hash.
 
-    The values of a flow in one plane are spread over distinct uplinks, from an offset of its own in each plane.
+    The uplink is the core's choice (mrc/ways.py); the first one is drawn for each flow and plane.
     """
     if w[at.W_HASHED]:
         return slot
     plane, number = slot >> w[at.W_EV_SHIFT], slot & w[at.W_EV_MASK]
     offset = mix(w[at.W_SEED] + flow, plane) >> 30
-    return ((offset * w[at.W_UP0] >> 32) + number * stride) % w[at.W_UP0]
+    return way_of(number, w[at.W_UP0], offset * w[at.W_UP0] >> 32, stride)
 
 
 @engine_inline
