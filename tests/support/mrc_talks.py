@@ -13,7 +13,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 
 from fairlead.fabric.mrc import layout as at
@@ -57,6 +57,9 @@ TALKS: dict[str, Talk] = {
         messages=((400_000, None),), silence_at=20, silence=330, rts={"timeout": 6, "retry_cnt": RetryCnt(linear=1)}
     ),
     "few immediates": Talk(messages=tuple((9_000, n) for n in range(12)), rts={"max_wimm": 2}),
+    "paced": Talk(
+        profile=replace(MRC, pace_percent=125, pace_burst_ns=3_000), there={"loss": 0.02}, messages=((900_000, None),)
+    ),
     "dynamic window": Talk(profile=Profile.mrc(planes=1, evs_per_plane=8, evs_active=8, mpr=128, dynamic_mpr=True)),
     "bitmap": Talk(
         profile=Profile.uec(mpr=256, evs_per_plane=16, evs_active=16, path_rule=at.PATH_BITMAP, rto_ns=60_000),

@@ -103,6 +103,8 @@ class Profile:
     # congestion control
     cc_rule: int = at.CC_NSCC
     whole_packet: bool = False
+    pace_percent: int = 0  # of a window in a round trip, at which data leaves: 125; 0: as the window allows
+    pace_burst_ns: int = SCHEDULER_NS  # and what may leave at once, as time: no less than the driver's timer is coarse
     rate_mbps: int = 800_000  # all ports of the NIC
     network_rtt_ns: int = 12_000
     target_delay_ns: int = 0  # 0: 3/4 of the network RTT with trimming, all of it without
@@ -134,6 +136,11 @@ class Profile:
             ),
             (0 < self.rto_ns <= 1 << 35, "rto_ns must be at most 34 s"),
             (0 <= self.rto_most_ns <= 1 << 35, "rto_most_ns must be at most 34 s"),
+            (
+                self.pace_percent == 0 or 100 <= self.pace_percent <= 1_000,
+                "pace_percent must be 0 or 100 to 1,000: a slower pace than a window each round trip is no window",
+            ),
+            (0 <= self.pace_burst_ns <= 1 << 35, "pace_burst_ns must be at most 34 s"),
             (self.target_ns > 0 and self.network_rtt_ns > 0 and self.rate_mbps > 0, "rate and RTT must be positive"),
             (self.bdp < 1 << 27, "rate x RTT must be below 128 MiB"),
             (self.target_ns < 1 << 24, "the target delay must be below 16 ms"),

@@ -106,7 +106,8 @@ class Requestor(Endpoint):
     posted_psn: int  # first PSN after the last posted message
     wimm: int  # Write-with-Imm sent and not completed
     wimm_posted: int
-    hold_at: int  # until then the receiver has no room and no data goes; FOREVER: it has room
+    hold_at: int  # until then no data goes: the receiver has no room, or it is paced; FOREVER: it may go
+    leaves_at: int  # when the next packet would leave at the pace, if none had waited for a burst
     # congestion control (NSCC names)
     rcvd: int  # rcvd_bytes of the newest SACK, in units of 256 B, 24 bits
     base_rtt: int
@@ -276,6 +277,8 @@ class Parameters(Row):
     # congestion control
     cc_rule: int  # CC_*
     whole_packet: int  # 1: the next packet must fit in cwnd; 0: any room is enough
+    pace_percent: int  # data leaves at so much of a window in a round trip; 0: as soon as the window allows
+    pace_burst_ns: int  # what so long a time makes up for may leave at once
     first_cwnd: int  # initial window, bytes
     min_cwnd: int
     rate_mbps: int  # NIC rate, all ports together

@@ -129,16 +129,33 @@ def fail(tx: Requestor, error: int) -> int:
     return at.DID_FAIL
 
 
+def pace(tx: Requestor, now: int, size: int) -> None:
+    """A data packet of `size` bytes leaves: when the next one may, at the pace of so many windows a round trip.
+
+    RFC 9002 7.7: rate = N * window / smoothed round trip, N at least 1 (1.25 there, 1.2 in Linux, tcp_pacing_ca_ratio),
+    so that the window is used whatever the pace. A sender that was late, or had nothing to send, makes up for a burst
+    of the time that a driver's timer is coarse by, and no more. An application's silence earns no larger one.
+    """
+    p = tx.profile
+    rtt = tx.srtt if tx.srtt > 0 else p.network_rtt_ns
+    gap = size * rtt * 100 // (tx.cwnd * p.pace_percent)
+    tx.leaves_at = max(tx.leaves_at, now - p.pace_burst_ns) + gap
+    if tx.leaves_at > now:
+        _hold_until(tx, tx.leaves_at)
+
+
 def hold(tx: Requestor, now: int) -> None:
     """The receiver refused a packet for want of room: no data goes until it may have made some.
 
     A round trip first, twice as long with each retry of the oldest packet, a timeout at most.
     """
     p = tx.profile
-    pause = min(p.network_rtt_ns << min(tx.retries, BACKOFF_MAX), p.rto_ns)
-    if tx.hold_at == at.FOREVER:
-        tx.hold_at = now + pause
-    tx.hold_at = max(tx.hold_at, now + pause)
+    _hold_until(tx, now + min(p.network_rtt_ns << min(tx.retries, BACKOFF_MAX), p.rto_ns))
+
+
+def _hold_until(tx: Requestor, until: int) -> None:
+    """No data goes before that; the longer of two reasons counts."""
+    tx.hold_at = until if tx.hold_at == at.FOREVER else max(tx.hold_at, until)
 
 
 def probe_in(tx: Requestor) -> int:

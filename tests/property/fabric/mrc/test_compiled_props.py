@@ -22,6 +22,7 @@ PROFILES = [
     ),
     Profile.mrc(planes=1, evs_per_plane=256, evs_active=128, mpr=256, trim=False, dynamic_mpr=True, quick_adapt=False),
     Profile.mrc(planes=3, evs_per_plane=2, evs_active=2, ev_min_active=5, mpr=128, cc_rule=at.CC_CONSTANT, retry_exp=3),
+    Profile.mrc(planes=2, evs_per_plane=8, evs_active=4, mpr=128, pace_percent=125, pace_burst_ns=2_000),
     *(
         Profile.uec(mpr=128, path_rule=rule, evs_per_plane=16, evs_active=16, ring_size=8, freeze_ns=50_000)
         for rule in (at.PATH_OBLIVIOUS, at.PATH_BITMAP, at.PATH_REPS, at.PATH_MIXED)

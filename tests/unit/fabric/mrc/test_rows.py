@@ -132,6 +132,8 @@ def test_a_full_scale_requestor_takes_a_few_kilobytes() -> None:
         {"ev_probe_ok": 16},
         {"ev_probe_ns": 12_000},
         {"rto_ns": 0},
+        {"pace_percent": 99},
+        {"pace_burst_ns": -1},
         {"network_rtt_ns": 0},
         {"network_rtt_ns": 2_000_000},
         {"network_rtt_ns": 30_000_000, "rate_mbps": 100},
