@@ -72,7 +72,7 @@ IN_A_LIST = (
         r"az account get-access-token", "weights/denied", "the Azure CLI gives no token: {tail}",
         "az login; then: " + _LS,
     ),
-    Case(r"token request", "weights/denied", "this identity gets no token: {short}", "{set}; then: " + _LS),
+    Case(r"token request", "weights/denied", "this identity gets no token: {answer}", "{set}; then: " + _LS),
     Case(_DENIED, "weights/denied", "{store} refuses these credentials: {status}", "{set}; then: " + _LS),
     Case(
         r"\bstatus(?: code)?: 404\b", "weights/no-origin", "there is no {container} `{bucket}` at {host}",
@@ -117,6 +117,7 @@ IN_SETTINGS = (
 _NOT_SAID = re.compile(r"https?://\S+|RequestId\S*")
 _HOST = re.compile(r"\b(?:GET|PUT|POST|HEAD) (https?)://([^/\s?]+)")
 _STATUS = re.compile(r"\bstatus(?: code)?: (\d{3}(?: [A-Z][A-Za-z]+)*)")
+_ANSWER = re.compile(r"\b(?:status code|error response): (.*)", re.DOTALL)
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
 
 
@@ -163,7 +164,9 @@ def _words(plain: str, head: str, kind: Kind, bucket: str) -> dict[str, str]:
     """What sentences are made of."""
     host = _HOST.search(head)
     status = " ".join(found[1] for found in (_STATUS.search(head), _CODE.search(head)) if found)
+    answer = _ANSWER.search(head)
     return {
+        "answer": shown(" ".join(answer[1].split()), 300) if answer else tail(head),
         "plain": plain,
         "store": kind.name,
         "container": kind.container,

@@ -148,7 +148,8 @@ def _store(text: str, parts: urllib.parse.SplitResult) -> Source:
     sas = (
         parts.query if config else os.environ.get("AZURE_STORAGE_SAS_TOKEN") or os.environ.get("AZURE_STORAGE_SAS_KEY")
     )
-    loopback = any(v.startswith("http://") for k, v in os.environ.items() if k.endswith(("ENDPOINT", "ENDPOINT_URL")))
+    set_ = (v for k, v in os.environ.items() if k.endswith(("ENDPOINT", "ENDPOINT_URL", "BASE_URL")))
+    loopback = any(v.startswith("http://") for v in set_)
     retry: dict[str, Any] = {"max_retries": 2, "retry_timeout": dt.timedelta(seconds=LIST_S)}
     options: dict[str, Any] = {"timeout": f"{LIST_S:g}s", "connect_timeout": "3s", "allow_http": loopback}
     try:
@@ -193,7 +194,9 @@ def _store(text: str, parts: urllib.parse.SplitResult) -> Source:
                 raise UsageError(
                     "weights/unsignable", text_, hint="set AZURE_STORAGE_SAS_TOKEN, or --leave-out PATTERN"
                 )
-            return dict(zip(names, obstore.sign(store, "GET", names, VALID), strict=True))
+            # and for Google Cloud Storage it signs the plain name, where `#`, `?` and `%` end or change an address
+            said = [urllib.parse.quote(p) for p in names] if isinstance(store, GCSStore) else names
+            return dict(zip(names, obstore.sign(store, "GET", said, VALID), strict=True))
         except (bad.BaseError, OSError, ValueError) as error:
             raise trouble(error) from None
 

@@ -1,4 +1,5 @@
-"""Weights from real stores: Azurite for Blob storage, moto's server for S3. A server before them counts bytes."""
+"""Weights from real stores: Azurite for Blob storage, moto's server for S3, fake-gcs-server for Google Cloud Storage. A
+server before them counts bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +16,18 @@ import pytest
 
 from support.injector import FAIRLEAD
 from support.origins import Origin, serving, throttled
-from support.stores import azure_env, azure_sas, azurite, filled_azure, filled_s3, s3, s3_env
+from support.stores import (
+    azure_env,
+    azure_sas,
+    azurite,
+    filled_azure,
+    filled_gcs,
+    filled_s3,
+    gcs,
+    gcs_env,
+    s3,
+    s3_env,
+)
 
 pytestmark = [pytest.mark.real, pytest.mark.requires("obstore")]
 MIB = 1 << 20
@@ -40,11 +52,16 @@ def folder(tmp_path_factory) -> Path:
     return made
 
 
-@pytest.fixture(scope="module", params=["azure", "s3"])
+STORES = {
+    "azure": (azurite, filled_azure, azure_env, "az"),
+    "s3": (s3, filled_s3, s3_env, "s3"),
+    "gcs": (gcs, filled_gcs, gcs_env, "gs"),
+}
+
+
+@pytest.fixture(scope="module", params=list(STORES))
 def store(request, folder) -> Iterator[Store]:
-    start, fill, env_of, scheme = (
-        (azurite, filled_azure, azure_env, "az") if request.param == "azure" else (s3, filled_s3, s3_env, "s3")
-    )
+    start, fill, env_of, scheme = STORES[request.param]
     with start() as port, serving(upstream=port) as origin:
         fill(port, folder, "models", "team/one")
         upload = lambda made, prefix: fill(port, made, "models", prefix)  # noqa: E731
