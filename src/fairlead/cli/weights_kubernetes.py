@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import re
 from pathlib import Path, PurePosixPath
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
 
 from fairlead.base.confidential import hide
 from fairlead.base.files import disk_errors, write_atomic
-from fairlead.base.trust import why_not_ours
+from fairlead.base.trust import read_file, why_not_ours
 from fairlead.base.units import counted
 from fairlead.cli.common import Common, Exclude, Nodes, SpecFile, chosen
 from fairlead.cli.output import Answer
 from fairlead.errors import UsageError
 
 _HOW = Group("How", sort_key=20)
+_FILES = Group("More files", sort_key=40)
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,50}[a-z0-9])?\Z")
+_ROOT = re.compile(r"[0-9a-f]{64}\Z")
+MOST_BYTES = 1 << 24
 _IMAGE = re.compile(r"[A-Za-z0-9][^\s]{0,500}\Z")
 
 
@@ -30,6 +33,8 @@ def kubernetes(
     secret: Annotated[str, Parameter(group=_HOW)] = "",
     name: Annotated[str, Parameter(group=_HOW)] = "weights",
     host_network: Annotated[bool, Parameter(group=_HOW, negative=())] = False,
+    used_by: Annotated[tuple[Path, ...], Parameter(group=_FILES, negative=())] = (),
+    root: Annotated[str, Parameter(group=_FILES)] = "",
     nodes: Nodes = None,
     exclude: Exclude = "",
     spec: SpecFile = None,
@@ -60,11 +65,16 @@ def kubernetes(
         Of the objects.
     host_network
         Bytes go over the nodes' own interfaces (IP over InfiniBand, accelerated Ethernet), not over the pods' network.
+    used_by
+        A manifest of pods that use the model (a Deployment, a Job, ...): written to OUT/40-NAME with DEST mounted
+        read-only, and an init container that holds each pod until the model is on its node. Again for each.
+    root
+        Hold those pods until this version is there: `root` of `fairlead weights spread --json`.
     """
     from fairlead.cluster.table import Kubernetes
     from fairlead.plan.kubernetes.emit import to_yaml
     from fairlead.spec.loader import read
-    from fairlead.weights.pods import Wished, objects
+    from fairlead.weights.pods import Wished, held, objects
 
     if hide(source) != source:
         hint = "--secret NAME, of a Secret with AZURE_STORAGE_SAS_TOKEN, HF_TOKEN, ..."
@@ -84,7 +94,13 @@ def kubernetes(
     wished = Wished(
         source=source, dest=dest, image=image, secret=secret, only=only, host_network=host_network, name=name
     )
+    if root and not _ROOT.match(root):
+        raise UsageError("cli/usage", f"--root {root!a} is no root", hint="`root` of fairlead weights spread --json")
     made = objects(wished, loaded.spec.table(Kubernetes), list(wanted), loaded.text)
+    for file in used_by:
+        if (name_ := f"40-{file.stem}.yaml") in made:
+            raise UsageError("cli/usage", f"two manifests would be {name_}", hint="give one of them another name")
+        made[name_] = held(wished, _documents(file), root)
     with disk_errors(out):
         out.mkdir(0o755, parents=True, exist_ok=True)
         for file, found in made.items():
@@ -98,3 +114,14 @@ def kubernetes(
         body={"folder": str(out), "files": list(made), "nodes": len(wanted)},
         hints=[f"kubectl apply -f {out}", f"kubectl wait --for=condition=complete --timeout=-1s job/{name}"],
     )
+
+
+def _documents(file: Path) -> list[Any]:
+    """The objects of a manifest. Raises UsageError."""
+    import yaml
+
+    try:
+        return [each for each in yaml.safe_load_all(read_file(file, MOST_BYTES)) if each is not None]
+    except (OSError, yaml.YAMLError, RecursionError, ValueError) as error:
+        text = f"{file} is no manifest: {' '.join(str(error).split())}"
+        raise UsageError("cli/usage", text, hint="--used-by deployment.yaml") from None

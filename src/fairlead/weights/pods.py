@@ -2,7 +2,7 @@
 
 The pods of a DaemonSet stand on the cluster file's nodes and do nothing by themselves. The Job runs `fairlead weights
 spread` through them with the cluster file as it is: what it may do is `kubectl exec` into pods of its namespace. Pods
-that use the model mount the same folder of the node, read-only.
+that use the model mount the same folder of the node, read-only, and an init container holds them until it is there.
 kubernetes.io/docs: DaemonSet, Job, "Using RBAC Authorization", "Pod Security Standards" (a folder of the node takes a
 namespace that admits more than `baseline`).
 """
@@ -10,7 +10,8 @@ namespace that admits more than `baseline`).
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from importlib import resources
 from typing import Any
 
 import msgspec
@@ -22,6 +23,8 @@ Manifest = dict[str, Any]
 
 _PAIR = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_./]{0,315})={1,2}([A-Za-z0-9][-A-Za-z0-9_.]{0,62})\Z")
 FILE = "/etc/fairlead/cluster.toml"
+VOLUME = "fairlead-model"
+"""Of the init container, too, in pods of users: no name of theirs."""
 _WAITS = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); signal.pause()"
 """What a pod of the DaemonSet does. As process 1 it would not hear SIGTERM otherwise."""
 TOLERATIONS: list[Manifest] = [
@@ -111,6 +114,52 @@ def _daemons(
             "template": {"metadata": {"labels": labels}, "spec": pod},
         },
     }
+
+
+def held(wished: Wished, users: Sequence[Any], root: str = "") -> list[Any]:
+    """The same objects, whose pods mount the model read-only and begin only when it is there: a Pod, or whatever has
+    templates of pods (Deployment, Job, StatefulSet, LeaderWorkerSet, PyTorchJob, ...). With `root` of one version, that
+    one. Changes `users` in place, and what was held before is held once. Raises UsageError where there is no pod.
+    """
+    pods = [pod for each in users for pod in pods_of(each)]
+    if not pods:
+        raise UsageError("cli/usage", "there is no pod in it", hint="a Pod, Deployment, Job, StatefulSet, ...")
+    source = resources.files("fairlead.weights.onnode").joinpath("held_back.py").read_text(encoding="utf-8")
+    mount = {"name": VOLUME, "mountPath": wished.dest, "readOnly": True}
+    first = {
+        "name": VOLUME,
+        "image": wished.image,
+        "command": ["python3", "-c", source, wished.dest, *([root] if root else [])],
+        "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}},
+        # our folder in DEST is its owner's alone
+        "securityContext": {"runAsUser": 0, "allowPrivilegeEscalation": False},
+        "volumeMounts": [mount],
+    }
+    volume = {"name": VOLUME, "hostPath": {"path": wished.dest, "type": "DirectoryOrCreate"}}
+    for pod in pods:
+        pod["initContainers"] = [first, *_others(pod.get("initContainers"))]
+        pod["volumes"] = [*_others(pod.get("volumes")), volume]
+        for container in pod["containers"]:
+            there = container.get("volumeMounts") or []
+            container["volumeMounts"] = [m for m in there if m.get("mountPath") != wished.dest] + [mount]
+    return list(users)
+
+
+def pods_of(made: Any) -> Iterator[Manifest]:
+    """Every specification of a pod in an object, whatever its kind: what has a list of containers."""
+    if isinstance(made, dict):
+        if isinstance(made.get("containers"), list) and all(isinstance(c, dict) for c in made["containers"]):
+            yield made
+            return
+        for value in made.values():
+            yield from pods_of(value)
+    elif isinstance(made, list):
+        for value in made:
+            yield from pods_of(value)
+
+
+def _others(there: Any) -> list[Any]:
+    return [each for each in there or [] if each.get("name") != VOLUME]
 
 
 def _access(meta: Manifest) -> list[Manifest]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import pytest
 
+from fairlead.weights.pods import pods_of
 from support.examples import HERE
 
 kubeschemas = pytest.importorskip("support.kubeschemas", reason="needs kubernetes-validate: group `dev`")
@@ -51,6 +53,63 @@ def test_pods_stand_on_the_nodes_of_the_file_and_are_those_that_the_file_chooses
     assert pod["containers"][0]["name"] == "node"
     assert pod["volumes"] == [{"name": "model", "hostPath": {"path": "/mnt/nvme/llama", "type": "DirectoryOrCreate"}}]
     assert "hostNetwork" not in pod
+
+
+USERS = {
+    "Pod": ("v1", {"spec": {"containers": []}}),
+    "Deployment": ("apps/v1", {"spec": {"selector": {"matchLabels": {"a": "b"}}, "template": {
+        "metadata": {"labels": {"a": "b"}}, "spec": {"containers": []}}}}),
+    "CronJob": ("batch/v1", {"spec": {"schedule": "0 0 * * *", "jobTemplate": {"spec": {"template": {
+        "spec": {"restartPolicy": "Never", "containers": []}}}}}}),
+}  # fmt: skip
+
+
+def user(kind: str) -> dict:
+    """A manifest whose pods have a container, one that came first and a volume."""
+    version, rest = USERS[kind]
+    made = json.loads(json.dumps({"apiVersion": version, "kind": kind, "metadata": {"name": "server"}, **rest}))
+    (pod,) = pods_of(made)
+    pod["containers"] += [{"name": "server", "image": "i", "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}]}]
+    pod["initContainers"] = [{"name": "own", "image": "i"}]
+    pod["volumes"] = [{"name": "tmp", "emptyDir": {}}]
+    return made
+
+
+@pytest.mark.parametrize("release", ["1.34", "1.37"])
+@pytest.mark.parametrize("kind", list(USERS))
+def test_pods_that_use_the_model_are_held_by_an_init_container_until_it_is_there(written, tmp_path, kind, release):
+    source = tmp_path / "server.yaml"
+    source.write_text(yaml.safe_dump(user(kind)))
+    status, document, made = written("--used-by", str(source), "--root", "a" * 64)
+    assert (status, document["files"][-1]) == (0, "40-server.yaml")
+    assert kubeschemas.problems_of(made[kind], release) == []
+    (pod,) = pods_of(made[kind])
+    first, own = pod["initContainers"]
+    assert (first["command"][3:], own["name"]) == (["/mnt/nvme/llama", "a" * 64], "own")
+    mount = {"name": "fairlead-model", "mountPath": "/mnt/nvme/llama", "readOnly": True}
+    assert first["volumeMounts"] == [mount]
+    assert mount in pod["containers"][0]["volumeMounts"]
+    assert [v["name"] for v in pod["volumes"]] == ["tmp", "fairlead-model"]
+    again = tmp_path / "again" / "server.yaml"
+    again.parent.mkdir()
+    again.write_text((tmp_path / "k8s/40-server.yaml").read_text())
+    _, _, twice = written("--used-by", str(again), "--root", "a" * 64)
+    assert twice[kind] == made[kind], "what was held is held once"
+    status, document, _ = written("--used-by", str(source), "--used-by", str(again))
+    assert (status, "two manifests would be 40-server.yaml" in document["error"]["message"]) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [("kind: ConfigMap\n", "no pod in it"), ("a: [", "is no manifest"), (None, "is no manifest")],
+)
+def test_what_has_no_pods_is_refused_and_nothing_is_written(written, tmp_path, text, says):
+    source = tmp_path / "server.yaml"
+    if text is not None:
+        source.write_text(text)
+    status, document, made = written("--used-by", str(source))
+    assert (status, made) == (2, {})
+    assert says in document["error"]["message"]
 
 
 def test_nobody_else_can_change_what_is_to_be_applied(tmp_path, fairlead) -> None:
