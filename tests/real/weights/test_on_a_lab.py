@@ -57,6 +57,13 @@ def origin(lab, model) -> Iterator[Origin]:
         yield made
 
 
+def lies(lab, host: str, dest: str) -> None:
+    """The disk gives back other bytes of the model: the file's size and time are those of the record."""
+    lab.sh(host, f"cd {dest}; touch -r model.safetensors t; "
+                 "printf '\\377\\000\\377' | dd of=model.safetensors bs=1 seek=30000000 conv=notrunc 2>/dev/null; "
+                 "touch -r t model.safetensors; rm t")  # fmt: skip
+
+
 def test_every_host_has_it_and_each_byte_left_the_origin_once(lab, origin, model):
     status, result = Run(lab, origin, "/tmp/one").end()
     assert status == 0, result["findings"]
@@ -95,10 +102,7 @@ def test_a_host_that_has_it_gives_it_to_the_others_and_no_origin_is_asked(lab, o
     for words, why in ((("-w", "n[2-3]"), "takes part itself"), (("--compare", "none"), "must count as there")):
         status, refused = from_n1(*words)
         assert (status, why in refused["error"]["message"]) == (2, True), refused
-    # a disk that lies: the file's size and time are those of the record
-    lab.sh("n1", f"cd {dest}; touch -r model.safetensors t; "
-                 "printf '\\377\\000\\377' | dd of=model.safetensors bs=1 seek=30000000 conv=notrunc 2>/dev/null; "
-                 "touch -r t model.safetensors; rm t")  # fmt: skip
+    lies(lab, "n1", dest)
     for host in ("n0", "n2", "n3"):
         lab.sh(host, f"rm -rf {dest}")
     status, result = from_n1()
@@ -106,6 +110,28 @@ def test_a_host_that_has_it_gives_it_to_the_others_and_no_origin_is_asked(lab, o
     assert ("weights/rotten", "n1") in {(f["code"], f["subject"].get("nodes", [""])[0]) for f in result["findings"]}
     assert {lab.sh(host, f"ls {dest}; rm -rf {dest}").strip() for host in ("n0", "n2", "n3")} == {""}, "nobody took it"
     lab.sh("n1", f"rm -rf {dest}")
+
+
+def test_a_disk_that_gives_back_other_bytes_is_named_and_the_others_have_them_from_the_origin(lab, origin, model):
+    dest, others = "/tmp/rotten", ("n0", "n2", "n3")
+    assert Run(lab, origin, dest, "-w", "n1").end()[0] == 0
+    lies(lab, "n1", dest)
+    before = origin.given
+    status, result = Run(lab, origin, dest).end()
+    assert (status, result["complete"]) == (3, "n[0,2-3]"), result["findings"]
+    (bad,) = [f for f in result["findings"] if f["verdict"] == "fail"]
+    assert (bad["code"], bad["subject"]["nodes"]) == ("weights/rotten", ["n1"])
+    assert "model.safetensors" in bad["message"]
+    assert {digest_on(lab, host, dest) for host in others} == {digest_of(model)}, "the chunk was passed on by nobody"
+    assert 0 < origin.given - before <= SIZE, "what the others had not taken from it yet"
+    verify = [*FAIRLEAD, "weights", "verify", dest, "-f", str(lab.file), "--json"]
+    found = json.loads(subprocess.run(verify, capture_output=True, text=True, cwd=lab.file.parent).stdout)
+    assert {f["subject"]["nodes"][0] for f in found["findings"] if f["code"] == "weights/damaged"} == {"n1"}
+    before = origin.given
+    assert Run(lab, origin, dest).end()[0] == 0
+    assert (origin.given, digest_on(lab, "n1", dest)) == (before, digest_of(model)), "the others mend it"
+    for host in lab.nodes:
+        lab.sh(host, f"rm -rf {dest}")
 
 
 def test_a_host_that_is_killed_is_named_and_the_others_finish(lab, origin, model):

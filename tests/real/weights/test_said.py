@@ -210,3 +210,26 @@ def test_a_verify_of_what_was_never_published(said, tmp_path):
     status, text = said("verify", str(tmp_path / "d"), "-f", str(spec))
     assert (status, "weights/no-record" in text) == (3, True)
     assert f"next     fairlead weights spread SOURCE {tmp_path}/d -w localhost" in text
+
+
+def test_without_extras_folders_and_http_work_and_a_store_says_which_extra_is_missing(said, model, tmp_path):
+    """As after a bare `pip install fairlead`: what the extras bring cannot be imported."""
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    for name in ("obstore", "blake3", "boto3", "awscrt", "yaml", "numpy", "mpi4py"):
+        (hidden / f"{name}.py").write_text(f"raise ModuleNotFoundError('no {name}', name='{name}')\n")
+    env = {**os.environ, "PYTHONPATH": str(hidden)}
+    with serving(model) as origin:
+        for words in (
+            ("--help",),
+            ("ls", str(model)),
+            ("ls", f"{origin.url}/a.bin"),
+            ("pull", f"{origin.url}/a.bin", str(tmp_path / "d"), "--runs", str(tmp_path / "r")),
+            ("pull", str(model), str(tmp_path / "e"), "--runs", str(tmp_path / "r")),
+        ):
+            done = subprocess.run([*FAIRLEAD, "weights", *words], capture_output=True, text=True, env=env)
+            assert done.returncode == 0, (words, done.stderr)
+    assert (tmp_path / "d/a.bin").read_bytes() == (model / "a.bin").read_bytes()
+    for source in ("az://c/x", "s3://c/x", "gs://c/x"):
+        status, text = said("ls", source, env={"PYTHONPATH": str(hidden)})
+        assert (status, "next     pip install 'fairlead[weights]'" in text) == (4, True), text
