@@ -6,13 +6,16 @@ import sys
 from pathlib import Path
 
 SHAPES = {
-    "llama": ("llama", (8192, 768, 2048, 6), 4, 256, 1, 0),
-    "gemma": ("gemma", (16384, 512, 2048, 4), 2, 256, 2, 0),
-    "qwen3": ("qwen3", (32768, 512, 1536, 5), 2, 512, 1, 128),
-    "phi3": ("phi3", (8192, 640, 2560, 6), 4, 256, 2, 0),
-    "olmo2": ("olmo2", (12288, 640, 1792, 5), 2, 384, 1, 0),
+    "llama": ("llama", (8192, 768, 2048, 6), 4, 256, 1, 0, "auto"),
+    "gemma": ("gemma", (16384, 512, 2048, 4), 2, 256, 2, 0, "auto"),
+    "qwen3": ("qwen3", (32768, 512, 1536, 5), 2, 512, 1, 128, "auto"),
+    "phi3": ("phi3", (8192, 640, 2560, 6), 4, 256, 2, 0, "auto"),
+    "olmo2": ("olmo2", (12288, 640, 1792, 5), 2, 384, 1, 0, "auto"),
+    "llama, ends": ("llama", (131072, 384, 1024, 4), 1, 128, 2, 0, "stream"),
+    "gemma2, ends": ("gemma2", (131072, 384, 1024, 4), 1, 128, 2, 0, "stream"),
+    "qwen3, ends, pieces": ("qwen3", (131072, 384, 1024, 4), 2, 256, 1, 64, "stream"),
 }
-"""Family; vocabulary, hidden and inner width, layers; rows, length, accumulation, head_tokens."""
+"""Family; vocabulary, hidden and inner width, layers; rows, length, accumulation, head_tokens, ends."""
 
 TEXT = """
 [model]
@@ -28,6 +31,7 @@ accumulation = {accumulation}
 [memory]
 host_gib = 4
 head_tokens = {head}
+ends = "{ends}"
 """
 
 
@@ -36,15 +40,16 @@ def status(key: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(key))
 
 
-def train(folder: Path, rows: int, length: int, accumulation: int, head: int) -> tuple[int, int]:
+def train(folder: Path, words: tuple[int, int, int, int, str]) -> tuple[int, int]:
     import numpy as np
 
     from fairlead.train.config import load
     from fairlead.train.planning import estimate
     from fairlead.train.session import Session
 
+    rows, length, accumulation, head, ends = words
     np.save(folder / "tokens.npy", np.random.default_rng(0).integers(3, 60, (64, length)))
-    text = TEXT.format(rows=rows, accumulation=accumulation, head=head)
+    text = TEXT.format(rows=rows, accumulation=accumulation, head=head, ends=ends)
     (folder / "train.toml").write_text(text)
     config = load(folder / "train.toml")
     said = estimate(config, folder).need.total("host")
@@ -72,7 +77,7 @@ def main() -> None:
             more = {**dict(zip(names, larger, strict=True)), **heads, "max_position_embeddings": 1024}
             shape = type(shape)(**{**values, **more})
         shape.save_pretrained(folder / "model")
-        said, took = train(folder, *(words if size == "large" else (1, 32, 1, 0)))
+        said, took = train(folder, tuple(words) if size == "large" else (1, 32, 1, 0, words[-1]))
     print(said, took)
 
 

@@ -117,14 +117,14 @@ def put(net, masters):
 
 
 def train_streamed(
-    config, first, data, rates, *, seed, groups=GROUPS, frozen=(), adapt=lambda net: net, most=0, **settings
+    config, first, data, rates, *, seed, groups=GROUPS, frozen=(), adapt=lambda net: net, most=0, ends=False, **settings
 ):
     """The same by the engine, and the engine's results."""
     dtype = settings.setdefault("dtype", torch.float32)
     model = adapt(skeleton(config, dtype))
     for name, param in model.named_parameters():
         param.requires_grad_(name not in frozen)
-    engine = Engine(take_apart(model, groups, most), Settings(CPU, accumulation=len(data[0]), **settings))
+    engine = Engine(take_apart(model, groups, most, ends=ends), Settings(CPU, accumulation=len(data[0]), **settings))
     try:
         engine.fill(first.items())
         results = [engine.step(batches, lr=rate, seed=seed) for batches, rate in zip(data, rates, strict=True)]

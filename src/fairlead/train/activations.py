@@ -12,7 +12,7 @@ import contextlib
 import enum
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairlead.train import layer, lockstep, loss, model
-from fairlead.train.layout import Block, Param
+from fairlead.train.layout import Param
 from fairlead.train.model import Parts
 
 _MAX_WORDS = 200
@@ -245,10 +245,11 @@ def _played(
             for param in block.params
         }
         shells = [model.shell(parts, weights, nowhere) for _ in range(micro)]
-        stages = _Stages(parts, alive, weights)
+        nodes = parts.nodes(head_tokens)
+        stages = _Stages(nodes, alive, weights)
         layers = layer.StreamedLayers(
-            model.templates(parts, nowhere),
-            [tuple(param.local for param in block.trainable) for block in parts.blocks[1:]],
+            model.templates(parts, nodes, nowhere),
+            [unit.trained for unit in nodes],
             stages,
             nowhere,
         )
@@ -265,7 +266,7 @@ def _played(
 
         def one(shell: Any) -> Callable[[lockstep.Meet], torch.Tensor]:
             def forward(meet: lockstep.Meet) -> torch.Tensor:
-                layer.hang(shell, parts.blocks, meet, nowhere)
+                layer.hang(shell, parts, nodes, meet, nowhere)
                 ids = torch.zeros((rows, length), dtype=torch.long, device=nowhere)
                 batch = {"input_ids": ids, "labels": ids}
                 if head_tokens:
@@ -279,7 +280,7 @@ def _played(
         kept = alive.now - begin
         torch.autograd.backward(losses)
         stages.turn(_Phase.BACKWARD)
-    if parts.cut:  # pieces of a layer get what others got, or less
+    if parts.cut or parts.ends:  # pieces of a layer get what others got, or less; an embedding keeps nothing
         inputs = min(inputs, max(0, kept // micro - shared) // parts.num_layers)
     head = max(0, kept // micro - inputs * parts.num_layers - shared)
     most = {phase: max(0, peak - begin) for phase, peak in stages.most.items()}
@@ -353,8 +354,8 @@ class _Attention(torch.autograd.Function):
 class _Stages:
     """Weights without memory; notes the peak of each phase."""
 
-    def __init__(self, parts: Parts, alive: Alive, weights: Mapping[str, torch.Tensor]) -> None:
-        self.blocks: tuple[Block, ...] = parts.blocks
+    def __init__(self, nodes: Sequence[model.Unit], alive: Alive, weights: Mapping[str, torch.Tensor]) -> None:
+        self.nodes = nodes
         self.alive = alive
         self.weights = weights
         self.most = dict.fromkeys(_Phase, 0)
@@ -364,9 +365,9 @@ class _Stages:
         self.most[ended] = max(self.most[ended], self.alive.since())
 
     def enter(self, layer: int, *, forward: bool) -> dict[str, torch.Tensor]:
-        is_last = layer + 2 == len(self.blocks)
+        is_last = layer + 1 == len(self.nodes)
         self.turn(_Phase.FORWARD if forward else _Phase.LOSS if is_last else _Phase.BACKWARD)
-        return {param.local: self.weights[param.name] for param in self.blocks[layer + 1].params}
+        return {local: self.weights[param.name] for local, param in self.nodes[layer].params}
 
     def leave(self, layer: int, *, forward: bool) -> None:
         self.turn(_Phase.FORWARD if forward else _Phase.BACKWARD)

@@ -134,6 +134,9 @@ class Memory(Struct, frozen=True, kw_only=True):
     """What may be taken of the host's memory beyond torch itself; 0: all that is free."""
     slots: Natural = 0
     """Layers whose weights are on the device at once; 0: three, or what fits of two and one."""
+    ends: Literal["auto", "stay", "stream"] = "auto"
+    """Embedding and head: they `stay` on the device, or `stream` through a slot of their own as layers do, with the
+    same bits; `auto`: where they do not fit else."""
     head_tokens: Natural = 0
     """Rows of logits at a time; 0: all of a micro-batch, to the bit as without streaming."""
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from fairlead.train.activations import Alive, kernels
 from fairlead.train.model import Parts
 
 _NAME = "pieces"
+_ENDS = "ends"
 _MAX = 64
 _NOWHERE = torch.device("meta")
 _ROWS, _LENGTH = 1, 8
@@ -35,17 +37,18 @@ Values = Iterable[tuple[int, Mapping[str, torch.Tensor]]]
 def another_order(parts: Parts) -> str:
     """The first piece whose input's gradient would be added in another order than in plain training; empty if none.
 
-    One of a layer that could not be played counts as such.
+    So is an embedding or a head that the model does not call as a module, once and in its place; and one of a model
+    that could not be played counts as such.
     """
     try:
         return _another_order(parts)
     except (NotImplementedError, RuntimeError, TypeError):
-        return parts.cut[0]
+        return (parts.cut or [unit.name for unit in parts.units])[0]
 
 
 def _another_order(parts: Parts) -> str:
-    names = [block.name for block in parts.blocks[1:]]
-    whole = {block.name for block in parts.blocks[1:] if block.name.rpartition(".")[0] == parts.layers}
+    names = [unit.name for unit in parts.units]
+    whole = {block.name for block in parts.layer_blocks if block.name.rpartition(".")[0] == parts.layers}
     weights = {
         param.name: torch.empty(param.shape, dtype=torch.float32, device=_NOWHERE)
         for block in parts.blocks
@@ -56,16 +59,16 @@ def _another_order(parts: Parts) -> str:
     anchor = torch.zeros((), device=_NOWHERE, requires_grad=True)  # as in layer.py: what comes out has a gradient
     with Alive() as alive, kernels(alive.work, "cpu"):
         shell = model.shell(parts, weights, _NOWHERE)
-        templates = model.templates(parts, _NOWHERE)
+        templates = model.templates(parts, parts.units, _NOWHERE)
 
         def come(call: layer.Call) -> Any:
-            name, block = names[call.layer], parts.blocks[call.layer + 1]
+            name, unit = names[call.layer], parts.units[call.layer]
             came.append(name)
             leaves, spec = pytree.tree_flatten((call.args, call.kwargs))
             into = [at for at, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
             inside = [leaf.detach().requires_grad_() if at in into else leaf for at, leaf in enumerate(leaves)]
             args, kwargs = pytree.tree_unflatten(inside, spec)
-            bound = {param.local: weights[param.name] for param in block.params} | call.own
+            bound = {local: weights[param.name] for local, param in unit.params} | call.own
             found = functional_call(templates[call.layer], bound, args, kwargs)
             out, kind = pytree.tree_flatten(found)
             roots = [leaf.grad_fn for leaf in out if isinstance(leaf, torch.Tensor) and leaf.grad_fn is not None]
@@ -79,7 +82,7 @@ def _another_order(parts: Parts) -> str:
             again = [next(fresh) if isinstance(leaf, torch.Tensor) else leaf for leaf in out]
             return pytree.tree_unflatten(again, kind)
 
-        layer.hang(shell, parts.blocks, come, _NOWHERE)
+        layer.hang(shell, parts, parts.units, come, _NOWHERE)
         ids = torch.zeros((_ROWS, _LENGTH), dtype=torch.long, device=_NOWHERE)
         total = loss.whole(shell, {"input_ids": ids, "labels": ids}, _ROWS * _LENGTH)
         reads = _edges([total.grad_fn])
@@ -136,23 +139,37 @@ def by_layer(whole: Parts, values: Values) -> Iterator[tuple[int, dict[str, torc
                 yield index, coming.pop(index)
 
 
-def held(store: Path) -> int:
-    """The most parameters of a piece in the run that a store holds; 0 where its layers are whole."""
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How the parameters of a run are shared out into blocks that stream."""
+
+    most: int = 0
+    """Parameters of a layer, or a piece, that is not cut; 0: layers are whole."""
+    ends: bool = False
+    """Embedding and head stream, too."""
+
+
+WHOLE = Cut()
+"""Layers as they are; what is outside stays on the device."""
+
+
+def held(store: Path) -> Cut:
+    """Of the run that a store holds."""
     path = store / _NAME
     if not path.exists():
-        return 0
+        return WHOLE
     with disk_errors(path), path.open("rb") as file:
-        said = file.read(_MAX).strip()
-    if not said.isdigit():
+        number, *words = file.read(_MAX).decode("ascii", "replace").split() or [""]
+    if not number.isdigit() or words not in ([], [_ENDS]):
         raise TrainError("train/damaged", f"{path} holds no number", hint="restore it from a copy of the store")
-    return int(said)
+    return Cut(int(number), bool(words))
 
 
-def hold(store: Path, most: int) -> None:
+def hold(store: Path, cut: Cut) -> None:
     """Write it down for the run that begins."""
     path = store / _NAME
-    if most:
-        store.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, f"{most}\n")
-    else:
+    if cut == WHOLE:
         path.unlink(missing_ok=True)
+        return
+    store.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, f"{cut.most} {_ENDS}\n" if cut.ends else f"{cut.most}\n")

@@ -21,17 +21,19 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from fairlead.train import layer, lockstep, loss, model
-from fairlead.train.gradients import Sum, Way
+from fairlead.train.gradients import Rows, Sum, Way
 from fairlead.train.homes import Home, OnDevice, Spread
 from fairlead.train.kept import Kept
 from fairlead.train.lanes import Lanes, Moments, Rng
+from fairlead.train.layout import Block
 from fairlead.train.memory import arena
 from fairlead.train.optimizer import Moment, clip_factor
 from fairlead.train.relay import Pile, Relay
 from fairlead.train.ring import Ring
-from fairlead.train.schedule import hazards, plan
+from fairlead.train.schedule import hazards, schedule_of, slot_sizes
 from fairlead.train.settings import Result, Settings, seed_of
 from fairlead.train.trace import Trace
 
@@ -57,26 +59,35 @@ class Engine:
         blocks = parts.blocks
         self._streamed = [block.index for block in blocks[1:] if block.index not in settings.on_device]
         self._place = {index: place for place, index in enumerate(self._streamed)}
-        self._schedule = plan(len(self._streamed), min(settings.slots, max(1, len(self._streamed))))
+        self._schedule = schedule_of([blocks[i] for i in self._streamed], settings.slots)
         assert not hazards(self._schedule), hazards(self._schedule)
-        widest = max((blocks[i].numel for i in self._streamed), default=0)
-        self._ring = Ring(self.lanes, self._schedule.num_slots if self._streamed else 0, widest, settings.dtype)
+        sizes = slot_sizes([blocks[i] for i in self._streamed], self._schedule)
+        self._ring = Ring(self.lanes, sizes, settings.dtype)
         self._way: Way | Relay = (
-            Way(self.lanes, max(block.trained for block in blocks[1:]), settings.gradients)
+            Way(self.lanes, blocks, settings.gradients)
             if settings.ranks is None
             else Relay(self.lanes, settings.ranks, blocks)
         )
         is_summed = settings.team is None or settings.head_tokens
         self._outer = arena(blocks[0].trained if is_summed else 0, torch.float32, settings.device)
+        self._nodes = parts.nodes(settings.head_tokens)
+        self._head = parts.units[-1] if settings.head_tokens and parts.has_head else None
+        """A head that streams and computes its loss in pieces, where it is no node."""
+        ends = [blocks[self._head.block].trained] if self._head is not None and settings.team is not None else [0]
+        self._pieces = arena(max(ends), torch.float32, settings.device)
         self._resident = {i: self._weights_on_device(i) for i in sorted({0, *settings.on_device}) if i < len(blocks)}
         weights = {param.name: self._resident[0][param.span].view(param.shape) for param in blocks[0].params}
         self._wide = {p: torch.zeros(p.numel, device=settings.device) for p in blocks[0].params if p.wide}
         """What the model keeps in fp32."""
         weights |= {param.name: flat.view(param.shape) for param, flat in self._wide.items()}
+        if self._head is not None:
+            index = self._head.block
+            flat = self._resident[index] if index in self._resident else self._ring.slots[-1]
+            weights |= {param.name: flat[param.span].view(param.shape) for _, param in self._head.params}
         self._shells = [model.shell(parts, weights, settings.device) for _ in settings.mine]
         self._layers = layer.StreamedLayers(
-            model.templates(parts, settings.device),
-            [tuple(param.local for param in block.trainable) for block in blocks[1:]],
+            model.templates(parts, self._nodes, settings.device),
+            [unit.trained for unit in self._nodes],
             self,
             settings.device,
         )
@@ -87,7 +98,10 @@ class Engine:
         """Updates that the device itself has still to do."""
         self._stale: set[int] = {*self._resident}
         """Blocks whose weights on the device are older than their state."""
-        self._sum: Sum | Pile | None = None
+        self._sums: dict[int, Sum | Pile] = {}
+        """Of blocks that go back."""
+        self._rows: Rows | None = None
+        """Of the weight that embedding and head share."""
         self._seen: dict[int, set[str]] = {}
         self._norms: dict[int, torch.Tensor] = {}
         self._moment: Moment | None = None
@@ -119,6 +133,9 @@ class Engine:
                 continue
             self.homes[block.index].put(flat)
             self._stale |= {block.index} & self._resident.keys()
+        for block in self.parts.blocks:
+            if not block.params:
+                self.homes[block.index].put(torch.zeros(0))
         without = [name for name, (block, _) in places.items() if self.kept.has(block)]
         assert not without, f"no values for {', '.join(without)}"
         if self.store is not None:
@@ -148,7 +165,7 @@ class Engine:
         present = Rng(settings.device)
         moments = Moments(self.lanes)
         moments.now("begin")
-        self._norms, self._seen = {}, {}
+        self._norms, self._seen, self._sums, self._rows = {}, {}, {}, None
         early = settings.clip is None and self.store is None and settings.team is None
         self._draw = seed_of(seed, self.steps, 0)
         self._moment = Moment(lr, 1.0, settings.rule, {}, self._draw) if early else None
@@ -179,7 +196,7 @@ class Engine:
         def one(micro: int) -> Callable[[lockstep.Meet], torch.Tensor]:
             def forward(meet: lockstep.Meet) -> torch.Tensor:
                 shell = self._shells[micro]
-                layer.hang(shell, self.parts.blocks, meet, self.settings.device)
+                layer.hang(shell, self.parts, self._nodes, meet, self.settings.device)
                 torch.manual_seed(seed(micro))
                 batch = {key: value.to(self.settings.device) for key, value in batches[micro].items()}
                 if not self.settings.head_tokens:
@@ -187,13 +204,44 @@ class Engine:
                 names = {id(param): name for name, param in shell.named_parameters()}
 
                 def add(param: torch.Tensor, gradient: torch.Tensor) -> None:
-                    outer.add(self.parts.blocks[0], {names[id(param)]: gradient})
+                    self._add_piece(outer, names[id(param)], gradient)
 
-                return loss.in_pieces(shell, batch, targets, self.settings.head_tokens, add)
+                head = functools.partial(self._head_comes, micro)
+                return loss.in_pieces(shell, batch, targets, self.settings.head_tokens, add, head)
 
             return forward
 
-        return lockstep.run([one(k) for k in range(len(batches))], self._layers.forward, self.lanes.enter_thread)
+        losses = lockstep.run([one(k) for k in range(len(batches))], self._together, self.lanes.enter_thread)
+        if self._head is not None:  # whose loss is taken, and whose gradients are there
+            self._leave(self._head, forward=True)
+            self._enter(self._head, forward=False)
+            self._leave(self._head, forward=False)
+        return losses
+
+    def _together(self, calls: list[layer.Call]) -> list[Any]:
+        """A layer of all micro-batches, or the embedding or the head."""
+        unit = self._nodes[calls[0].layer]
+        block = self.parts.blocks[unit.block]
+        if block.role == "both" and block.trained and self._rows is None and self._head is None:
+            leaves = pytree.tree_leaves([(call.args, call.kwargs) for call in calls])
+            ids = [leaf.reshape(-1) for leaf in leaves if isinstance(leaf, torch.Tensor)]
+            self._rows = Rows(torch.cat(ids).unique() if isinstance(self._way, Way) else slice(None))
+        return self._layers.forward(calls)
+
+    def _head_comes(self, micro: int) -> None:
+        """Return when the weights of a head that streams are there; they stay for all micro-batches."""
+        if self._head is not None and not micro:
+            self._enter(self._head, forward=True)
+            self._sums[self._head.block] = self._open(self.parts.blocks[self._head.block])
+
+    def _add_piece(self, outer: Sum, name: str, gradient: torch.Tensor) -> None:
+        """Gradients of a piece of the loss, by name in the shell."""
+        for local, param in self._head.params if self._head is not None else ():
+            assert self._head is not None
+            if name == f"{self._head.name}.{local}":
+                self._sums[self._head.block].add(self.parts.blocks[self._head.block], {param.local: gradient})
+                return
+        outer.add(self.parts.blocks[0], {name: gradient})
 
     def _outer_gradients(self, total: Sum) -> None:
         """Outside the layers each micro-batch has leaves of its own; they are summed in the order of micro-batches."""
@@ -347,42 +395,76 @@ class Engine:
 
     def enter(self, layer: int, *, forward: bool) -> dict[str, torch.Tensor]:
         """The weights of a layer, by local name."""
-        index = layer + 1
+        return self._enter(self._nodes[layer], forward=forward)
+
+    def take(self, layer: int, micro: int, gradients: dict[str, torch.Tensor | None]) -> None:
+        """Add one micro-batch's gradients."""
+        unit = self._nodes[layer]
+        block, total = self.parts.blocks[unit.block], self._sums[unit.block]
+        found = {param.local: gradients.get(local) for local, param in unit.params}
+        if block.role != "both" or self._rows is None:
+            total.add(block, found)
+            return
+        (gradient,) = found.values()
+        assert gradient is not None
+        if unit is not self._nodes[-1]:
+            self._rows.join(gradient)
+            return
+        self._rows.wait(gradient)
+        if isinstance(total, Sum):
+            total.add(block, found)
+
+    def leave(self, layer: int, *, forward: bool) -> None:
+        """Free the slot; after backward, send the gradients home."""
+        self._leave(self._nodes[layer], forward=forward)
+
+    def _enter(self, unit: model.Unit, *, forward: bool) -> dict[str, torch.Tensor]:
+        index = unit.block
         if index in self._resident:
             if forward:
                 self._refresh(index)
             flat = self._resident[index]
         else:
             flat = self._ring.enter(self._place[index], forward=forward)
-        if not forward:
-            self._sum = self._way.open(self.parts.blocks[index])
+        if not forward and index not in self._sums:
+            self._sums[index] = self._open(self.parts.blocks[index])
         if self.trace is not None:
             self._entered = self.trace.now("computing")
-        return {param.local: flat[param.span].view(param.shape) for param in self.parts.blocks[index].params}
+        return {local: flat[param.span].view(param.shape) for local, param in unit.params}
 
-    def take(self, layer: int, micro: int, gradients: dict[str, torch.Tensor | None]) -> None:
-        """Add one micro-batch's gradients."""
-        assert self._sum is not None
-        self._sum.add(self.parts.blocks[layer + 1], gradients)
+    def _open(self, block: Block) -> Sum | Pile:
+        """A sum to fill; the pieces of a head's loss are one number a rank before they go on."""
+        if self._head is not None and block.index == self._head.block and isinstance(self._way, Relay):
+            return Sum(self._pieces)
+        return self._way.open(block)
 
-    def leave(self, layer: int, *, forward: bool) -> None:
-        """Free the slot; after backward, send the gradients home."""
-        index = layer + 1
+    def _leave(self, unit: model.Unit, *, forward: bool) -> None:
+        index, block = unit.block, self.parts.blocks[unit.block]
         if self.trace is not None:
             self.trace.add("computing", f"{'forward' if forward else 'backward'} of block {index}", self._entered)
         if index not in self._resident:
             self._ring.leave()
-        if forward:
+        if forward or (block.role == "both" and unit is self.parts.units[-1]):  # the embedding's are still to come
             return
-        assert self._sum is not None
-        total, self._sum = self._sum, None
-        if isinstance(total, Pile):
-            assert isinstance(self._way, Relay)
-            self._way.send(self.parts.blocks[index], total, self._spread(index))
+        total = self._sums.pop(index)
+        if block.role == "both" and self._rows is not None:
+            (param,) = block.params
+            if isinstance(total, Sum):
+                self._rows.put(total.flat[param.span].view(param.shape))
+            else:
+                for gradient in self._rows.whole:
+                    total.add(block, {param.local: gradient})
+            self._rows = None
+        if isinstance(self._way, Relay):
+            if isinstance(total, Sum):
+                pile = self._way.open(block)
+                pile.add(block, {p.local: total.flat[p.span] for p in block.trainable if p.name in total.seen})
+                total = pile
+            self._way.send(block, total, self._spread(index))
             return
-        assert isinstance(self._way, Way)
+        assert isinstance(total, Sum)
         self._measure(index, total)
-        self._way.send(self.parts.blocks[index], total, self.homes[index])
+        self._way.send(block, total, self.homes[index])
         if self._moment is not None:
             self._apply(index, self._moment)
 

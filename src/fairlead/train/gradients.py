@@ -5,7 +5,7 @@ Must not know: layers, where a home is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -48,27 +48,72 @@ class Sum:
         }
 
 
-class Way:
-    """The way home: sums are made in one of two buffers while the other one leaves."""
+class Rows:
+    """The gradient of a weight that embedding and head share, as autograd adds it up: of each micro-batch both parts
+    first, and then micro-batches in their order.
 
-    def __init__(self, lanes: Lanes, numel: int, dtype: torch.dtype) -> None:
+    The head's part comes first, and the embedding's after all layers; only rows that were looked up have one. So the
+    sum of the head's parts is whole in all other rows, and of these each micro-batch's part waits.
+    """
+
+    def __init__(self, looked_up: torch.Tensor | slice) -> None:
+        """`looked_up`: numbers of rows, each once; or all of them."""
+        self.looked_up = looked_up
+        self._waiting: list[torch.Tensor] = []
+        self._next = 0
+
+    def wait(self, gradient: torch.Tensor) -> None:
+        """The head's part of the next micro-batch."""
+        self._waiting.append(gradient[self.looked_up])
+
+    def join(self, gradient: torch.Tensor) -> None:
+        """The embedding's part of the next micro-batch, in the order of `wait`."""
+        self._waiting[self._next].add_(gradient[self.looked_up])
+        self._next += 1
+
+    @property
+    def whole(self) -> list[torch.Tensor]:
+        """Both parts of each micro-batch."""
+        assert self._next == len(self._waiting)
+        return self._waiting
+
+    def put(self, total: torch.Tensor) -> None:
+        """Into the sum of the head's parts, one row a token, where the embedding has a part, too."""
+        first, *others = self.whole
+        summed = first.to(total.dtype)
+        for other in others:
+            summed.add_(other)
+        total[self.looked_up] = summed
+
+
+class Way:
+    """The way home: sums are made in one of two buffers while the other one leaves. Embedding and head have a buffer of
+    their own.
+    """
+
+    def __init__(self, lanes: Lanes, blocks: Sequence[Block], dtype: torch.dtype) -> None:
         self.lanes = lanes
-        self.sums = [arena(numel, dtype, lanes.device) for _ in range(2)]
-        self._left: list[Mark | None] = [None, None]
+        ends = [block.trained for block in blocks if block.role]
+        layers = max((block.trained for block in blocks[1:] if not block.role), default=0)
+        self.sums = [arena(numel, dtype, lanes.device) for numel in (layers, layers, *([max(ends)] if ends else []))]
+        self._left: list[Mark | None] = [None] * len(self.sums)
         self._at = 0
 
     def open(self, block: Block) -> Sum:
         """A sum to fill; its buffer has left before the lane goes on."""
-        self._at = 1 - self._at
-        self.lanes.after(self._left[self._at])
-        return Sum(self.sums[self._at][: block.trained])
+        if not block.role:
+            self._at = 1 - self._at
+        at = 2 if block.role else self._at
+        self.lanes.after(self._left[at])
+        return Sum(self.sums[at][: block.trained])
 
     def send(self, block: Block, total: Sum, home: Home) -> None:
         """Let the home keep it, in the lane `out`, or here where the home is on the device."""
+        at = 2 if block.role else self._at
         if isinstance(home, OnDevice):
             home.keep(total.flat)
             return
         packed = self.lanes.mark()
         with self.lanes.lane("out"):
             self.lanes.after(packed)
-            self._left[self._at] = home.keep(total.flat)
+            self._left[at] = home.keep(total.flat)

@@ -22,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers.utils import output_capturing
 
 from fairlead.train.lanes import Rng
-from fairlead.train.layout import Block
+from fairlead.train.model import Parts, Unit
 
 _SKIPPED = ("hidden_states",)  # recorded by hooks on the layer itself, which run in the shell
 
@@ -281,19 +281,21 @@ def _by_call(saved: Sequence[_Saved], tensors: Sequence[torch.Tensor]) -> list[t
     return pairs
 
 
-def hang(shell: Any, blocks: Sequence[Block], come: Callable[[Call], Any], device: torch.device) -> None:
-    """Let the layers of a shell, or the pieces of those that are cut, bring their calls to `come` instead of computing.
+def hang(shell: Any, parts: Parts, nodes: Sequence[Unit], come: Callable[[Call], Any], device: torch.device) -> None:
+    """Let the layers of a shell, or the pieces of those that are cut, bring their calls to `come` instead of computing;
+    so do embedding and head among `nodes`.
 
     What is left of a cut layer, as its norms, keeps what it got and computes again in backward, too.
     """
-    units = [block.name for block in blocks[1:]]
-    outer = {param.name: shell.get_parameter(param.name) for param in blocks[0].params if param.wide}
+    units = [unit.name for unit in nodes]
+    ends = {unit.name for unit in nodes if parts.blocks[unit.block].role}
+    outer = {param.name: shell.get_parameter(param.name) for param in parts.blocks[0].params}
     for index, name in enumerate(units):
         own = {kept[len(name) + 1 :]: leaf for kept, leaf in outer.items() if kept.startswith(f"{name}.")}
         shell.get_submodule(name).forward = _Doorway(index, own, come, device)
         owner, _, last = name.rpartition(".")
         around = shell.get_submodule(owner)
-        if isinstance(around, nn.ModuleList):
+        if isinstance(around, nn.ModuleList) or name in ends:
             continue
         for below, part in around.named_children():
             if below != last and not any(f"{unit}.".startswith(f"{owner}.{below}.") for unit in units):

@@ -1,8 +1,9 @@
 """How the parameters of a model lie in memory: blocks that travel as one, each a flat arena of its parameters.
 
-A block is a decoder layer, or everything outside the decoder layers. Its trainable parameters come first, so that
-gradients and moments are a prefix of the arena; each begins at a multiple of `ALIGN` elements, because the kernels that
-read it choose their path by alignment, and a path of its own would round on its own.
+A block is a decoder layer or a piece of one, or everything outside the decoder layers; where the embedding and the head
+stream, too, they are blocks of their own. Its trainable parameters come first, so that gradients and moments are a
+prefix of the arena; each begins at a multiple of `ALIGN` elements, because the kernels that read it choose their path
+by alignment, and a path of its own would round on its own.
 
 Pure. Must not know: torch, stores, the order of computing.
 """
@@ -13,6 +14,7 @@ import fnmatch
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 ALIGN = 256
 """Elements: 512 bytes in bf16 as torch's CUDA allocator aligns, 1,024 in fp32."""
@@ -58,6 +60,10 @@ class Param:
         return slice(self.offset, self.offset + self.numel)
 
 
+Role = Literal["", "embedding", "head", "both"]
+"""Of a block outside the layers that streams; `both`: embedding and head are one weight."""
+
+
 @dataclass(frozen=True, slots=True)
 class Block:
     """Parameters that are moved, computed with and updated together."""
@@ -69,6 +75,7 @@ class Block:
     """Elements of the arena, with what alignment leaves empty."""
     trained: int
     """Elements of its prefix that is trained."""
+    role: Role = ""
 
     @property
     def trainable(self) -> tuple[Param, ...]:
@@ -88,7 +95,7 @@ class Named:
     wide: bool = False
 
 
-def block(index: int, name: str, params: Iterable[Named], groups: Sequence[ParamGroup]) -> Block:
+def block(index: int, name: str, params: Iterable[Named], groups: Sequence[ParamGroup], role: Role = "") -> Block:
     """Give each parameter its place; trainable ones first."""
     chosen = [(param, group_of(param.name, groups)) for param in params]
     chosen.sort(key=lambda pair: not (pair[0].trainable and pair[1].trainable))
@@ -112,7 +119,16 @@ def block(index: int, name: str, params: Iterable[Named], groups: Sequence[Param
         offset += -(-math.prod(param.shape) // ALIGN) * ALIGN
         if trainable:
             trained = offset
-    return Block(index, name, tuple(placed), offset, trained)
+    return Block(index, name, tuple(placed), offset, trained, role)
+
+
+def by_size(blocks: Sequence[Block]) -> tuple[list[Block], list[Block]]:
+    """Those of the size of what is outside the layers, and those of the size of layers: each kind has a file of slots.
+
+    Where the embedding and the head stream, what else is outside is small.
+    """
+    large = [block for block in blocks if block.role] or [block for block in blocks if not block.index]
+    return large, [block for block in blocks if block not in large]
 
 
 def group_of(name: str, groups: Sequence[ParamGroup]) -> ParamGroup:

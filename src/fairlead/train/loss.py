@@ -27,8 +27,18 @@ def whole(shell: Any, batch: Mapping[str, torch.Tensor], targets: int) -> torch.
     return shell(**batch, use_cache=False, num_items_in_batch=targets).loss
 
 
-def in_pieces(shell: Any, batch: Mapping[str, torch.Tensor], targets: int, tokens: int, add: Add) -> torch.Tensor:
-    """The same, with at most `tokens` rows of logits at a time; gradients of the head are given to `add`."""
+def in_pieces(
+    shell: Any,
+    batch: Mapping[str, torch.Tensor],
+    targets: int,
+    tokens: int,
+    add: Add,
+    head: Callable[[], None] = lambda: None,
+) -> torch.Tensor:
+    """The same, with at most `tokens` rows of logits at a time; gradients of the head are given to `add`.
+
+    `head` returns when its weights are there.
+    """
     inputs = {key: value for key, value in batch.items() if key != "labels"}
     base = getattr(shell, shell.base_model_prefix)
     out = base(**inputs, use_cache=False)
@@ -37,6 +47,7 @@ def in_pieces(shell: Any, batch: Mapping[str, torch.Tensor], targets: int, token
     ]
     assert not others, f"the head of {type(shell).__name__} also reads {', '.join(others)}: its loss has no pieces"
     labels = nn.functional.pad(batch["labels"], (0, 1), value=IGNORED)[..., 1:].reshape(1, -1)
+    head()
     tail = _Tail(shell, out, labels, targets, tokens, add)
     loss: torch.Tensor = _Pieces.apply(tail, out.last_hidden_state)
     return loss

@@ -4,7 +4,10 @@
     templates  the decoder layers on the meta device; weights are bound to one for the moment of its use
     blocks     block 0 is everything outside the layers, block i + 1 is layer i; of a layer that is cut, the modules
                below it with matrices are blocks of their own, in the order of the module tree, and what is left,
-               as norms, is outside; so is what a model keeps in fp32 while it computes in bf16, as routers of experts
+               as norms, is outside; so is what a model keeps in fp32 while it computes in bf16, as routers of experts.
+               With `ends` the embedding is a block before the layers, and a head with a weight of its own one after
+    units      the modules that are computed with streamed weights, in the order of forward; a block each, but where
+               embedding and head are one weight, which are two units of one block
 
 Buffers are real: they are small, and forward reads them.
 
@@ -26,7 +29,24 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import output_capturing
 
 from fairlead.errors import TrainError
-from fairlead.train.layout import ALIGN, Block, Named, ParamGroup, block
+from fairlead.train.layout import ALIGN, Block, Named, Param, ParamGroup, Role, block
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A module that is computed with streamed weights."""
+
+    name: str
+    """Its path in the model."""
+    block: int
+    """Where they are."""
+    params: tuple[tuple[str, Param], ...]
+    """Each by its name seen from the module."""
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """Names of those that are trained, seen from the module."""
+        return tuple(local for local, param in self.params if param.trainable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +60,36 @@ class Parts:
     blocks: tuple[Block, ...]
     ties: dict[str, str]
     """Other names of parameters, by name: `lm_head.weight` -> `model.embed_tokens.weight`."""
+    units: tuple[Unit, ...]
 
     @property
     def num_layers(self) -> int:
-        """What streams: decoder layers, and each piece of one that is cut."""
+        """What streams: decoder layers, each piece of one that is cut, embedding and head where they do."""
         return len(self.blocks) - 1
+
+    @property
+    def layer_blocks(self) -> tuple[Block, ...]:
+        """Those of layers and their pieces."""
+        return tuple(block for block in self.blocks[1:] if not block.role)
+
+    @property
+    def ends(self) -> tuple[Block, ...]:
+        """Those of the embedding and the head, where they stream."""
+        return tuple(block for block in self.blocks if block.role)
+
+    def nodes(self, head_tokens: int) -> tuple[Unit, ...]:
+        """The units that are nodes of autograd; a head that streams is none where its loss is taken in pieces."""
+        return self.units[:-1] if head_tokens and self.has_head else self.units
+
+    @property
+    def has_head(self) -> bool:
+        """Whether the last unit is the head."""
+        return any(block.role in ("head", "both") for block in self.blocks)
 
     @property
     def cut(self) -> tuple[str, ...]:
         """The decoder layers that stream in pieces."""
-        whole = {block.name for block in self.blocks[1:]}
+        whole = {block.name for block in self.layer_blocks}
         names = (f"{self.layers}.{index}" for index in range(len(self.model.get_submodule(self.layers))))
         return tuple(name for name in names if name not in whole)
 
@@ -80,10 +120,11 @@ def on_meta() -> Iterator[None]:
         nn.Module.register_parameter = register
 
 
-def take_apart(model: Any, groups: Sequence[ParamGroup], most: int = 0) -> Parts:
+def take_apart(model: Any, groups: Sequence[ParamGroup], most: int = 0, *, ends: bool = False) -> Parts:
     """Find the decoder layers and give every parameter its block and place.
 
-    Layers of more than `most` parameters are cut as far as needed and as their modules allow; 0: none is.
+    Layers of more than `most` parameters are cut as far as needed and as their modules allow; 0: none is. With `ends`
+    the embedding and the head stream, too, if the model has them as modules of their own.
     """
     path = _layers(model)
     if getattr(model.config, "layerdrop", 0.0):
@@ -100,7 +141,12 @@ def take_apart(model: Any, groups: Sequence[ParamGroup], most: int = 0) -> Parts
         if first[id(param)] != name
     }
     layers = [(f"{path}.{index}", layer) for index, layer in enumerate(model.get_submodule(path))]
-    units = [name for start, layer in layers for name in _units(start, layer, most)]
+    outer = _ends(model, ties) if ends else {}
+    units = [
+        *[name for name, role in outer.items() if role in ("embedding", "both")],
+        *[name for start, layer in layers for name in _units(start, layer, most)],
+        *[name for name, role in outer.items() if role == "head"],
+    ]
     by_block: dict[int, list[Named]] = {0: []}
     computed = model.get_input_embeddings().weight.dtype
     for name, param in model.named_parameters():
@@ -116,8 +162,41 @@ def take_apart(model: Any, groups: Sequence[ParamGroup], most: int = 0) -> Parts
                 hint="choose a model whose decoder layers have weights of their own",
             )
     names = ["outside the layers", *units]
-    blocks = tuple(block(i, name, by_block.get(i, []), groups) for i, name in enumerate(names))
-    return Parts(model, path, blocks, ties)
+    blocks = tuple(block(i, n, by_block.get(i, []), groups, outer.get(n, "")) for i, n in enumerate(names))
+    again = [_head(model)] if "both" in outer.values() else []
+    places = {param.name: (one.index, param) for one in blocks[1:] for param in one.params}
+    return Parts(model, path, blocks, ties, tuple(_unit(model, name, places, ties) for name in [*units, *again]))
+
+
+def _ends(model: Any, ties: dict[str, str]) -> dict[str, Role]:
+    """The names of the embedding and of the head, and what they are; of those that can stream."""
+    names = {id(module): name for name, module in model.named_modules()}
+    embedding, head = model.get_input_embeddings(), _head(model)
+    found: dict[str, Role] = {}
+    is_lookup = isinstance(embedding, nn.Embedding)
+    first = names.get(id(embedding), "")
+    tied = ties.get(f"{head}.weight", "")
+    if tied:
+        return {first: "both"} if is_lookup and tied == f"{first}.weight" else {}
+    if is_lookup and first:
+        found[first] = "embedding"
+    if head:
+        found[head] = "head"
+    return found
+
+
+def _head(model: Any) -> str:
+    """The name of the module that makes logits; empty where there is none."""
+    head = model.get_output_embeddings()
+    return next((name for name, module in model.named_modules() if module is head), "")
+
+
+def _unit(model: Any, name: str, places: dict[str, tuple[int, Param]], ties: dict[str, str]) -> Unit:
+    """A module with those of its parameters that stream, all of one block."""
+    inside = [local for local, _ in model.get_submodule(name).named_parameters(remove_duplicate=False)]
+    found = [(local, places.get(ties.get(f"{name}.{local}", f"{name}.{local}"))) for local in inside]
+    (index,) = {place[0] for _, place in found if place is not None}
+    return Unit(name, index, tuple((local, place[1]) for local, place in found if place is not None))
 
 
 def _layers(model: Any) -> str:
@@ -176,13 +255,12 @@ def _size(module: Any) -> int:
     return sum(-(-param.numel() // ALIGN) * ALIGN for param in module.parameters())  # as in an arena
 
 
-def templates(parts: Parts, device: torch.device) -> list[Any]:
-    """The modules to compute with, of each block one: parameters on meta, buffers on the device."""
+def templates(parts: Parts, units: Sequence[Unit], device: torch.device) -> list[Any]:
+    """The modules to compute with, of each unit one: parameters on meta, buffers on the device."""
     found = []
-    layers = len(parts.layers.split(".")) + 1
-    for part in parts.blocks[1:]:
-        template = _with_buffers(copy.deepcopy(parts.model.get_submodule(part.name)), device)
-        if len(part.name.split(".")) > layers:  # the shell's hooks see what comes out of a piece
+    for unit in units:
+        template = _with_buffers(copy.deepcopy(parts.model.get_submodule(unit.name)), device)
+        if unit.name.rpartition(".")[0] != parts.layers:  # the shell's hooks see what comes out of others
             template._forward_hooks.clear()
             template._forward_pre_hooks.clear()
         found.append(template)
@@ -190,7 +268,9 @@ def templates(parts: Parts, device: torch.device) -> list[Any]:
 
 
 def shell(parts: Parts, weights: dict[str, torch.Tensor], device: torch.device) -> Any:
-    """The whole model with these weights outside the layers, as leaves of its own, so that gradients stay apart."""
+    """The whole model with these weights, by name, as leaves of its own, so that gradients stay apart: what is outside
+    the layers, and of a head that streams what is given.
+    """
     model = _with_buffers(copy.deepcopy(parts.model), device)
     leaves = {
         param.name: nn.Parameter(weights[param.name], requires_grad=param.trainable) for param in parts.blocks[0].params
@@ -198,7 +278,16 @@ def shell(parts: Parts, weights: dict[str, torch.Tensor], device: torch.device) 
     for name, leaf in leaves.items():
         _put(model, name, leaf)
     for name, real in parts.ties.items():
-        _put(model, name, leaves[real])
+        if real in leaves:
+            _put(model, name, leaves[real])
+    for unit in parts.units:
+        for local, param in unit.params if parts.blocks[unit.block].role else ():
+            name, real = f"{unit.name}.{local}", weights.get(param.name) if unit is parts.units[-1] else None
+            if real is not None:
+                _put(model, name, nn.Parameter(real, param.trainable))
+                continue
+            one = torch.zeros((), dtype=model.get_parameter(name).dtype, device=device)  # a model may ask where it is
+            _put(model, name, nn.Parameter(one.expand(param.shape), requires_grad=False))
     return model
 
 
@@ -221,7 +310,7 @@ def initial(parts: Parts, index: int, seed: int, device: torch.device) -> Iterat
     """
     names = {param.name for param in parts.blocks[index].params}
     inside = {int(name[len(parts.layers) + 1 :].partition(".")[0]) for name in names if _is_inside(parts, name)}
-    if index == 0:
+    if any(not _is_inside(parts, name) for name in names):
         torch.manual_seed(seed * 1_000_003)
         module = copy.deepcopy(parts.model)
         owner, _, last = parts.layers.rpartition(".")

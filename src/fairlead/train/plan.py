@@ -12,11 +12,11 @@ from fairlead.errors import TrainError
 from fairlead.train.activations import Activations
 from fairlead.train.disk import AHEAD, PIECE
 from fairlead.train.kept import STAGING
-from fairlead.train.layout import Block
+from fairlead.train.layout import Block, by_size
 from fairlead.train.optimizer import PIECE as PASSED
 from fairlead.train.relay import DEPTH
 from fairlead.train.relay import PIECE as SUMS
-from fairlead.train.schedule import plan
+from fairlead.train.schedule import schedule_of
 from fairlead.train.settings import Settings
 
 _BUFFERS = 4 * 4 * PIECE * AHEAD
@@ -80,22 +80,29 @@ def need(
     state = kept_as + 8
     team, micro = settings.team, len(settings.mine)
     held = blocks if team is None else [block for block in blocks if team.owns(block.index)]
-    layers = blocks[1:]
+    layers = [block for block in blocks[1:] if not block.role]
+    ends = [block for block in blocks if block.role]
     gradient = width if settings.accumulation == 1 else 4
     wide = sum(param.numel for param in blocks[0].params if param.wide)
     staying = [block for block in layers if block.index in settings.on_device]
-    streamed = [block for block in layers if block.index not in settings.on_device]
-    widest = max((block.numel for block in streamed), default=0)
+    streamed = [block for block in blocks[1:] if block.index not in settings.on_device]
+    widest = max((block.numel for block in streamed if not block.role), default=0)
     trained = max(block.trained for block in layers)
-    slots = min(settings.slots, len(streamed))
+    slots = min(settings.slots, sum(not block.role for block in streamed))
     on_host = settings.device.type == "cpu"
     here, is_guess = "host" if on_host else "device", bool(found.guessed)
     step = [
-        Term(here, "inputs of layers, until backward", micro * (found.inputs * len(layers) + found.shared), is_guess),
+        Term(
+            here,
+            "inputs of layers, until backward",
+            micro * (found.inputs * (len(blocks) - 1) + found.shared),
+            is_guess,
+        ),
         Term(here, "logits and what else the head keeps", found.head, is_guess),
         Term(here, "computing: a layer that goes back, or the loss", found.computing, is_guess),
         *([] if team is not None else [Term(here, "gradients on their way", 2 * trained * gradient)]),
         Term(here, "gradients outside the layers", 4 * blocks[0].trained),
+        *_gradients_of_ends(here, ends, settings, found, tokens),
     ]
     largest = max(block.numel for block in blocks)
     filling = 4 * (largest + max(largest, layer))
@@ -103,11 +110,12 @@ def need(
         Term(here, "weights outside the layers", blocks[0].numel * width),
         Term(here, "weights that the model keeps in fp32", 4 * wide),
         Term(here, f"weights of layers, slots: {slots}", slots * widest * width),
+        *[Term(here, "weights of embedding or head, one slot", max(b.numel for b in ends) * width) for _ in ends[:1]],
         *step,
         Term("host", "pieces of the store", _BUFFERS),
         Term("host", "scratch of kernels and threads", _SCRATCH + (_PACKED * threads if on_host else 0)),
         Term(
-            "host", "gradients that an update clips or widens", 4 * min(PASSED["cpu"], max(trained, blocks[0].trained))
+            "host", "gradients that an update clips or widens", 4 * min(PASSED["cpu"], max(b.trained for b in blocks))
         ),
     ]
     more = filling - sum(term.bytes for term in step)
@@ -119,10 +127,14 @@ def need(
         terms.append(Term(here, f"state of layers that stay: {len(staying)}", there))
     if not on_host:
         terms.append(
-            Term("host", "first weights, or gradients on their way to the disk", max(filling, 2 * 4 * trained))
+            Term(
+                "host",
+                "first weights, or gradients on their way to the disk",
+                max(filling, 2 * 4 * max(block.trained for block in blocks[1:])),
+            )
         )
         if settings.dtype != settings.parameters:
-            terms.append(Term(here, "fp32 on its way to a narrower type", 4 * min(widest, STAGING)))
+            terms.append(Term(here, "fp32 on its way to a narrower type", 4 * min(largest, STAGING)))
     held = [block for block in held if block.index not in settings.on_device]
     total = sum(block.trained for block in held)
     frozen = sum(block.numel - block.trained for block in held)
@@ -130,15 +142,19 @@ def need(
     if team is not None:
         wire = "host" if team.wire.type == "cpu" else here
         most = max((block.trained for block in held), default=0)
-        terms.append(Term(wire, "gradients that wait for sums", DEPTH * micro * trained * width))
+        widest_pile = max([trained, *(block.trained for block in ends)])
+        terms.append(Term(wire, "gradients that wait for sums", DEPTH * micro * widest_pile * width))
         terms.append(Term(wire, "sums under way, and a total", 4 * (2 * SUMS + most)))
-    again = plan(len(streamed), slots).loads if streamed else ()
+    again = schedule_of(streamed, slots).loads if streamed else ()
     times = {block.index: num for block, num in zip(streamed, again, strict=True)}
     fused = settings.store is not None and team is None  # alone, an update of the store gives the weights on
     loaded = sum((times[b.index] - fused) * b.trained + times[b.index] * (b.numel - b.trained) for b in held if b.index)
     wire_bytes = _wired(blocks, times, settings) if team is not None else 0
     work = 8.0 * active * tokens
-    spare = state * (trained + blocks[0].trained)
+    spare = 0
+    for alike in by_size(held):
+        widest_state = max((block.trained for block in alike), default=0)
+        spare += state * (widest_state + sum(widest_state - block.trained for block in alike))
     if settings.store is None:
         home = (
             Term("host", "parameters and moments", state * total + kept_as * frozen),
@@ -149,7 +165,7 @@ def need(
         return Need((*terms, *home, snapshots), 0, 0, work, loaded, wire_bytes, found.guessed)
     terms += [
         Term("disk", "parameters and moments", state * total + kept_as * frozen),
-        Term("disk", "spare slots", spare + state * sum(trained - block.trained for block in layers)),
+        Term("disk", "spare slots", spare),
         Term("disk", "gradients", kept),
     ]
     outer = blocks[0] in held and blocks[0].trained
@@ -158,6 +174,29 @@ def need(
     )
     read = state * total + kept + kept_as * more
     return Need(tuple(terms), read, state * total + kept, work, loaded, wire_bytes, found.guessed)
+
+
+def _gradients_of_ends(
+    here: str, ends: Sequence[Block], settings: Settings, found: Activations, tokens: int
+) -> list[Term]:
+    """Embedding and head have a sum of their own; where they are one weight, some of it waits through all layers."""
+    if not ends:
+        return []
+    most, width = max(block.trained for block in ends), settings.dtype.itemsize
+    micro, both = len(settings.mine), [block for block in ends if block.role == "both" and block.trained]
+    terms = []
+    if settings.team is None:
+        gradient = width if settings.accumulation == 1 else 4
+        norm = max(0, 4 * most - found.computing - found.head) if gradient < 4 else 0
+        terms.append(Term(here, "gradients of embedding or head", most * gradient + norm))
+    elif settings.head_tokens:
+        terms.append(Term(here, "gradients of the head's pieces", 4 * max(b.trained for b in ends)))
+    if both and not settings.head_tokens:
+        rows, columns = both[0].params[0].shape
+        waiting = rows if settings.team is not None else min(rows, micro * tokens // settings.accumulation)
+        each = waiting * columns
+        terms.append(Term(here, "of the shared weight, until the embedding's are there", each * (micro * width + 4)))
+    return terms
 
 
 def _wired(blocks: Sequence[Block], times: Mapping[int, int], settings: Settings) -> int:

@@ -20,7 +20,7 @@ from fairlead.errors import TrainError
 from fairlead.train import lora
 from fairlead.train.activations import Activations, play
 from fairlead.train.config import Config
-from fairlead.train.cuts import another_order, held
+from fairlead.train.cuts import WHOLE, Cut, another_order, held
 from fairlead.train.data import length_of
 from fairlead.train.measure import rates
 from fairlead.train.memory import give_back_at_once
@@ -29,8 +29,7 @@ from fairlead.train.optimizer import SGD, AdamW, Rule
 from fairlead.train.pace import Pace, Rates, Share, pace
 from fairlead.train.placement import Keep, Way, choose, most
 from fairlead.train.plan import Need, check, need
-from fairlead.train.schedule import Schedule
-from fairlead.train.schedule import plan as make_schedule
+from fairlead.train.schedule import Schedule, schedule_of
 from fairlead.train.settings import Settings
 from fairlead.train.team import Planned, Team
 
@@ -58,9 +57,9 @@ def parts_of(config: Config, model: Any) -> Parts:
     return take_apart(lora.adapted(model, config.lora) if config.lora.rank else model, config.groups)
 
 
-def pieces_of(config: Config, whole: Parts, most: int) -> Parts:
-    """The same with its layers cut, where they have more than `most` parameters."""
-    return take_apart(whole.model, config.groups, most) if most else whole
+def pieces_of(config: Config, whole: Parts, cut: Cut) -> Parts:
+    """The same with its layers cut, where they have too many parameters, and with embedding and head as blocks."""
+    return take_apart(whole.model, config.groups, cut.most, ends=cut.ends) if cut != WHOLE else whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +75,21 @@ class Plan:
     """Of a step."""
     schedule: Schedule
     parts: Parts
-    most: int = 0
-    """Parameters of a layer that is not cut; 0: none is."""
+    shape: Cut = WHOLE
+    """How blocks are made."""
     cut: str = ""
-    """Which layers stream in pieces and why, or why none does though the budget asks for it."""
+    """What streams in pieces, and whether embedding and head do; why, or why not though the budget asks for it."""
     pace: Pace | None = None
     """How long a step takes; None where it was not asked for, or the model could not be played."""
     rates: Rates | None = None
     """What was measured for that."""
     why: str = ""
     """Why the state is kept there, where the planner chose."""
+
+    @property
+    def most(self) -> int:
+        """Parameters of a layer that is not cut; 0: none is."""
+        return self.shape.most
 
     @property
     def fits(self) -> bool:
@@ -127,8 +131,7 @@ def fitted(
     def sized(parts: Parts, settings: Settings) -> Plan:
         needed = _need(config, whole, parts, settings, length)
         params = sum(param.numel for block in parts.blocks for param in block.params)
-        streamed = parts.num_layers - len(settings.on_device)
-        schedule = make_schedule(streamed, min(settings.slots, max(1, streamed)))
+        schedule = schedule_of([b for b in parts.blocks[1:] if b.index not in settings.on_device], settings.slots)
         return Plan(settings, needed, limits, params, tokens, schedule, parts)
 
     def narrow(parts: Parts) -> Plan:
@@ -138,22 +141,25 @@ def fitted(
                 break
         return plan
 
-    most_held = held(base / config.run.store)
-    plan = narrow(pieces_of(config, whole, most_held))
-    if most_held:
-        plan = replace(plan, most=most_held, cut=f"{_pieces(plan.parts)}: the run has begun so")
-    elif not plan.fits and team is None:
+    begun = held(base / config.run.store)
+    plan = narrow(pieces_of(config, whole, begun))
+    if begun != WHOLE:
+        plan = replace(plan, shape=begun, cut=f"{_said(plan.parts)}: the run has begun so")
+    elif config.memory.ends == "stream" or (config.memory.ends == "auto" and not plan.fits):
+        plan = _with_ends(config, plan, narrow)
+    if begun == WHOLE and not plan.fits and team is None:
         plan = _in_pieces(config, plan, narrow)
     parts = plan.parts
     if stay and settings.store is None and team is None and settings.device.type == "cuda":
         chosen = plan.settings
 
         def staying(num: int) -> Plan:
-            return sized(parts, replace(chosen, on_device=frozenset(range(1, num + 1))))
+            layers = [block.index for block in parts.layer_blocks]
+            return sized(parts, replace(chosen, on_device=frozenset(layers[:num])))
 
-        stays = most(parts.num_layers, lambda num: staying(num).need.total("device") <= limits["device"])
+        stays = most(len(parts.layer_blocks), lambda num: staying(num).need.total("device") <= limits["device"])
         if stays:
-            plan = replace(staying(stays), most=plan.most, cut=plan.cut)
+            plan = replace(staying(stays), shape=plan.shape, cut=plan.cut)
     settings = plan.settings
     found = _played(config, parts, settings, length)
     if not timed or found.work is None:
@@ -184,26 +190,47 @@ def _need(config: Config, whole: Parts, parts: Parts, settings: Settings, length
     return need(parts.blocks, settings, found, tokens=tokens, active=active, threads=threads, layer=layer)
 
 
+def _with_ends(config: Config, plan: Plan, narrow: Callable[[Parts], Plan]) -> Plan:
+    """The same with embedding and head as blocks that stream, where that helps or is asked for."""
+    parts = take_apart(plan.parts.model, config.groups, ends=True)
+    asked = config.memory.ends == "stream"
+    if not parts.ends:
+        return replace(plan, cut="embedding and head stay on the device: they are no modules of their own")
+    why = another_order(parts)
+    if why:
+        return replace(plan, cut=f"embedding and head stay on the device: {why} is not computed as a module by itself")
+    found = narrow(parts)
+    over = plan.shortfall
+    if not asked and _over(found) >= _over(plan):
+        return replace(plan, cut="embedding and head stay on the device: that they stream saves nothing")
+    reason = "so it is asked for" if asked or over is None else f"on the device {over.message}"
+    return replace(found, shape=Cut(ends=True), cut=f"{_said(parts)}: {reason}")
+
+
 def _in_pieces(config: Config, plan: Plan, narrow: Callable[[Parts], Plan]) -> Plan:
     """The same with layers cut as far as needed, where that helps and leaves every bit as it is."""
-    whole, why = plan.parts, ""
-    parts = whole
-    best = replace(plan, cut="layers stay whole: their modules do not allow a cut")
+    whole, before = plan.parts, f"{plan.cut}\n" if plan.cut else ""
+    parts, ends = whole, bool(whole.ends)
+    best = replace(plan, cut=f"{before}layers stay whole: {_largest(whole)} allows no cut")
     over = plan.shortfall
     assert over is not None
     while True:
-        most_now = max(block.numel for block in parts.blocks[1:]) - 1
-        parts = take_apart(whole.model, config.groups, most_now)
-        if max(block.numel for block in parts.blocks[1:]) > most_now:
-            return best
+        most_now = max(block.numel for block in parts.layer_blocks) - 1
+        parts = take_apart(whole.model, config.groups, most_now, ends=ends)
+        if max(block.numel for block in parts.layer_blocks) > most_now:
+            return (
+                replace(best, cut=f"{best.cut}\n{_largest(parts)} allows no further cut") if best.shape.most else best
+            )
         why = another_order(parts)
         if why:
             if best.parts is whole:
-                best = replace(best, cut=f"layers stay whole: with {why} by itself, gradients add in another order")
+                said = f"{before}layers stay whole: with {why} by itself, gradients add in another order"
+                best = replace(best, cut=said)
             continue
         found = narrow(parts)
         if best.parts is whole or _over(found) < _over(best):
-            best = replace(found, most=most_now, cut=f"{_pieces(parts)}: with whole layers {over.message}")
+            said = f"{before}{_pieces(parts)}: with whole layers {over.message}"
+            best = replace(found, shape=Cut(most_now, ends), cut=said)
         if found.fits:
             return best
 
@@ -214,8 +241,18 @@ def _over(plan: Plan) -> int:
 
 
 def _pieces(parts: Parts) -> str:
-    largest = max(parts.blocks[1:], key=lambda block: block.numel)
-    return f"{len(parts.cut)} layers stream in pieces, the largest {largest.name} of {largest.numel:,} parameters"
+    return f"{len(parts.cut)} layers stream in pieces, the largest {_largest(parts)}"
+
+
+def _largest(parts: Parts) -> str:
+    largest = max(parts.layer_blocks, key=lambda block: block.numel)
+    return f"{largest.name} of {largest.numel:,} parameters"
+
+
+def _said(parts: Parts) -> str:
+    names = " and ".join(block.name for block in parts.ends)
+    ends = f"through a slot apart from those of layers: {names}"
+    return "\n".join([*([ends] if parts.ends else []), *([_pieces(parts)] if parts.cut else [])])
 
 
 def _placed(config: Config, base: Path, whole: Parts, length: int, team: Team | Planned | None) -> Plan:

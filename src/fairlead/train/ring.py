@@ -25,9 +25,11 @@ from fairlead.train.trace import Trace
 class Ring:
     """The slots of one device and the thread that fills them."""
 
-    def __init__(self, lanes: Lanes, num_slots: int, numel: int, dtype: torch.dtype) -> None:
+    def __init__(self, lanes: Lanes, sizes: Sequence[int], dtype: torch.dtype) -> None:
+        """`sizes` of slots, in elements."""
+        num_slots = len(sizes)
         self.lanes = lanes
-        self.slots = [arena(numel, dtype, lanes.device) for _ in range(num_slots)]
+        self.slots = [arena(numel, dtype, lanes.device) for numel in sizes]
         self._free = [Semaphore(1) for _ in range(num_slots)]
         self._freed: list[Mark | None] = [None] * num_slots
         self._is_abandoned = False
@@ -71,7 +73,7 @@ class Ring:
                         self._load(homes[visit.block], visit)
                         mark = self.lanes.mark()
                     marks[visit.slot] = mark
-                future.set_result(marks[visit.slot])
+                future.set_result(marks[visit.slot])  # of whatever lies there, where the visit does not read it
         except BaseException as exc:
             for future in ready:
                 if not future.done():

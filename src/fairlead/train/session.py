@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import torch
+from msgspec import structs
 
 from fairlead.base.files import disk_errors, write_atomic
 from fairlead.errors import TrainError
@@ -36,7 +37,17 @@ from fairlead.train.model import Parts, random_values
 from fairlead.train.optimizer import rate
 from fairlead.train.pace import reached
 from fairlead.train.plan import check
-from fairlead.train.planning import DTYPES, check_team, fitted, flop_per_token, model_of, parts_of, settled
+from fairlead.train.planning import (
+    DTYPES,
+    Plan,
+    check_team,
+    fitted,
+    flop_per_token,
+    model_of,
+    parts_of,
+    pieces_of,
+    settled,
+)
 from fairlead.train.settings import Result
 from fairlead.train.shards import survey
 from fairlead.train.team import Team
@@ -114,17 +125,18 @@ class Session:
         if team is not None and not team.rank:
             team.meet()
         if not resume:
-            cuts.hold(store, 0)
-        plan = fitted(config, base, parts, tokens.length, team=team)
+            cuts.hold(store, cuts.WHOLE)
+        plan = _agreed(config, base, parts, tokens.length, team)
         check(plan.need, plan.limits)
-        if plan.most and not resume and team is None:
-            cuts.hold(store, plan.most)
+        if not resume:
+            cuts.hold(store, plan.shape)
         if team is not None:  # all ranks follow one schedule
             plan = replace(plan, settings=replace(plan.settings, slots=team.least(plan.settings.slots)))
         engine = Engine(plan.parts, replace(plan.settings, run=_run(config, parts, tokens)))
         try:
             if not engine.filled:
-                engine.fill(_first_values(config, parts, checkpoint, engine.kept))
+                first = parts if team is None else plan.parts  # a layer comes whole also where it is cut
+                engine.fill(_first_values(config, first, checkpoint, engine.kept))
             session = cls(config, base, parts, engine, tokens)
             session._begin_metrics()
         except BaseException:
@@ -203,8 +215,9 @@ class Session:
         if self.config.lora.rank:
             origin = (self.base / self.config.model.path).absolute()
             return [lora.export(values, folder, self.config.lora, origin)]
-        whole = cuts.by_layer(self.parts, values) if self.engine.parts.cut else values
-        return weights.export(self.parts, whole, folder, DTYPES[dtype])
+        streamed = self.engine.parts
+        parts = pieces_of(self.config, self.parts, cuts.Cut(ends=bool(streamed.ends)))
+        return weights.export(parts, cuts.by_layer(parts, values) if streamed.cut else values, folder, DTYPES[dtype])
 
     def _begin_metrics(self) -> None:
         """Only committed steps stay; one that was killed before it could be told is told by what its commit says."""
@@ -216,6 +229,18 @@ class Session:
             missing = {"step": self.done - 1, "loss": last.loss, "grad_norm": last.grad_norm}
             whole.append(json.dumps(missing))
         write_atomic(self.metrics, "".join(line + "\n" for line in whole))
+
+
+def _agreed(config: Config, base: Path, parts: Parts, length: int, team: Team | None) -> Plan:
+    """The plan; of several ranks, embedding and head stream on all of them where one needs it."""
+    if team is None:
+        return fitted(config, base, parts, length)
+    team.meet()  # what an older run said of its pieces is gone on all
+    plan = fitted(config, base, parts, length, team=team)
+    if team.least(-int(plan.shape.ends)) == -int(plan.shape.ends):
+        return plan
+    memory = structs.replace(config.memory, ends="stream")
+    return fitted(structs.replace(config, memory=memory), base, parts, length, team=team)
 
 
 def _first_values(

@@ -26,7 +26,7 @@ from fairlead.records.stagestate import StageState
 from fairlead.train.blobs import PAGE, BlobFile, damaged, other_run, pages
 from fairlead.train.disk import Hands, OnDisk
 from fairlead.train.lanes import Lanes
-from fairlead.train.layout import Block
+from fairlead.train.layout import Block, by_size
 from fairlead.train.manifest import Manifest, words
 from fairlead.train.optimizer import Moment
 from fairlead.train.slots import Header, Slots
@@ -80,7 +80,7 @@ class DiskStore:
         if create:
             for name in FILES:  # of a run that was killed before its first commit
                 (self.folder / f"{name}.bin").unlink(missing_ok=True)
-        outer, layers = [b for b in blocks if not b.index], [b for b in blocks if b.index]
+        outer, layers = by_size(blocks)
         self.outer = Slots(self.folder / "outer.bin", outer, self.dtype, create=create)
         self.layers = Slots(self.folder / "layers.bin", layers, self.dtype, create=create)
         starts, frozen_at = [0], [0]
@@ -94,8 +94,8 @@ class DiskStore:
             OnDisk(
                 block,
                 self.hands,
-                self.layers if block.index else self.outer,
-                (layers if block.index else outer).index(block),
+                self.outer if block in outer else self.layers,
+                (outer if block in outer else layers).index(block),
                 (self.gradients, starts[place], gradient_dtype if block.index else torch.float32),
                 (self.frozen, frozen_at[place]),
             )

@@ -151,6 +151,8 @@ def export(parts: Parts, values: Values, folder: Path, dtype: torch.dtype) -> li
         own |= {name: value for name, value in buffers.items() if name.startswith(prefix)} if index else {}
         converted = loading.revert_weight_conversion(parts.model, own)
         tensors = {name: value.contiguous() for name, value in converted.items()}
+        if not tensors:
+            continue
         path = folder / f"model-{index + 1:05}-of-{num:05}.safetensors"
         coming = path.with_suffix(".coming")
         with disk_errors(path):

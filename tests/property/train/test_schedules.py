@@ -9,6 +9,7 @@ from fairlead.train.schedule import Do, hazards, plan
 from support.depth import cases
 
 shapes = st.tuples(st.integers(1, 40), st.integers(1, 12))
+ends = st.sampled_from([("embedding", "head"), ("both", ""), ("embedding", ""), ("", "head")])
 
 
 @settings(max_examples=cases(100))
@@ -18,6 +19,31 @@ def test_no_hazard(shape) -> None:
     assert hazards(schedule) == []
     blocks, slots = shape
     assert schedule.copies == 2 * blocks - min(blocks, slots)
+
+
+@settings(max_examples=cases(100))
+@given(shapes, ends)
+def test_embedding_and_head_have_a_slot_to_themselves_and_are_copied_once(shape, kind) -> None:
+    layers, slots = shape
+    wide = sum(map(bool, kind))
+    schedule = plan(layers + wide, slots, *kind)
+    assert hazards(schedule) == []
+    assert schedule.num_slots == min(layers, slots) + 1
+    assert schedule.copies == 2 * layers - min(layers, slots) + wide
+    assert {visit.slot for visit in schedule.visits if visit.block in schedule.wide} == {schedule.num_slots - 1}
+    assert len(schedule.wide) == wide
+    kept = [op.block for op in schedule.ops() if op.do is Do.KEEP]
+    assert sorted(kept) == list(range(layers + wide))
+
+
+@settings(max_examples=cases(100))
+@given(shapes, ends, st.data())
+def test_a_step_with_embedding_and_head_lacks_nothing_that_is_left_out(shape, kind, data) -> None:
+    layers, slots = shape
+    schedule = plan(layers + sum(map(bool, kind)), slots, *kind)
+    ops = list(schedule.ops())
+    gone = ops.pop(data.draw(st.sampled_from([at for at, op in enumerate(ops) if op.do is not Do.EVICT])))
+    assert hazards(schedule, ops), gone
 
 
 @settings(max_examples=cases(100))

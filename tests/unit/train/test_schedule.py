@@ -26,6 +26,47 @@ def test_a_step_in_words() -> None:
     ]
 
 
+def test_a_step_with_embedding_and_head_in_words() -> None:
+    """The slot of their own is the last; gradients of a look-up need no weights."""
+    assert str(plan(3, 1, "embedding", "head")).splitlines() == [
+        "update   block 0",
+        "copy     block 0 slot 1",
+        "forward  block 0 slot 1",
+        "evict    block 0 slot 1",
+        "update   block 1",
+        "copy     block 1 slot 0",
+        "forward  block 1 slot 0",
+        "update   block 2",
+        "copy     block 2 slot 1",
+        "forward  block 2 slot 1",
+        "backward block 2 slot 1",
+        "keep     block 2",
+        "evict    block 2 slot 1",
+        "backward block 1 slot 0",
+        "keep     block 1",
+        "evict    block 1 slot 0",
+        "backward block 0",
+        "keep     block 0",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("break_it", "what"),
+    [
+        (lambda ops: ops.insert(-3, Op(Do.KEEP, 0)), "are not whole yet"),
+        (lambda ops: ops.insert(0, ops.pop(1)), "copied before its update"),
+        (lambda ops: ops.remove(Op(Do.FORWARD, 0, 1)), "each way in order"),
+        (lambda ops: ops.insert(3, Op(Do.COPY, 1, 1)), "is not made for block 1"),
+    ],
+)
+def test_the_reviewer_knows_what_embedding_and_head_share(break_it, what) -> None:
+    schedule = plan(3, 1, "both")
+    ops = list(schedule.ops())
+    assert hazards(schedule, ops) == []
+    break_it(ops)
+    assert any(what in line for line in hazards(schedule, ops))
+
+
 @pytest.mark.parametrize(("blocks", "slots", "copies"), [(32, 2, 62), (32, 3, 61), (4, 4, 4), (4, 9, 4), (1, 2, 1)])
 def test_what_still_lies_in_a_slot_is_not_copied_again(blocks, slots, copies) -> None:
     assert plan(blocks, slots).copies == copies
