@@ -282,12 +282,12 @@ def shell(parts: Parts, weights: dict[str, torch.Tensor], device: torch.device) 
             _put(model, name, leaves[real])
     for unit in parts.units:
         for local, param in unit.params if parts.blocks[unit.block].role else ():
-            name, real = f"{unit.name}.{local}", weights.get(param.name) if unit is parts.units[-1] else None
-            if real is not None:
-                _put(model, name, nn.Parameter(real, param.trainable))
+            place, given = f"{unit.name}.{local}", weights.get(param.name) if unit is parts.units[-1] else None
+            if given is not None:
+                _put(model, place, nn.Parameter(given, param.trainable))
                 continue
-            one = torch.zeros((), dtype=model.get_parameter(name).dtype, device=device)  # a model may ask where it is
-            _put(model, name, nn.Parameter(one.expand(param.shape), requires_grad=False))
+            one = torch.zeros((), dtype=model.get_parameter(place).dtype, device=device)  # a model may ask where it is
+            _put(model, place, nn.Parameter(one.expand(param.shape), requires_grad=False))
     return model
 
 
