@@ -103,8 +103,8 @@ def kubernetes(
         made[name_] = held(wished, _documents(file), root)
     with disk_errors(out):
         out.mkdir(0o755, parents=True, exist_ok=True)
-        for file, found in made.items():
-            write_atomic(out / file, to_yaml(found), mode=0o644)
+        for manifest, found in made.items():
+            write_atomic(out / manifest, to_yaml(found), mode=0o644)
     what = f"{out}: {counted(len(made), 'file')} for {dest} on {counted(len(wanted), 'node')}"
     if why := why_not_ours(out):
         what += f"\nothers may change these files before they are applied: {why}"
