@@ -6,6 +6,7 @@ Each round runs all of them one after the other. The blaster is sendmmsg and rec
 parts each, nothing else: what the kernel takes for itself. CPU is that of both ends, user and system, a packet
 of payload: it tells the cost also on a machine that does other work. Kinds with "gso" send and receive with
 segmentation offload, 15 packets a datagram, and are compared with the blaster that does.
+Those with "paced", which run only if named, send at a pace: --kinds "compiled,paced,gso,gso paced".
 """
 
 from __future__ import annotations
@@ -92,8 +93,9 @@ def blast(port: int, seconds: float, gso: bool) -> float:
     return cpu() - begin
 
 
-def options(kind: str) -> dict[str, bool]:
-    return {"compiled": "plain" not in kind, "sealed": "sealed" in kind, "gso": "gso" in kind}
+def options(kind: str) -> dict[str, int]:
+    paced = {"pace_percent": 125} if "paced" in kind else {}
+    return {"compiled": "plain" not in kind, "sealed": "sealed" in kind, "gso": "gso" in kind, **paced}
 
 
 def server(kind: str) -> None:

@@ -2,6 +2,7 @@
 
 python bench/fabric_virtual.py [--cuts 200] [--planes 4] [--rate 250] [--seed 1]
 python bench/fabric_virtual.py --incast [--senders 3,7,15] [--rates 20,100,250] [--of-planes 2,4,8] [--packets 30000]
+                                        [--pace 125]
 
 Two engines of the transport, in plain Python, with the profile that sockets get, over planes of a rate and 50 us each
 way. One plane, drawn from the seed, loses everything from a drawn moment on, for 0.2 s. Timed, by the arrival of
@@ -107,11 +108,12 @@ def judged(
     return row
 
 
-def incast(senders: int, planes: int, rate: int, packets: int, seed: int) -> str:
+def incast(senders: int, planes: int, rate: int, packets: int, *, seed: int, pace: int) -> str:
     """A row of the table."""
     per_s = 1e6 * rate * planes / 8 / (PAYLOAD + WIRE)
     long_ns = int(1e9 * min(max(packets / per_s, 0.5), 4))
-    world = Flows([(i, 100) for i in range(senders)], planes=planes, rate_mbps=rate, seed=seed, within_ns=long_ns // 8)
+    shape = {"planes": planes, "rate_mbps": rate, "within_ns": long_ns // 8}
+    world = Flows([(i, 100) for i in range(senders)], seed=seed, pace_percent=pace, **shape)
     world.run(long_ns // 2)
     places = ("num_new", "num_rtx", "num_spurious")
     before = [counted(world.flows, place) for place in places]
@@ -129,13 +131,14 @@ def main() -> None:
     for name, some in (("senders", "3,7,15"), ("rates", "20,100,250"), ("of-planes", "2,4,8")):
         parser.add_argument(f"--{name}", default=some)
     parser.add_argument("--packets", type=int, default=30_000)
+    parser.add_argument("--pace", type=int, default=0, help="pace_percent of the profile")
     asked = parser.parse_args()
     if asked.incast:
         print(f"{time.strftime('%Y-%m-%d')}, Python {platform.python_version()}, seed {asked.seed}\n")
         print("| | Jain | of shaped | sent again | only late | delay, ms |\n|---|---:|---:|---:|---:|---:|")
         every = ([int(word) for word in words.split(",")] for words in (asked.senders, asked.of_planes, asked.rates))
         for senders, planes, rate in itertools.product(*every):
-            print(incast(senders, planes, rate, asked.packets, asked.seed), flush=True)
+            print(incast(senders, planes, rate, asked.packets, seed=asked.seed, pace=asked.pace), flush=True)
         return
     Links.rate_bps = 1e6 * asked.rate
     rows = []
