@@ -107,7 +107,6 @@ class Requestor(Endpoint):
     wimm: int  # Write-with-Imm sent and not completed
     wimm_posted: int
     hold_at: int  # until then no data goes: the receiver has no room, or it is paced; FOREVER: it may go
-    leaves_at: int  # when the next packet would leave at the pace, if none had waited for a burst
     # congestion control (NSCC names)
     rcvd: int  # rcvd_bytes of the newest SACK, in units of 256 B, 24 bits
     base_rtt: int
@@ -177,6 +176,8 @@ class Requestor(Endpoint):
     num_timeouts: int
     num_lost: int  # losses inferred from order
     num_spurious: int  # packets declared lost that had only been late
+    # pace
+    leaves_at: int  # when the next packet would leave at the pace, if none had waited for a burst
 
     # areas
     messages: Words  # ring of posted messages, MSG_*
@@ -277,8 +278,6 @@ class Parameters(Row):
     # congestion control
     cc_rule: int  # CC_*
     whole_packet: int  # 1: the next packet must fit in cwnd; 0: any room is enough
-    pace_percent: int  # data leaves at so much of a window in a round trip; 0: as soon as the window allows
-    pace_burst_ns: int  # what so long a time makes up for may leave at once
     first_cwnd: int  # initial window, bytes
     min_cwnd: int
     rate_mbps: int  # NIC rate, all ports together
@@ -299,6 +298,8 @@ class Parameters(Row):
     delay_marks: int  # 1: switches do not mark, and a queueing delay at or above the target stands for a mark
     avg_divisor: int  # the delay average follows a sample by one part in so many
     base_rtt_age_ns: int  # a sample counts towards the base RTT for one to two of these; 0: for ever
+    pace_percent: int  # data leaves at so much of a window in a round trip; 0: as soon as the window allows
+    pace_burst_ns: int  # what so long a time makes up for may leave at once
 
 
 # behind them, where each area of a row begins, in words from the row
