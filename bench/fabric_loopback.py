@@ -4,8 +4,8 @@ python bench/fabric_loopback.py [--rounds 5] [--seconds 4]
 
 Each round runs all of them one after the other. The blaster is sendmmsg and recvmmsg, 64 datagrams a call of three
 parts each, nothing else: what the kernel takes for itself. CPU is that of both ends, user and system, a packet
-of payload: it tells the cost also on a machine that does other work. Kinds with "gso" send and receive with
-segmentation offload, 15 packets a datagram, and are compared with the blaster that does.
+of payload: it tells the cost also on a machine that does other work. Packets of "bare" kinds have no iCRC. Kinds with
+"gso" send and receive with segmentation offload, 15 packets a datagram, and are compared with the blaster that does.
 Those with "paced", which run only if named, send at a pace: --kinds "compiled,paced,gso,gso paced".
 """
 
@@ -30,7 +30,7 @@ PAYLOAD, BURST, MESSAGE, DEPTH = 4096, 64, 1 << 20, 16
 PARTS = (40, PAYLOAD, 4)
 BATCH, GSO_BURST = 15, 8
 UDP_SEGMENT, UDP_GRO = 103, 104
-KINDS = "blaster,compiled,sealed,plain,gso blaster,gso,gso sealed,gso plain"
+KINDS = "blaster,compiled,bare,sealed,bare sealed,plain,gso blaster,gso,gso bare,gso sealed,gso bare sealed,gso plain"
 TOKEN = b"a token of this benchmark"
 SO_RCVBUFFORCE, MSG_WAITFORONE = 33, 0x10000
 
@@ -94,8 +94,13 @@ def blast(port: int, seconds: float, gso: bool) -> float:
 
 
 def options(kind: str) -> dict[str, int]:
-    paced = {"pace_percent": 125} if "paced" in kind else {}
-    return {"compiled": "plain" not in kind, "sealed": "sealed" in kind, "gso": "gso" in kind, **paced}
+    return {
+        "compiled": "plain" not in kind,
+        "sealed": "sealed" in kind,
+        "gso": "gso" in kind,
+        "icrc": "bare" not in kind,
+        **({"pace_percent": 125} if "paced" in kind else {}),
+    }
 
 
 def server(kind: str) -> None:

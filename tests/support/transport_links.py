@@ -144,7 +144,7 @@ class Flows:
         self._of: dict[int, tuple[End, Flow]] = {}
         for i, (one, other) in enumerate(pairs):
             ends = [
-                End(self.net, name, planes, PAYLOAD, sealed=False, kind=Engine, burst=0)
+                End(self.net, name, planes, PAYLOAD, sealed=False, icrc=True, kind=Engine, burst=0, rounds=False)
                 for name in (2 * i + 1, 2 * i + 2)
             ]
             flow = Flow(*ends)

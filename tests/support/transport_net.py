@@ -5,19 +5,24 @@ under a stranger's address; a plane or single paths may lose everything for a ti
 
 from __future__ import annotations
 
+import ctypes
 import heapq
 import itertools
 import random
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from fairlead.fabric.mrc.completion import Completion, CompletionQueue
 from fairlead.fabric.mrc.device import Device
+from fairlead.fabric.mrc.headers import Dialect
+from fairlead.fabric.mrc.icrc import Icrc
 from fairlead.fabric.mrc.packets import Path
 from fairlead.fabric.mrc.profile import Profile
 from fairlead.fabric.transport import lanes
 from fairlead.fabric.transport.engine import READ_BURST, Engine, Line
 from fairlead.fabric.transport.exchange import Offer
+from fairlead.fabric.transport.fast import layout as at
 from fairlead.fabric.transport.meeting import line_of, meet
 from fairlead.fabric.transport.ports import Arrival
 from fairlead.records.addressbook import Place, Port
@@ -108,6 +113,8 @@ class NetPorts:
 
     # the same for letters
 
+    goes_round = False
+
     def post(self, sheets) -> list[int]:
         held = []
         for i in range(sheets.desk.num_out):
@@ -127,18 +134,66 @@ class NetPorts:
     def fd(self, rail: int, source: int) -> int:
         return -1
 
+    def aim(self, rail: int, source: int, to: str, port: int) -> bool:
+        return False
+
+    def release(self, rail: int, source: int) -> None:
+        raise AssertionError
+
+
+class RoundPorts(NetPorts):
+    """The same for rounds, in which compiled code sends and receives by itself: it is given other system calls."""
+
+    goes_round = True
+
+    def go(self, sheets, budget: int, until: int) -> int:
+        def sendmmsg(fd: int, hdrs: int, count: int, flags: int) -> int:
+            if hdrs == sheets.words[at.X_OUT_HDRS]:  # the first call of several, one a socket: all, in their order
+                assert self.post(sheets) == []
+            return count
+
+        def recvmmsg(rail: int, hdrs: int, count: int, flags: int, timeout: int) -> int:
+            num = 0
+            while num < count and (arrival := self.receive(rail)) is not None:
+                sheets.put(num, arrival)
+                num += 1
+            return num
+
+        def clock(which: int, to: int) -> int:
+            ctypes.memmove(to, struct.pack("=qq", *divmod(self.net.now, 10**9)), 16)
+            return 0
+
+        calls = {at.X_SENDMMSG: sendmmsg, at.X_RECVMMSG: recvmmsg, at.X_CLOCK: clock}
+        kept = []
+        for place, call in calls.items():
+            kind = ctypes.CFUNCTYPE(*[ctypes.c_longlong] * (1 + call.__code__.co_argcount))
+            kept.append(kind(call))
+            sheets.words[place] = ctypes.cast(kept[-1], ctypes.c_void_p).value
+        return sheets.go(range(len(self.addresses)), steered=True, budget=budget, until=self.net.now)
+
 
 class End:
     """One engine with one queue pair."""
 
     def __init__(
-        self, net: Net, name: int, planes: int, mtu: int, *, sealed: bool, kind: type[Engine], burst: int
+        self,
+        net: Net,
+        name: int,
+        planes: int,
+        mtu: int,
+        *,
+        sealed: bool,
+        icrc: bool,
+        kind: type[Engine],
+        burst: int,
+        rounds: bool,
     ) -> None:
         self.addresses = [f"2001:db8:{name}:{plane + 1:x}::1" for plane in range(planes)]
         numbers = tuple(tuple(range(40_000 + 100 * plane, 40_008 + 100 * plane)) for plane in range(planes))
-        self.ports = NetPorts(net, self.addresses, numbers)
+        self.ports = (RoundPorts if rounds and kind is not Engine else NetPorts)(net, self.addresses, numbers)
         chance = random.Random(name)
-        device = Device(Profile.software(RTT_NS), iter(lambda: chance.getrandbits(32), None))
+        dialect = Dialect(icrc=Icrc.PACKET if icrc else Icrc.NONE)
+        device = Device(Profile.software(RTT_NS), iter(lambda: chance.getrandbits(32), None), dialect=dialect)
         self.engine = self.ports.engine = kind(device, self.ports, planes)
         if burst:
             self.engine.burst = burst
@@ -156,6 +211,7 @@ class End:
             mpr=8,
             wimm=64,
             sealed=sealed,
+            icrc=icrc,
         )
 
     def join(self, other: End, now: int, **changes: object) -> None:
@@ -178,12 +234,19 @@ class Pair:
         planes: int = 2,
         mtu: int = 512,
         sealed: bool = False,
+        icrc: bool = True,
         kind: type[Engine] = Engine,
         burst: int = 0,
+        rounds: bool = False,
         **changes: object,
     ) -> None:
+        """With `rounds` an end that is awake reads and sends in turns, until there is nothing more."""
         self.net = self.kind_of_net(faults, seed)
-        self.a, self.b = (End(self.net, name, planes, mtu, sealed=sealed, kind=kind, burst=burst) for name in (1, 2))
+        self.rounds = rounds
+        self.a, self.b = (
+            End(self.net, name, planes, mtu, sealed=sealed, icrc=icrc, kind=kind, burst=burst, rounds=rounds)
+            for name in (1, 2)
+        )
         self.a.join(self.b, self.net.now, **changes)
         self.b.join(self.a, self.net.now, **changes)
 
@@ -209,11 +272,21 @@ class Pair:
         for end in self._awake():
             for rail in end.engine.blocked:
                 end.engine.writable(rail)
-            for rail in range(end.engine.num_rails):
-                while end.engine.read(rail, net.now):
-                    pass
+            if self.rounds:
+                self._rounds(end.engine)
+            else:
+                for rail in range(end.engine.num_rails):
+                    while end.engine.read(rail, net.now):
+                        pass
             end.engine.on_timers(net.now)
         return True
+
+    def _rounds(self, engine: Engine) -> None:
+        has_more = True
+        while has_more:
+            has_more, now = engine.read_all(range(engine.num_rails), self.net.now)
+            assert now == self.net.now
+            has_more |= engine.send(self.net.now)
 
     def _awake(self) -> list[End]:
         still, now = self.net.faults.still, self.net.now

@@ -33,11 +33,12 @@ import pytest
 
 from fairlead.errors import FabricError
 from fairlead.fabric.mrc.completion import Status
-from fairlead.fabric.transport.context import Context, QueuePair, remote_of
+from fairlead.fabric.transport.context import Context, remote_of
 from fairlead.fabric.transport.engine import READ_BURST
 from fairlead.fabric.transport.exchange import MAGIC, MAX_HEARD, NONCE_BYTES
 from fairlead.fabric.transport.fast.engine import FastEngine
 from fairlead.fabric.transport.fast.sheets import LetterSockets
+from fairlead.fabric.transport.queuepair import QueuePair
 from fairlead.records.addressbook import Place, Port
 
 pytestmark = pytest.mark.real
@@ -314,6 +315,7 @@ class Cut(LetterSockets):
     """The kernel's sockets, without anything that comes from hosts that are cut off."""
 
     dead: ClassVar[set[str]] = set()
+    goes_round = False
 
     def receive(self, rail: int) -> Any:
         while (arrival := super().receive(rail)) is not None and arrival.host in self.dead:

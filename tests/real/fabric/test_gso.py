@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import random
 import secrets
+import socket
 import subprocess
 import sys
 import time
@@ -125,6 +126,27 @@ def test_letters_go_in_the_batches_that_plain_python_would_make(letters: list[tu
         assert fast.num_batches == num
 
 
+@pytest.mark.parametrize("address", ["::1", "127.0.0.1"])
+@pytest.mark.parametrize("dscp", [0, 46])
+def test_a_letter_has_its_class_and_can_be_marked_whether_the_socket_says_so_or_the_letter(
+    stack: ExitStack, address: str, dscp: int
+) -> None:
+    there, fast = Sockets([address], steered=False), LetterSockets([address], steered=False)
+    for sockets in (there, fast):
+        stack.callback(sockets.close)
+    sheets = Sheets(Desk())
+    name = name_of(address, there.numbers[0][0])
+    routes = np.zeros((1, at.ROUTE_ROW), dtype=np.int64)
+    family = int.from_bytes(name[:2], "little")
+    routes[0] = sheets.socket(0, 0, fast.fd(0, 0)), address_of_bytes(memoryview(name)), len(name), family
+    sheets.desk.out[0] = 1, address_of(routes), 0, dscp, 0, 8, 0, 0, 4
+    sheets.desk.words[at.K_NUM_OUT] = 1
+    assert fast.post(sheets) == []
+    _, control, _, _ = there.rails[0][0].recvmsg(100, 128)
+    kinds = (socket.IPV6_TCLASS, socket.IP_TOS)
+    assert [value[0] for _, kind, value in control if kind in kinds] == [dscp << 2 | ports.ECN_ECT0]
+
+
 # --- whole contexts ----------------------------------------------------------------------------------------------
 
 
@@ -190,6 +212,8 @@ def test_the_rest_of_a_batch_waits_for_no_other_datagram(stack: ExitStack, compi
 
 class Lossy(LetterSockets):
     """The kernel's sockets, that lose, double and damage single packets of the batches that come."""
+
+    goes_round = False
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -321,6 +345,18 @@ def test_steered_paths_have_no_checksums_so_they_have_no_batches() -> None:
     with pytest.raises(LocalProtocolError, match="no UDP checksum") as told:
         Context(place, gso=True)
     assert told.value.code == "fabric/no-offload"
+
+
+def test_steered_paths_have_no_checksums_so_their_packets_need_another() -> None:
+    place = Place(
+        ports=(Port(rail="plane 0", plane=0, address="::1"),),
+        seat=Seat(t0=0, port=0),
+        steering=Steering(by="usid", t1=2),
+    )
+    with pytest.raises(LocalProtocolError, match="notice damage") as told:
+        Context(place, icrc=False)
+    assert told.value.code == "fabric/no-check"
+    Context(place, icrc=False, sealed=True).close()
 
 
 def test_the_kernel_takes_no_batch_from_a_socket_without_checksums(stack: ExitStack) -> None:

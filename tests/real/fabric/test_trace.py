@@ -23,11 +23,11 @@ from fairlead.fabric.transport.tape import SNAP_BYTES, Tape, Taped, capture, eve
 
 pytestmark = pytest.mark.real
 TOKEN = secrets.token_bytes(32)
-SIZE = 100_000
+SIZE = 200_000
 
 
 def talk(tapes: list[Tape], *addresses: str) -> None:
-    """A Write of 100,000 bytes with an immediate from the first context to the second."""
+    """A Write of 200,000 bytes with an immediate from the first context to the second."""
     with Context(addresses=addresses, tape=tapes[0]) as a, Context(addresses=addresses, tape=tapes[1]) as b:
         mine, theirs = a.completion_queue(), b.completion_queue()
         private = remote_of(b.register(bytearray(SIZE)))

@@ -24,12 +24,13 @@ import pytest
 
 from fairlead.errors import FabricError, LocalProtocolError
 from fairlead.fabric.mrc.completion import Status
-from fairlead.fabric.transport.context import Context, QueuePair, remote_of
+from fairlead.fabric.transport.context import Context, remote_of
 from fairlead.fabric.transport.driver import Driver
 from fairlead.fabric.transport.engine import READ_BURST, Engine
 from fairlead.fabric.transport.fast.engine import FastEngine
 from fairlead.fabric.transport.fast.sheets import LetterSockets, Sheets
 from fairlead.fabric.transport.ports import Arrival, Sockets
+from fairlead.fabric.transport.queuepair import QueuePair
 from fairlead.fabric.transport.queues import CompletionQueue
 
 pytestmark = pytest.mark.real
@@ -80,8 +81,8 @@ def ends() -> Iterator[Any]:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"compiled": False}, {"sealed": True}, {"addresses": ["127.0.0.1", "127.0.0.2"]}],
-    ids=["v6", "plain", "sealed", "v4"],
+    [{}, {"compiled": False}, {"sealed": True}, {"icrc": False}, {"addresses": ["127.0.0.1", "127.0.0.2"]}],
+    ids=["v6", "plain", "sealed", "no icrc", "v4"],
 )
 def test_two_megabytes_arrive_and_both_ends_are_told(ends: Any, options: dict[str, Any]) -> None:
     pair = ends(2 << 20, **options)
@@ -96,6 +97,30 @@ def test_two_megabytes_arrive_and_both_ends_are_told(ends: Any, options: dict[st
     counts = pair.b.counters()
     assert counts["bad"] == counts["foreign"] == 0
     assert len(pair.qa.packets_sent()) == len(set(options.get("addresses", ["::1"])))
+
+
+def test_sockets_that_only_send_keep_the_way_to_the_first_peer_and_others_are_reached_too(ends: Any) -> None:
+    pair = ends()
+    data = np.random.default_rng(2).integers(0, 256, 1 << 16, dtype=np.uint8)
+    receiver, *senders = pair.a._sockets.rails[0]
+    first = pair.b._sockets.numbers[0][0]
+    assert {sock.getpeername()[1] for sock in senders} == {first}
+    with pytest.raises(OSError, match="not connected"):
+        receiver.getpeername()
+    with Context(addresses=["::1"]) as other:
+        room = np.zeros(1 << 16, dtype=np.uint8)
+        with other.listen("::1", TOKEN) as listener, ThreadPoolExecutor(1) as pool:
+            job = pool.submit(listener.accept, *pair.queues, private=remote_of(other.register(room)))
+            second = pair.a.connect("::1", listener.port, TOKEN, *pair.queues)
+            job.result(LIMIT_S)
+        second.post_write(data, second.remote, wr_id=2)
+        assert [c.wr_id for c in pair.queues[0].wait(LIMIT_S)] == [2]
+        assert {sock.getpeername()[1] for sock in senders} == {first}
+    pair.write(data)
+    assert [c.wr_id for c in pair.queues[0].wait(LIMIT_S)] == [1]
+    assert np.array_equal(pair.buffer, data)
+    assert np.array_equal(room, data)
+    assert set(second.packets_by_way()) == set(pair.qa.packets_by_way())
 
 
 def test_messages_are_written_from_and_into_memory_of_the_application_and_awaited_by_asyncio(ends: Any) -> None:
@@ -193,8 +218,10 @@ def test_datagrams_of_strangers_change_nothing_and_are_counted(ends: Any, compil
         return send(rail, source, to, label, dscp, parts)
 
     sockets.send, sockets.post = tap, tap_letters
+    sockets.goes_round = False  # letters that rounds send are seen by nobody
     pair.write(b"a" * 4000)
     pair.queues[0].wait(LIMIT_S)
+    sockets.goes_round = compiled
     pair.buffer[:] = 0
     writes = [(data, to) for data, to in heard if len(data) > 4000]
     assert writes
@@ -272,6 +299,8 @@ def test_a_peer_is_known_to_compiled_code_whatever_comes_while_it_is_met(ends: A
 
 class Faulty(LetterSockets):
     """The kernel's sockets, whose datagrams are lost, doubled, delayed and damaged as they are received."""
+
+    goes_round = False
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -374,8 +403,9 @@ def test_ends_that_do_not_fit_are_told_why(ends: Any) -> None:
         Context(addresses=["::1"]) as a,
         Context(addresses=["::1"], sealed=True) as b,
         Context(addresses=["127.0.0.1"]) as c,
+        Context(addresses=["::1"], icrc=False) as d,
     ):
-        for here, there in ((a, b), (a, c)):
+        for here, there in ((a, b), (a, c), (a, d)):
             queue = CompletionQueue(8)
             with there.listen("::1", TOKEN) as listener:
                 thread = threading.Thread(target=_refused, args=(listener, queue))

@@ -25,9 +25,9 @@ import torch
 from fairlead.errors import FabricError
 from fairlead.fabric.mrc.completion import Completion, Status, WorkOpcode
 from fairlead.fabric.mrc.memory import MemoryRegion
-from fairlead.fabric.transport.context import QueuePair
 from fairlead.fabric.transport.exchange import Remote, decode
 from fairlead.fabric.transport.memory import view_of
+from fairlead.fabric.transport.queuepair import QueuePair
 
 CHUNK = 256 << 10
 SLOTS = 4

@@ -20,7 +20,6 @@ import contextlib
 import secrets
 import socket
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
@@ -28,6 +27,8 @@ import msgspec
 
 from fairlead.errors import FabricError, LocalProtocolError, MissingTool, RemoteProtocolError
 from fairlead.fabric.mrc.device import Device
+from fairlead.fabric.mrc.headers import Dialect
+from fairlead.fabric.mrc.icrc import Icrc
 from fairlead.fabric.mrc.memory import MemoryRegion
 from fairlead.fabric.mrc.profile import SOFTWARE_SACK_BYTES, Profile
 from fairlead.fabric.mrc.verbs import MPR_UNIT
@@ -40,6 +41,7 @@ from fairlead.fabric.transport.interfaces import LinkWatch, interface_of, mtu_of
 from fairlead.fabric.transport.meeting import line_of, meet
 from fairlead.fabric.transport.memory import view_of
 from fairlead.fabric.transport.ports import UDP_BYTES, Sockets
+from fairlead.fabric.transport.queuepair import QueuePair
 from fairlead.fabric.transport.queues import CompletionQueue
 from fairlead.fabric.transport.tape import Tape
 from fairlead.records.addressbook import Place, Port
@@ -84,93 +86,6 @@ def _engine_of(*, compiled: bool | None) -> tuple[Callable[..., Engine], Callabl
 def _randoms() -> Iterator[int]:
     while True:
         yield secrets.randbits(32)
-
-
-class QueuePair:
-    """A connection to one peer: one-sided writes into its memory."""
-
-    def __init__(self, driver: Driver, line: Line, sock: socket.socket, private: str) -> None:
-        self._driver = driver
-        self._line = line
-        self._sock = sock
-        self.private = private
-        """What the other end said of itself."""
-
-    @property
-    def qp_num(self) -> int:
-        """Its number; completions carry it."""
-        return self._line.qp.qp_num
-
-    @property
-    def profile(self) -> Profile:
-        """Its parameters."""
-        return self._line.qp.profile
-
-    @property
-    def error(self) -> FabricError | None:
-        """Why it has failed; None: it has not."""
-        with self._driver.lock:
-            self._driver.engine.events(self._line)
-            return self._line.error
-
-    @property
-    def remote(self) -> Remote:
-        """The memory that the other end has named in `private`."""
-        return exchange.decode(self.private.encode(), Remote)
-
-    def post_write(self, memory: Any, remote: Remote, *, wr_id: int, offset: int = 0, imm: int | None = None) -> None:
-        """Write memory into the peer's, from `offset` there; it is not copied, so let it be until that completes.
-
-        With `imm` (32 bits) the peer's oldest posted receive completes too, after all that was written before.
-        """
-        view = view_of(memory)
-        if offset < 0 or offset + len(view) > remote.length:
-            raise LocalProtocolError(
-                "fabric/out-of-bounds",
-                f"{len(view)} bytes at {offset} do not fit into {remote.length}",
-                hint="write less, or let the peer register more",
-            )
-        with self._driver.lock:
-            self._line.qp.post_write(view, wr_id=wr_id, remote_addr=remote.addr + offset, rkey=remote.rkey, imm=imm)
-            self._driver.engine.wake(self._line)
-        self._driver.nudge()
-
-    def post_write_imm(self, memory: Any, remote: Remote, imm: int, *, wr_id: int, offset: int = 0) -> None:
-        """A Write that the peer is told of."""
-        self.post_write(memory, remote, wr_id=wr_id, offset=offset, imm=imm)
-
-    def post_recv(self, *, wr_id: int) -> None:
-        """Be ready for one more Write with an immediate."""
-        with self._driver.lock:
-            self._line.qp.post_recv(wr_id=wr_id)
-
-    def counters(self) -> dict[str, int]:
-        """Packets of this queue pair: new, sent again, timed out, inferred lost; SACKs and NACKs heard."""
-        names = {"new": "num_new", "resent": "num_rtx", "timeouts": "num_timeouts"}
-        names |= {"inferred_lost": "num_lost", "sacks": "num_sacks", "nacks": "num_nacks"}
-        with self._driver.lock:
-            qp = self._line.qp
-            return {name: getattr(qp.tx, field) for name, field in names.items()}
-
-    def packets_sent(self) -> dict[str, int]:
-        """Packets by the address they were sent to, which on a steered fabric is the path."""
-        with self._driver.lock:
-            sent: Counter[str] = Counter()
-            for route, num in self._driver.engine.sent(self._line).items():
-                sent[route.to] += num
-            return dict(sent)
-
-    def packets_by_way(self) -> dict[tuple[int, str, int], int]:
-        """Packets by (number of the local port, address they were sent to, number of the source port's socket)."""
-        with self._driver.lock:
-            sent: Counter[tuple[int, str, int]] = Counter()
-            for route, num in self._driver.engine.sent(self._line).items():
-                sent[route.rail, route.to, route.source] += num
-            return dict(sent)
-
-    def close(self) -> None:
-        """Give up what is not complete; the peer is told by the end of the connection."""
-        self._driver.drop(self._line, self._sock)
 
 
 class Listener:
@@ -224,6 +139,7 @@ class Context:
         port: int = 0,
         rate_mbps: int = 0,
         sealed: bool = False,
+        icrc: bool = True,
         gso: bool = False,
         compiled: bool | None = None,
         tape: Tape | None = None,
@@ -232,11 +148,12 @@ class Context:
         """`place` says where the host sits in a fabric, `addresses` are its ports where nobody knows more.
 
         `port` is the UDP port to receive at (0: a free one), `rate_mbps` what all ports carry together, `sealed` asks
-        for authentication of every packet, `changes` are fields of Profile. With `gso` packets are sprayed batch by
-        batch, and the kernel takes a batch as one (UDP_SEGMENT); each end decides how it sends. `compiled` False keeps
-        to plain Python, which does the same more slowly; by default it is used only where there is no numba or no zlib
-        to be called. The first context on a machine compiles, half a minute of one core, and says so. A `tape` has all
-        datagrams written down, in plain Python.
+        for authentication of every packet, `changes` are fields of Profile. Without `icrc` packets carry none, and
+        nothing but the UDP checksum or the authentication tells that one was damaged. With `gso` packets are sprayed
+        batch by batch, and the kernel takes a batch as one (UDP_SEGMENT); each end decides how it sends. `compiled`
+        False keeps to plain Python, which does the same more slowly; by default it is used only where there is no numba
+        or no zlib to be called. The first context on a machine compiles, half a minute of one core, and says so. A
+        `tape` has all datagrams written down, in plain Python.
         """
         if place is None:
             place = Place(ports=tuple(Port(rail=f"rail {i}", address=a) for i, a in enumerate(addresses)))
@@ -250,6 +167,13 @@ class Context:
         self._rate_mbps = rate_mbps
         self._changes = changes
         steered = place.steering.by == "usid"
+        if steered and not icrc and not sealed:
+            raise LocalProtocolError(
+                "fabric/no-check",
+                "packets over steered paths carry no UDP checksum, so without an iCRC nobody would notice damage",
+                hint="leave `icrc` on, or ask for `sealed`",
+            )
+        self._icrc = icrc
         self._gso = gso
         make_engine, make_sockets = (Engine, tape.sockets) if tape is not None else _engine_of(compiled=compiled)
         interfaces = [p.interface or interface_of(p.address) for p in own]
@@ -261,7 +185,8 @@ class Context:
             opened.callback(self._sockets.close)
             self._links = LinkWatch(interfaces)
             opened.callback(self._links.close)
-            device = Device(Profile.software(MIN_RTT_NS), _randoms())
+            dialect = Dialect(icrc=Icrc.PACKET if icrc else Icrc.NONE)
+            device = Device(Profile.software(MIN_RTT_NS), _randoms(), dialect=dialect)
             self.engine = make_engine(device, self._sockets, len(own), gso=gso)
             self.driver = Driver(self.engine, self._sockets, self._links)
             opened.pop_all()
@@ -405,19 +330,16 @@ class Context:
             mpr=self.engine.device.profile.mpr // MPR_UNIT,
             wimm=self.engine.device.profile.max_wimm_dest,
             sealed=self._sealed,
+            icrc=self._icrc,
             private=private,
         )
 
-    def _batched(self, mtu: int, rtt_ns: int) -> dict[str, object]:
-        """What a queue pair does otherwise where packets go in batches: one entropy value each, and about one SACK.
-
-        The shortest round trip is that of a single packet between two programs that have nothing else to do. A window
-        reckoned from it would be a few batches, and both ends would wait for each other: half of the usual one counts.
-        """
+    def _batched(self, mtu: int) -> dict[str, object]:
+        """What a queue pair does otherwise where packets go in batches: one entropy value each, and about one SACK."""
         if not self._gso:
             return {}
         run = run_of(mtu + HEADER_BYTES + (seal.SIZE_BYTES if self._sealed else 0))
-        return {"ev_run": run, "sack_bytes": max(SOFTWARE_SACK_BYTES, run * mtu), "base_rtt_floor_ns": rtt_ns // 2}
+        return {"ev_run": run, "sack_bytes": max(SOFTWARE_SACK_BYTES, run * mtu)}
 
     def _line(  # noqa: PLR0917 - both offers, and what was found out
         self,
@@ -447,7 +369,7 @@ class Context:
             rtt_ns=rtt_ns,
             driver_mbps=driver_mbps,
             rate_mbps=self._rate_mbps,
-            **(self._batched(met.mtu, rtt_ns) | self._changes),
+            **(self._batched(met.mtu) | self._changes),
         )
         with self.lock:
             self.driver.check()

@@ -42,6 +42,7 @@ class Driver:
             self._epoll.register(fd, select.EPOLLIN)
         self._waiting: dict[int, int] = {}  # descriptor of a socket without room -> rail
         self._is_closed = False
+        self._waits = True
         self._num_put_off = 0
         self._unread: set[int] = set()  # ports whose last read ended early
         engine.set_ports(links.up, time.monotonic_ns())
@@ -56,8 +57,8 @@ class Driver:
             raise LocalProtocolError("fabric/closed", "the context is closed", hint="make a new one") from self.crash
 
     def nudge(self) -> None:
-        """Let the thread look at once."""
-        if not self._is_closed:
+        """Let the thread look, if it waits: one that works looks again by itself before it does."""
+        if self._waits and not self._is_closed:
             os.eventfd_write(self._wake, 1)
 
     def add(self, line: Line) -> None:
@@ -109,7 +110,9 @@ class Driver:
             while not self._is_closed:
                 events = self._epoll.poll(self._pause(has_more=has_more))
                 with self.lock:
+                    self._waits = False
                     has_more = self._turn(events)
+                    self._waits = not has_more
         except BaseException as exc:  # noqa: BLE001 - a thread has nobody to raise to: every queue pair is told
             self.crash = exc
             with self.lock:
@@ -127,16 +130,14 @@ class Driver:
         """What has come, what is due, what is to go; True if there is more."""
         engine = self.engine
         now = time.monotonic_ns()
-        readable = (
-            self._unread
-        )  # also where the kernel has nothing left: of a batch some packets may wait in the process
+        rails = self._unread  # also where the kernel has nothing left: of a batch some packets may wait in the process
         for fd, what in events:
             rail = self._readers.get(fd)
             if fd in self._waiting and what & select.EPOLLOUT:
                 engine.writable(self._waiting[fd])
             if rail is not None:
                 if what & ~select.EPOLLOUT:
-                    readable.add(rail)
+                    rails.add(rail)
             elif fd == self._wake:
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(fd)
@@ -144,14 +145,15 @@ class Driver:
                 engine.set_ports(self._links.read(), now)
             elif fd in self._lifelines:
                 self._hear_end(fd)
-        self._unread = {rail for rail in readable if engine.read(rail, now)}
-        has_more = bool(self._unread)
+        has_more, now = engine.read_all(sorted(rails), now)
+        self._unread = rails if has_more else set()
         self._num_put_off += 1
         if not has_more or self._num_put_off > _MAX_PUT_OFF:  # the answer may wait in a socket: no timeout before it
             self._num_put_off = 0
             engine.on_timers(now)
         has_more |= engine.send(time.monotonic_ns())
-        self._await_room()
+        if self._waiting or engine.blocked:
+            self._await_room()
         return has_more
 
     def _hear_end(self, fd: int) -> None:

@@ -38,6 +38,9 @@ GSO_BURST = 64
 READ_BURST = 64
 """Datagrams of one port before others have their turn."""
 
+COUNTED = ("received", "marked", "foreign", "unauthentic", "sent", "held", "lost_locally")
+"""Names of an engine's counters of datagrams; each is there from the beginning."""
+
 
 class Source(NamedTuple):
     """Where a datagram came from."""
@@ -84,7 +87,7 @@ class Engine:
         self.num_rails = num_rails
         self.lines: set[Line] = set()
         self.up = (1 << num_rails) - 1
-        self.counts: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter(dict.fromkeys(COUNTED, 0))
         self.seals = Seals()
         self._by_qp: dict[QueuePair, Line] = {}
         self._by_source: dict[Source, Peer] = {}
@@ -158,6 +161,13 @@ class Engine:
         self._ready[line] = None
 
     # --- packets in --------------------------------------------------------------------------------------------------
+
+    def read_all(self, rails: Sequence[int], now: int) -> tuple[bool, int]:
+        """Take in what came by these ports; whether more may be waiting, and what time the law was told last."""
+        has_more = False
+        for rail in rails:
+            has_more |= self.read(rail, now)
+        return has_more, now
 
     def read(self, rail: int, now: int) -> bool:
         """Take in what came by a port; True if more may be waiting."""

@@ -75,6 +75,8 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     wimm: Annotated[int, Meta(ge=1, le=0xFFFF)]
     sealed: bool = False
     """Every packet carries an authentication tag."""
+    icrc: bool = True
+    """Every packet carries an iCRC, which the other end checks."""
     private: Annotated[str, Meta(max_length=1 << 16)] = ""
     """What the application wants the other to know: addresses and keys of memory."""
 

@@ -30,6 +30,9 @@ WINDOWS = 3
 """A largest window is 1.5 round trips; to stand at the target delay it takes so many of them."""
 MAX_BDP_BYTES = 2_000_000
 """Rate times round trip: with it and the target delay below, NSCC's integers and 1024 packets suffice."""
+SACK_PACKETS = 16
+"""Packets to a SACK where the ends themselves are what limits: each SACK costs both of them as much as a packet."""
+SACK_LEAST_BYTES = 1024  # what a short packet counts as, `sack_floor` of the profile
 DELAY_ROUND_TRIPS = 4
 """A program is away from its sockets for milliseconds now and then: that is no congestion."""
 
@@ -154,12 +157,16 @@ def profile(
 ) -> Profile:
     """What a queue pair over these lanes is to be like; `mtu` is the payload of a packet.
 
-    `driver_mbps` is what this end can hope to send and the other to hold; nothing is reckoned from more.
+    `driver_mbps` is what this end can hope to send and the other to hold; nothing is reckoned from more. Where that is
+    less than the links carry, a SACK stands for several packets of a burst.
     """
     said = rate_mbps or sum(lane.rate_mbps for lane in lanes if all(other.rate_mbps for other in lanes))
     count = evs_per_plane(lanes)
     own: dict[str, object] = {"planes": len(lanes), "evs_per_plane": count, "evs_active": count, "mtu": mtu}
     own["ev_min_active"] = 1  # one way of one plane is enough to go on by
     own["target_delay_ns"] = DELAY_ROUND_TRIPS * rtt_ns
-    own["rate_mbps"] = min(WINDOWS * said or driver_mbps, driver_mbps, MAX_BDP_BYTES * 8_000 // rtt_ns)
+    links_mbps = min(WINDOWS * said or driver_mbps, MAX_BDP_BYTES * 8_000 // rtt_ns)
+    own["rate_mbps"] = min(links_mbps, driver_mbps)
+    if driver_mbps <= links_mbps:
+        own["sack_bytes"] = SACK_PACKETS * max(mtu, SACK_LEAST_BYTES)
     return Profile.software(rtt_ns, **(own | changes))

@@ -35,6 +35,8 @@ def meet(mine: Offer, theirs: Offer) -> Met:
     """What two ends have in common. FabricError where they do not fit together."""
     if mine.sealed != theirs.sealed:
         raise _unfit("one end wants every packet authenticated, the other does not")
+    if mine.icrc != theirs.icrc:
+        raise _unfit("one end wants an iCRC in every packet, the other does not")
     if len(theirs.ports) != len(theirs.place.ports):
         raise _unfit("the other end names more or fewer sockets than it has ports")
     found = ways.lanes(mine.place, theirs.place)

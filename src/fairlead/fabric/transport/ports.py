@@ -15,6 +15,7 @@ The thin edge to the Linux kernel; it decides nothing. What has to be known of t
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import socket
 import struct
@@ -25,6 +26,7 @@ from ipaddress import ip_address
 from typing import NamedTuple, Protocol
 
 from fairlead.errors import LocalProtocolError, MissingTool
+from fairlead.fabric.mrc.headers import Dscp
 from fairlead.fabric.mrc.packets import Path
 from fairlead.fabric.transport.batches import UDP_GRO, UDP_SEGMENT
 from fairlead.fabric.transport.lanes import Route
@@ -53,6 +55,7 @@ CONTROL_BYTES = 128
 RECEIVE_BYTES = 8 << 20  # asked for; without CAP_NET_ADMIN net.core.rmem_max may allow less
 SEND_BYTES = 256 << 10
 UDP_BYTES = 8
+_CLASS = Dscp.NO_TRIM << DSCP_SHIFT | ECN_ECT0  # of packets that ask for no other
 _INT = struct.Struct("=i")
 _SHORT = struct.Struct("=H")
 
@@ -119,6 +122,7 @@ class Sockets:
         self.gso = gso
         self.num_batches = 0
         self._pending: dict[int, deque[Arrival]] = {}
+        self._aims: dict[tuple[int, int], tuple[str, int]] = {}
         self.addresses = tuple(addresses)
         self.num_lost_locally = 0
         self.num_cut_short = 0
@@ -231,6 +235,26 @@ class Sockets:
             self._pending[rail] = deque(Arrival(part, address[0], path) for part in parts)
         return Arrival(buffer[: min(first, num_bytes)], address[0], path)
 
+    def aim(self, rail: int, source: int, to: str, port: int) -> bool:
+        """Connect a socket that only sends to whom it sends first; True if that is this one.
+
+        The kernel then keeps the way, which it looks up anew for each packet else. Others are still sent to by name.
+        """
+        if source == 0 or self.is_steered:
+            return False
+        aimed = self._aims.setdefault((rail, source), (to, port))
+        if aimed != (to, port):
+            return False
+        with contextlib.suppress(OSError):  # no way there now: by name, too, packets are lost until there is one
+            self.rails[rail][source].connect(aimed)
+            return True
+        del self._aims[rail, source]
+        return False
+
+    def release(self, rail: int, source: int) -> None:
+        """Let a socket be connected to the next peer: nobody relies on the one it was connected to."""
+        self._aims.pop((rail, source), None)
+
     def path_mtu(self, rail: int, to: str) -> int:
         """The largest UDP payload that the kernel would send out of a port to an address."""
         v6 = self._v6[rail]
@@ -267,8 +291,9 @@ def _open(address: str, port: int, *, steered: bool, receives: bool) -> socket.s
         if v6:
             level = socket.IPPROTO_IPV6
             sock.setsockopt(level, IPV6_FLOWINFO_SEND, 1)
-            sock.setsockopt(level, IPV6_FLOWINFO, 1)
+            sock.setsockopt(level, IPV6_FLOWINFO, int(steered))
             sock.setsockopt(level, socket.IPV6_RECVTCLASS, 1)
+            sock.setsockopt(level, socket.IPV6_TCLASS, _CLASS)
             sock.setsockopt(level, IPV6_AUTOFLOWLABEL, 0)
             sock.setsockopt(level, IPV6_MTU_DISCOVER, PMTUDISC_PROBE)
             if steered:
@@ -276,6 +301,7 @@ def _open(address: str, port: int, *, steered: bool, receives: bool) -> socket.s
                 sock.setsockopt(socket.IPPROTO_UDP, UDP_NO_CHECK6_RX, 1)
         else:
             sock.setsockopt(socket.IPPROTO_IP, IP_RECVTOS, 1)
+            sock.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, _CLASS)
             sock.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, PMTUDISC_PROBE)
         sock.bind((address, port))
     except (OSError, OverflowError) as exc:

@@ -28,7 +28,7 @@ class CompletionQueue(completion.CompletionQueue):
     def add(self, completion: Completion) -> None:
         """Enter finished work, and wake who waits."""
         super().add(completion)
-        if self._fd >= 0:
+        if len(self) == 1 and self._fd >= 0:  # where others wait before it the descriptor is readable, or will be again
             os.eventfd_write(self._fd, 1)
 
     def wait(self, timeout_s: float | None = None, num_entries: int = 16) -> list[Completion]:

@@ -116,3 +116,16 @@ def test_a_rate_that_one_port_does_not_know_is_not_guessed_from_the_others() -> 
     half = Place(ports=(Port(rail="a", address="10.0.0.1", rate_bps=1e9), Port(rail="b", address="10.1.0.1")))
     found = lanes.lanes(half, half)
     assert lanes.profile(found, mtu=1024, rtt_ns=1_000_000, driver_mbps=2_000).rate_mbps == 2_000
+
+
+def test_where_programs_are_slower_than_links_sacks_are_few() -> None:
+    place = Place(ports=(Port(rail="a", address="10.0.0.1", rate_bps=1e9),))
+    found = lanes.lanes(place, place)
+    fast, slow = (
+        lanes.profile(found, mtu=4096, rtt_ns=1_000_000, driver_mbps=mbps)
+        for mbps in (1_000, 1_000 * lanes.WINDOWS + 1)
+    )
+    assert (fast.sack_bytes, slow.sack_bytes) == (16 * 4096, 4 * 4096)
+    assert fast.base_rtt_floor_ns == slow.base_rtt_floor_ns == 1_000_000  # no window is reckoned from a single packet
+    short = lanes.profile(found, mtu=256, rtt_ns=1_000_000, driver_mbps=1_000)
+    assert short.sack_bytes == 16 * short.sack_floor

@@ -20,6 +20,8 @@ Words = NDArray[np.int64]
 MAX_OUT = 256
 """Letters that go at once."""
 MAX_IN = 64
+NEWS_CALLS = 4
+"""So many times the letters of one call may bring news before Python hears them."""
 _UNITS = (
     (at.K_NEXT_PACKET, units.next_packet),
     (at.K_ON_DATA, units.on_data),
@@ -71,7 +73,8 @@ class Desk:
         self.out: Words = np.zeros((MAX_OUT, at.OUT_ROW), dtype=np.int64)
         self.heads = np.zeros((MAX_OUT, at.HEAD_ROOM), dtype=np.uint8)
         self.letters: Words = np.zeros((max_in, at.IN_ROW), dtype=np.int64)
-        self.news: Words = np.zeros(((max_in + 1) * at.NEWS_PER_LETTER, at.NEWS_ROW), dtype=np.int64)
+        self.news: Words = np.zeros((NEWS_CALLS * max_in * at.NEWS_PER_LETTER, at.NEWS_ROW), dtype=np.int64)
+        self.words[at.K_MOST_NEWS] = (NEWS_CALLS - 1) * max_in * at.NEWS_PER_LETTER
         self._block: Words = np.zeros(2 * NUM_SACK_FIELDS, dtype=np.int64)
         self.words[at.K_CRC] = functions["crc32"]
         fixed = ((at.K_OUT, self.out), (at.K_HEADS, self.heads), (at.K_IN, self.letters), (at.K_NEWS, self.news))
@@ -87,13 +90,19 @@ class Desk:
         """Queue pair number -> address of its card."""
         self._cards = table(((qp * at.HASH, (qp, card)) for qp, card in cards.items()), at.CARD_ROW)
         self._enter(at.K_CARDS, self._cards)
+        self.turns: Words = np.zeros(max(len(cards), 1), dtype=np.int64)
+        self.words[at.K_TURNS] = address_of(self.turns)
 
-    def set_places(self, places: dict[tuple[int, int, int, int], tuple[int, int, int]]) -> None:
-        """Rail, UDP port, address (high and low word) -> number of the peer, plane, address of its seal's card or 0."""
+    def set_places(self, places: dict[tuple[int, int, int, int], tuple[int, int, int, int]]) -> None:
+        """Rail, UDP port, address (high and low word) -> number of the peer, plane, addresses of cards or 0.
+
+        The cards are that of its seal, and that of its queue pair if it has one alone.
+        """
         rows = []
-        for (rail, port, high, low), (peer, plane, seal) in places.items():
+        for (rail, port, high, low), (peer, plane, seal, card) in places.items():
             key = (rail << 16 | port) + 1
-            rows.append(((key + low) * at.HASH, (key, high, low, peer << at.PLACE_PLANE_BITS | plane, seal)))
+            row = key, high, low, peer << at.PLACE_PLANE_BITS | plane, seal, card
+            rows.append(((key + low) * at.HASH, row))
         self._places = table(rows, at.PLACE_ROW)
         self._enter(at.K_PLACES, self._places)
 

@@ -7,11 +7,13 @@ in this turn, not one packet. Where OpenSSL is no shared library, sealed packets
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from fairlead.fabric.mrc.completion import CompletionQueue
 from fairlead.fabric.mrc.device import Device
+from fairlead.fabric.mrc.icrc import Icrc
 from fairlead.fabric.mrc.qp import QueuePair
 from fairlead.fabric.transport.engine import Engine, Line, Peer
 from fairlead.fabric.transport.fast import kernels
@@ -28,6 +30,8 @@ BURST = 128
 DRIVER_MBPS = 8_000
 GSO_BURST = 240  # sixteen batches of 15 packets of 4 KB
 GSO_MBPS = 32_000
+ROUNDS_NS = 500_000
+"""The longest that rounds go on: so long an application may wait for the lock, or to hear what is complete."""
 MOST_IN_BATCH = 128  # UDP_MAX_SEGMENTS of kernels since 6.10
 
 
@@ -42,14 +46,19 @@ class FastEngine(Engine):
         self.burst = GSO_BURST if gso else BURST
         self.driver_mbps = GSO_MBPS if gso else DRIVER_MBPS
         self.desk = Desk(BATCHES_IN * MOST_IN_BATCH) if gso else Desk()
+        if device.dialect.icrc is Icrc.NONE:
+            self.desk.words[at.K_CRC] = 0
         self.sheets = Sheets(self.desk, gso=gso)
         self.seals = seals(self.desk)
         self._lines: dict[int, Line] = {}  # by the number on the card
+        self._by_card: dict[int, Line] = {}  # by its address
         self._names: dict[Line, list[bytes]] = {}
         self._peers: dict[Peer, int] = {}
+        self._aimed: dict[Line, set[tuple[int, int]]] = {}  # sockets by which a queue pair sends without an address
         self._num_cards = self._num_peers = 0
         self._regions_seen = -1
         self._places_stale = True
+        self._goes_on = False
         self._fill, self._take_letters = kernels.fill(), kernels.take()
 
     # --- who is there ------------------------------------------------------------------------------------------------
@@ -78,22 +87,29 @@ class FastEngine(Engine):
         self._num_cards += 1
         qp.card[at.C_NUMBER], qp.card[at.C_PEER] = self._num_cards, self._peers[line.peer]
         qp.card[at.C_SEAL] = _card_address(line.peer.sending)
+        qp.card[at.C_PLANES] = sum(1 << plane for plane in line.peer.rails)
         self._lines[self._num_cards] = line
         self._places_stale = True  # they may have been brought up to date since the peer was known, without its number
         names = []
         for slot, ev in enumerate(qp.evs):
             route = line.routes[ev]
-            name = name_of(route.to, line.ports[slot // qp.profile.evs_per_plane], route.label)
+            port = line.ports[slot // qp.profile.evs_per_plane]
+            name = name_of(route.to, port, route.label)
             names.append(name)
             number = self.sheets.socket(route.rail, route.source, self.ports.fd(route.rail, route.source))
             family = int.from_bytes(name[:2], "little")
-            qp.routes[slot] = number, address_of_bytes(memoryview(name)), len(name), family
+            where = address_of_bytes(memoryview(name)), len(name)
+            if self.ports.aim(route.rail, route.source, route.to, port):
+                where = 0, 0
+                self._aimed.setdefault(line, set()).add((route.rail, route.source))
+            qp.routes[slot] = number, *where, family
         self._names[line] = names
         self._set_cards()
 
     def _set_cards(self) -> None:
-        pairs = [line.qp for line in self._lines.values() if isinstance(line.qp, BurstPair)]
-        self.desk.set_cards({qp.qp_num: qp.card_address for qp in pairs})
+        pairs = {line: line.qp for line in self._lines.values() if isinstance(line.qp, BurstPair)}
+        self._by_card = {qp.card_address: line for line, qp in pairs.items()}
+        self.desk.set_cards({qp.qp_num: qp.card_address for qp in pairs.values()})
 
     def remove(self, line: Line) -> None:
         """As `Engine.remove`."""
@@ -104,6 +120,8 @@ class FastEngine(Engine):
                 line.sent[route] = num
             self._lines.pop(int(line.qp.card[at.C_NUMBER]), None)
             self._names.pop(line, None)
+            for rail, source in self._aimed.pop(line, set()).difference(*self._aimed.values()):
+                self.ports.release(rail, source)
             self._set_cards()
         if not line.peer.lines:
             self._peers.pop(line.peer, None)
@@ -126,19 +144,52 @@ class FastEngine(Engine):
 
     # --- packets in --------------------------------------------------------------------------------------------------
 
+    def read_all(self, rails: Sequence[int], now: int) -> tuple[bool, int]:
+        """As `Engine.read_all`; with real sockets and nothing out of the ordinary it sends, too, as long as it can."""
+        if not self.ports.goes_round or self._held or not (rails or self._ready):
+            return super().read_all(rails, now)
+        cards = [line.qp.card_address for line in self._ready if isinstance(line.qp, BurstPair)]
+        if len(cards) < len(self._ready):
+            return super().read_all(rails, now)
+        self._look_up()
+        desk = self.desk
+        desk.turns[: len(cards)] = cards
+        desk.words[at.K_NUM_TURNS], desk.words[at.K_NUM_NEWS] = len(cards), 0
+        words = self.sheets.words
+        words[at.X_NOW] = now
+        end = self.ports.go(self.sheets, self.burst, now + ROUNDS_NS)
+        now = int(words[at.X_NOW])
+        turns = desk.turns[: desk.words[at.K_NUM_TURNS]].tolist()
+        self._ready = {self._by_card[card]: None for card in turns}
+        has_failed = self._hear()
+        if end == at.ROUNDS_HELD:
+            self._hold(self.sheets.no_room)
+        elif end == at.ROUNDS_STOPPED:
+            self._take_on(int(words[at.X_RAIL]), int(words[at.X_TAKEN]), int(words[at.X_COME]), now, failed=has_failed)
+        self._goes_on = end == at.ROUNDS_MORE
+        if self._goes_on and not words[at.X_IS_FULL]:
+            self.on_timers(now)  # as of when the ports were read, so no answer waits that would be in time
+        return end != at.ROUNDS_DONE, now
+
     def read(self, rail: int, now: int) -> bool:
         """Take in what came by a port; True if more may be waiting."""
         self._look_up()
         num = self.ports.collect(self.sheets, rail)
-        first = 0
+        self.desk.words[at.K_NUM_NEWS] = 0
+        first = self._take_letters(self.desk.address, 0, num, now)
+        self._take_on(rail, first, num, now, failed=self._hear())
+        return self.sheets.is_full
+
+    def _take_on(self, rail: int, first: int, num: int, now: int, *, failed: bool) -> None:
+        """Take in letters from `first` on, which Python has to take unless a queue pair has `failed` before it."""
         while first < num:
-            self.desk.words[at.K_NUM_NEWS] = 0
-            first = self._take_letters(self.desk.address, first, num, now)
-            if not self._hear() and first < num:
+            if not failed:
                 is_open = int(self.desk.letters[first, at.I_SEAL]) == at.SEAL_OPENED
                 self._take(self.sheets.arrival(first, rail), now, is_open=is_open)
                 first += 1
-        return self.sheets.is_full
+            self.desk.words[at.K_NUM_NEWS] = 0
+            first = self._take_letters(self.desk.address, first, num, now)
+            failed = self._hear()
 
     def _look_up(self) -> None:
         """Bring the tables of the desk up to date."""
@@ -159,6 +210,7 @@ class FastEngine(Engine):
                     number,
                     peer.planes[source],
                     _card_address(peer.receiving),
+                    _only_card(peer),
                 )
             self.desk.set_places(places)
 
@@ -182,7 +234,10 @@ class FastEngine(Engine):
     # --- packets out -------------------------------------------------------------------------------------------------
 
     def send(self, now: int) -> bool:
-        """One turn for each queue pair that may send; True if some have more."""
+        """One turn for each queue pair that may send; True if some have more, or rounds are to go on."""
+        if self._goes_on:
+            self._goes_on = False
+            return True
         has_more = super().send(now)
         self._flush()
         return has_more and any(self._free(line) for line in self._ready)
@@ -204,11 +259,13 @@ class FastEngine(Engine):
 
     def _flush(self) -> None:
         """Send the letters of all queue pairs; those without room are copied and wait."""
-        num = self.desk.num_out
-        if not num:
+        if not self.desk.num_out:
             return
-        held = self.ports.post(self.sheets)
-        self.counts["sent"] += num - len(held)
+        self._hold(self.ports.post(self.sheets))
+
+    def _hold(self, held: list[int]) -> None:
+        """All letters are sent but those, which are copied and wait."""
+        self.counts["sent"] += self.desk.num_out - len(held)
         for i in held:
             packet = self.packet(i)
             self._held.setdefault(packet.route.rail, deque()).append(packet)
@@ -230,9 +287,15 @@ def _card_address(seal: Seal | None) -> int:
     return seal.card_address if isinstance(seal, FastSeal) else 0
 
 
+def _only_card(peer: Peer) -> int:
+    cards = [line.qp.card_address for line in peer.lines if isinstance(line.qp, BurstPair)]
+    return cards[0] if len(cards) == len(peer.lines) == 1 else 0
+
+
 _COUNTS = (
     ("unauthentic", at.K_UNAUTHENTIC),
     ("received", at.K_RECEIVED),
     ("marked", at.K_MARKED),
     ("foreign", at.K_FOREIGN),
+    ("sent", at.K_SENT),
 )

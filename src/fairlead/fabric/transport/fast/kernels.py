@@ -1,4 +1,4 @@
-"""The compiled path, compiled: four calls, kept on disk under a digest of every file they are made of.
+"""The compiled path, compiled: six calls, kept on disk under a digest of every file they are made of.
 
 Knows: what is compiled together. Must not know: anything about a queue pair.
 """
@@ -16,7 +16,7 @@ from typing import Any
 from fairlead.fabric.mrc import compile as mrc_compile
 from fairlead.fabric.mrc import packets
 from fairlead.fabric.transport import batches, ports
-from fairlead.fabric.transport.fast import packing, parsing, wire
+from fairlead.fabric.transport.fast import packing, parsing, rounds, wire
 from fairlead.fabric.transport.fast.memory import words_at
 
 Kernel = Callable[..., int]
@@ -41,6 +41,10 @@ def _collect(desk: int, post: int, fd: int, rail: int, count: int, is_steered: i
 
 def _sort(desk: int, post: int, count: int, rail: int, is_steered: int) -> int:
     return wire.sort(words_at(desk), words_at(post), count, rail, is_steered)
+
+
+def _go(desk: int, post: int, budget: int, most_out: int, until: int) -> int:
+    return rounds.go(words_at(desk), words_at(post), budget, most_out, until)
 
 
 def _sources() -> tuple[Path, ...]:
@@ -85,6 +89,12 @@ def collect() -> Kernel:
 def sort() -> Kernel:
     """`wire.sort`."""
     return _compiled(_sort)
+
+
+@functools.cache
+def go() -> Kernel:
+    """`rounds.go`."""
+    return _compiled(_go)
 
 
 @functools.cache
@@ -145,6 +155,7 @@ _PLACES: dict[str, tuple[tuple[str | None, str], ...]] = {
     ),
     "sendmmsg": ((None, "sendmmsg"),),
     "recvmmsg": ((None, "recvmmsg"),),
+    "clock_gettime": ((None, "clock_gettime"),),
     "__errno_location": ((None, "__errno_location"),),
 }
 """Libraries (None: the C library) and names of the C functions that kernels call, the best first."""

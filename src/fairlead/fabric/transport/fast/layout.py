@@ -14,7 +14,7 @@ WORD: Final = 8  # bytes
 
 # --- desk -----------------------------------------------------------------------------------------------------------
 (
-    K_CRC,  # address of a crc32
+    K_CRC,  # address of a crc32; 0: packets have no iCRC
     K_CARDS,  # table: queue pair number -> address of its card
     K_CARDS_MASK,
     K_PLACES,  # table: where a datagram came from -> peer and plane
@@ -39,14 +39,19 @@ WORD: Final = 8  # bytes
     K_GCM_UPDATE,
     K_GCM_FINAL,
     K_GCM_CONTROL,
-    K_UNAUTHENTIC,  # counter
+    K_UNAUTHENTIC,  # counters
+    K_SENT,
+    K_TURNS,  # addresses of the cards that have something to send, in the order of their turns
+    K_NUM_TURNS,
+    K_MOST_NEWS,  # that may stand there before the letters of one more call
     NUM_DESK_WORDS,
-) = range(27)
+) = range(31)
 
 # --- tables: rows by open addressing, the first word says whether a row is taken ------------------------------------
 CARD_ROW, CARD_QP, CARD_ADDRESS = 2, 0, 1
-# port: rail << 16 | UDP port, + 1; seal: address of the card of the seal that opens what comes from there, or 0
-PLACE_PORT, PLACE_HIGH, PLACE_LOW, PLACE_PEER, PLACE_SEAL, PLACE_ROW = range(6)
+# port: rail << 16 | UDP port, + 1; seal: address of the card of the seal that opens what comes from there, or 0;
+# card: of the queue pair with this peer if there is one alone, or 0
+PLACE_PORT, PLACE_HIGH, PLACE_LOW, PLACE_PEER, PLACE_SEAL, PLACE_CARD, PLACE_ROW = range(7)
 PLACE_PLANE_BITS: Final = 8  # PLACE_PEER: peer << 8 | plane
 REGION_ROW, REGION_KEY, REGION_VA, REGION_LENGTH, REGION_MEMORY = 4, 0, 1, 2, 3  # key + 1
 EV_ROW, EV_VALUE, EV_SLOT = 2, 0, 1  # value + 1
@@ -74,8 +79,9 @@ HASH: Final = 0x9E3779B1  # 2^32 / golden ratio, Knuth's multiplicative hashing
     C_ROUTES,  # address: how each slot's packets go out
     C_SENT,  # address: packets by slot
     C_SEAL,  # address: card of the seal that closes what goes; 0: packets are not sealed
+    C_PLANES,  # bit set of all planes
     NUM_CARD_WORDS,
-) = range(20)
+) = range(21)
 STATE_OTHER, STATE_RTR, STATE_RTS = range(3)
 
 # a seal: OpenSSL's context, address of a nonce and scratch; the next counter to send, or the highest that came and the
@@ -84,7 +90,7 @@ L_CONTEXT, L_NONCE, L_NEXT, L_HIGHEST, L_SEEN, NUM_SEAL_WORDS = range(6)
 
 # a posted Write
 SEND_ADDRESS, SEND_LENGTH, SEND_VA, SEND_KEY, SEND_IMM, SEND_ROW = range(6)
-# a route: socket to send by, socket address to send to
+# a route: socket to send by, socket address to send to, of length 0 where the socket is connected to it
 ROUTE_SOCKET, ROUTE_NAME, ROUTE_NAME_LENGTH, ROUTE_FAMILY, ROUTE_ROW = range(5)
 
 # an answer that waits: kind, slot it arrived on, entropy value it came with, a number, then the block of the law
@@ -109,7 +115,7 @@ MAX_ANSWERS: Final = 4096
 HEAD_ROOM: Final = 160  # headers from the beginning
 TAIL_AT: Final = 112  # padding, iCRC and seal, one behind the other
 
-I_DATA, I_LENGTH, I_PEER, I_PLANE, I_EV, I_DSCP, I_MARKED, I_SEAL, IN_ROW = range(9)
+I_DATA, I_LENGTH, I_PEER, I_PLANE, I_EV, I_DSCP, I_MARKED, I_SEAL, I_CARD, IN_ROW = range(10)
 PEER_FOREIGN: Final = -1
 PEER_SLOW: Final = -2  # a peer whose packets Python takes
 SEAL_OPENED: Final = -1  # I_SEAL: the letter is authentic, and without its seal
@@ -118,6 +124,7 @@ SEAL_OPENED: Final = -1  # I_SEAL: the letter is authentic, and without its seal
 N_KIND, N_CARD, N_A, N_B, N_C, NEWS_ROW = range(6)
 NEWS_WAKE, NEWS_SENT, NEWS_LAST, NEWS_DELIVER, NEWS_FAIL = range(5)
 NEWS_PER_LETTER: Final = 4
+# NEWS_WAKE: N_A is the address of the card
 
 # --- the kernel's structures (linux/socket.h, netinet/in.h; little endian, 64 bits), as words ------------------------
 HDR_NAME, HDR_NAME_LENGTH, HDR_IOV, HDR_NUM_IOV, HDR_CONTROL, HDR_CONTROL_LENGTH, HDR_FLAGS, HDR_LENGTH, HDR_ROW = (
@@ -154,8 +161,20 @@ CMSG_HEAD: Final = 16
     X_DATA_ROOM,  # bytes of a buffer of X_IN_DATA
     X_MAX_LETTERS,  # that there is room for on the desk
     X_NUM_READ,  # datagrams that the last call gave, a batch counted once
+    X_MAX_READ,  # that it may give
+    X_CLOCK,  # address of clock_gettime, and of what it writes
+    X_TIME,
+    X_NOW,  # what time the law was told last
+    X_RAILS,  # descriptor of the socket that receives, by rail
+    X_NUM_RAILS,
+    X_STEERED,
+    X_RAIL,  # where rounds ended: by which rail letters came, how many, and how many of them are taken in
+    X_COME,
+    X_TAKEN,
+    X_IS_FULL,  # 1: in the last round not all ports were read empty
     NUM_POST_WORDS,
-) = range(25)
+) = range(36)
+ROUNDS_DONE, ROUNDS_MORE, ROUNDS_STOPPED, ROUNDS_HELD = range(4)
 CLASS_ROW: Final = 32
 BATCH_ROW: Final = 48
 NUM_CLASSES: Final = 64

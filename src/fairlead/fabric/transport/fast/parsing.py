@@ -1,8 +1,9 @@
 """What came, taken in: source looked up, headers read, iCRC and key checked, payload put in its place, the law told.
 
 The compiled form of `Engine._take`, `Device.receive` and `QueuePair.take` for the packets that make up the traffic:
-Writes, SACKs, NACKs and transport ACKs of queue pairs that stand. All else (endpoint packets, probes, trimmed, damaged
-or misdirected ones) is left to those functions themselves, so what is wrong with a packet is said in one place.
+Writes, SACKs, NACKs and transport ACKs of queue pairs that stand, and EV probes of peers with one queue pair. All else
+(other endpoint packets, reliability probes, trimmed, damaged or misdirected ones) is left to those functions
+themselves, so what is wrong with a packet is said in one place.
 
 What applications and the engine have to hear is written down as news, in the order in which it happened.
 """
@@ -13,8 +14,9 @@ from typing import Any
 
 from fairlead.fabric.mrc import bits, law
 from fairlead.fabric.mrc.compile import call_address
-from fairlead.fabric.mrc.headers import Dscp, Opcode
+from fairlead.fabric.mrc.headers import ENDPOINT_QP, Dscp, Opcode
 from fairlead.fabric.mrc.layout import *
+from fairlead.fabric.mrc.qp import OWN_ROTATION, PROBE_ID_MASK
 from fairlead.fabric.mrc.rows import requestor_row, responder_row
 from fairlead.fabric.transport.fast import gcm
 from fairlead.fabric.transport.fast.layout import *
@@ -30,13 +32,24 @@ from fairlead.fabric.transport.fast.memory import (
     time_of,
     words_at,
 )
-from fairlead.fabric.transport.fast.packing import ACK, BTH, NACK, SACK, VARIANT_AT
+from fairlead.fabric.transport.fast.packing import (
+    ACK,
+    BTH,
+    NACK,
+    OP_EV_PROBE,
+    OP_PORT_STATUS,
+    REQUEST,
+    RESPONSE,
+    SACK,
+    VARIANT_AT,
+)
 
 WRITE_FIRST, WRITE_LAST = int(Opcode.WRITE_FIRST), int(Opcode.WRITE_LAST)
 WRITE_LAST_IMM, WRITE_ONLY_IMM = int(Opcode.WRITE_LAST_IMM), int(Opcode.WRITE_ONLY_IMM)
 TRIMMED, TRIMMED_LASTHOP = int(Dscp.TRIMMED), int(Dscp.TRIMMED_LASTHOP)
 ICRC = 4
 SACK_LENGTH, NACK_LENGTH, ACK_LENGTH = BTH + 36 + ICRC, BTH + 20 + ICRC, BTH + 4 + ICRC
+REQUEST_LENGTH, RESPONSE_LENGTH = BTH + 16 + ICRC, BTH + 36 + ICRC
 WRITE_LEAST = BTH + 4 + 16 + ICRC
 
 
@@ -61,8 +74,13 @@ def take(k: Any, first: int, count: int, now: int) -> int:
             return i
         c = words_at(c_address)
         num_news = k[K_NUM_NEWS]
-        if load8(letter[I_DATA]) in (SACK, NACK, ACK):
+        opcode = load8(letter[I_DATA])
+        if opcode in (SACK, NACK, ACK):
             taken = _control(k, c, letter, now)
+        elif opcode == REQUEST:
+            taken = _request(k, c, letter)
+        elif opcode == RESPONSE:
+            taken = _response(c, letter, now)
         else:
             taken = _write(k, c, letter, now)
         if not taken:
@@ -71,7 +89,7 @@ def take(k: Any, first: int, count: int, now: int) -> int:
         k[K_MARKED] += letter[I_MARKED]
         if not c[C_READY]:
             c[C_READY] = 1
-            _tell(k, c, NEWS_WAKE, 0, 0, 0)
+            _tell(k, c, NEWS_WAKE, c_address, 0, 0)
         for n in range(num_news, k[K_NUM_NEWS]):
             if words_at(k[K_NEWS] + n * NEWS_ROW * WORD)[N_KIND] == NEWS_FAIL:
                 return i + 1
@@ -102,11 +120,17 @@ def _card_of(k: Any, letter: Any) -> int:
         fits = length == NACK_LENGTH
     elif opcode == ACK:
         fits = length == ACK_LENGTH
+    elif opcode == REQUEST:
+        fits = length == REQUEST_LENGTH
+    elif opcode == RESPONSE:
+        fits = length == RESPONSE_LENGTH
     else:
         fits = WRITE_FIRST <= opcode <= WRITE_ONLY_IMM and length >= WRITE_LEAST
     if not fits:
         return 0
     qp = load32(data + 4) & 0xFFFFFF
+    if opcode in (REQUEST, RESPONSE):
+        return _only_card(k, letter, qp)
     at = qp * HASH & k[K_CARDS_MASK]
     while True:
         row = words_at(k[K_CARDS] + at * CARD_ROW * WORD)
@@ -122,7 +146,18 @@ def _card_of(k: Any, letter: Any) -> int:
 
 
 @part
+def _only_card(k: Any, letter: Any, qp: int) -> int:
+    """The card of an endpoint packet, which is for the peer: of its queue pair, if that is the only one."""
+    card = letter[I_CARD]
+    if card == 0 or qp != ENDPOINT_QP or words_at(card)[C_STATE] == STATE_OTHER:
+        return 0
+    return card if _is_intact(k, letter[I_DATA], letter[I_LENGTH]) else 0
+
+
+@part
 def _is_intact(k: Any, data: int, length: int) -> bool:
+    if k[K_CRC] == 0:
+        return True
     variant = load8(data + VARIANT_AT)
     store8(data + VARIANT_AT, 0xFF)
     crc = crc32(k[K_CRC], 0, data, length - ICRC)
@@ -284,6 +319,36 @@ def _control(k: Any, c: Any, letter: Any, now: int) -> bool:
         _tell(k, c, NEWS_SENT, tx.done, 0, 0)
     if did & DID_FAIL:
         _tell(k, c, NEWS_FAIL, did, 0, 0)
+    return True
+
+
+@part
+def _request(k: Any, c: Any, letter: Any) -> bool:
+    """An EV probe, to be answered; False for anything else that is asked of the endpoint."""
+    data, block = letter[I_DATA], words_at(k[K_BLOCK])
+    if load16(data + BTH) & 3 != OP_EV_PROBE:
+        return False
+    psn = load32(data + 8) & 0xFFFFFF
+    block[0] = law.probe_mark(F_ECN if letter[I_MARKED] else 0) << 5 | OP_EV_PROBE << 2
+    block[1] = load16(data + BTH + 12)
+    slot = _arrival_slot(words_at(c[C_M]), c, letter)
+    if psn & 1 and c[C_STATE] == STATE_RTS:  # odd: the peer's responder asks
+        slot = OWN_ROTATION
+    _wait_to_answer(c, block, ANSWER_RESPONSE, slot, letter[I_EV], psn)
+    return True
+
+
+@part
+def _response(c: Any, letter: Any, now: int) -> bool:
+    """The answer to an EV probe of either half; False for one to anything else."""
+    data, m = letter[I_DATA], words_at(c[C_M])
+    lead = load16(data + BTH)
+    if lead >> 2 & 3 == OP_PORT_STATUS:
+        return False
+    number, mark = load32(data + 8) & PROBE_ID_MASK, lead >> 5 & 3
+    law.on_reverse_reply(responder_row(m, c[C_RX]), now, number, mark)
+    if c[C_STATE] == STATE_RTS:
+        law.on_ev_reply(requestor_row(m, c[C_TX]), now, number, mark)
     return True
 
 

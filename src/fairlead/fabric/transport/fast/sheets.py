@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
+from collections.abc import Sequence
 from ipaddress import ip_address
 from typing import Protocol
 
@@ -48,7 +49,7 @@ class Sheets:
         self.num_in = BATCHES_IN if gso else MAX_IN
         self.data_room = at.BATCH_ROOM if gso else at.DATA_ROOM
         max_in = self.num_in
-        self._post, self._collect = kernels.post(), kernels.collect()
+        self._post, self._collect, self._go = kernels.post(), kernels.collect(), kernels.go()
         self.words: Words = np.zeros(at.NUM_POST_WORDS, dtype=np.int64)
         self.address = address_of(self.words)
         self._sockets: dict[tuple[int, int], int] = {}
@@ -73,14 +74,16 @@ class Sheets:
             at.X_IN_DATA: self._in_data,
             at.X_FIRST: np.zeros(MAX_OUT + 1, dtype=np.int64),
             at.X_OUT_BATCHES: np.zeros((MAX_OUT, at.BATCH_ROW), dtype=np.uint8),
+            at.X_TIME: np.zeros(2, dtype=np.int64),
+            at.X_RAILS: np.zeros(MAX_SOCKETS, dtype=np.int64),
         }
         self.words[at.X_GSO], self.words[at.X_DATA_ROOM] = int(gso), self.data_room
-        self.words[at.X_MAX_LETTERS] = len(desk.letters)
+        self.words[at.X_MAX_LETTERS], self.words[at.X_MAX_READ] = len(desk.letters), self.num_in
         for place, array in self._kept.items():
             self.words[place] = address_of(array)
         functions = desk.functions
         self.words[at.X_SENDMMSG], self.words[at.X_RECVMMSG] = functions["sendmmsg"], functions["recvmmsg"]
-        self.words[at.X_ERRNO] = functions["__errno_location"]
+        self.words[at.X_ERRNO], self.words[at.X_CLOCK] = functions["__errno_location"], functions["clock_gettime"]
         for i, hdr in enumerate(self._in_hdrs):
             self._in_iovs[i] = address_of(self._in_data[i]), self.data_room
             hdr[at.HDR_NAME], hdr[at.HDR_CONTROL] = address_of(self._in_names[i]), address_of(self._in_controls[i])
@@ -95,18 +98,28 @@ class Sheets:
 
     def post(self) -> list[int]:
         """Send all letters; those that found no room."""
-        num_held = self._post(self.desk.address, self.address)
-        if num_held < 0:
-            raise_if_refused(-num_held, gso=bool(self.words[at.X_GSO]))
-            raise OSError(-num_held, os.strerror(-num_held))
-        return [i for i in range(self.desk.num_out) if self.held[i]] if num_held else []
+        return self.no_room if self._checked(self._post(self.desk.address, self.address)) else []
+
+    @property
+    def no_room(self) -> list[int]:
+        """The letters that found none when they were sent last."""
+        return [i for i in range(self.desk.num_out) if self.held[i]]
+
+    def _checked(self, done: int) -> int:
+        if done < 0:
+            raise_if_refused(-done, gso=bool(self.words[at.X_GSO]))
+            raise OSError(-done, os.strerror(-done))
+        return done
+
+    def go(self, fds: Sequence[int], *, steered: bool, budget: int, until: int) -> int:
+        """Rounds over these sockets; why they ended, as `rounds.go` says."""
+        self._kept[at.X_RAILS][: len(fds)] = fds
+        self.words[at.X_NUM_RAILS], self.words[at.X_STEERED] = len(fds), int(steered)
+        return self._checked(self._go(self.desk.address, self.address, budget, MAX_OUT, until))
 
     def collect(self, fd: int, rail: int, *, steered: bool) -> int:
         """Receive letters; how many."""
-        num = self._collect(self.desk.address, self.address, fd, rail, self.num_in, int(steered))
-        if num < 0:
-            raise OSError(-num, os.strerror(-num))
-        return num
+        return self._checked(self._collect(self.desk.address, self.address, fd, rail, self.num_in, int(steered)))
 
     @property
     def is_full(self) -> bool:
@@ -155,6 +168,12 @@ def _classes() -> np.ndarray:
 class LetterPorts(Ports, Protocol):
     """What carries letters, and single datagrams too."""
 
+    goes_round: bool
+    """Whether `go` may be called."""
+
+    def go(self, sheets: Sheets, budget: int, until: int) -> int:
+        """Rounds over all ports; why they ended (ROUNDS_*)."""
+
     def post(self, sheets: Sheets) -> list[int]:
         """Send all letters; those that found no room."""
 
@@ -164,9 +183,24 @@ class LetterPorts(Ports, Protocol):
     def fd(self, rail: int, source: int) -> int:
         """Descriptor of a socket."""
 
+    def aim(self, rail: int, source: int, to: str, port: int) -> bool:
+        """Have a socket send to this address where letters name none; False if they have to."""
+
+    def release(self, rail: int, source: int) -> None:
+        """Nobody sends by a socket any more without naming an address."""
+
 
 class LetterSockets(Sockets):
     """The sockets of a host, for letters."""
+
+    goes_round = True
+
+    def go(self, sheets: Sheets, budget: int, until: int) -> int:
+        """Rounds over all ports."""
+        fds = [own[0].fileno() for own in self.rails]
+        end = sheets.go(fds, steered=self.is_steered, budget=budget, until=until)
+        self._count(sheets)
+        return end
 
     def post(self, sheets: Sheets) -> list[int]:
         """Send all letters; those that found no room."""

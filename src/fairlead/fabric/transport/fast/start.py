@@ -80,7 +80,7 @@ def _turn(folder: Path, say: Callable[[str], object]) -> Iterator[None]:
 def _all() -> None:
     """Each kernel, compiled or taken from the disk."""
     Desk()
-    for kernel in (kernels.fill, kernels.take, kernels.post, kernels.collect, kernels.sort):
+    for kernel in (kernels.fill, kernels.take, kernels.post, kernels.collect, kernels.sort, kernels.go):
         kernel()
 
 

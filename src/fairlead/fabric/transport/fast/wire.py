@@ -10,6 +10,7 @@ import socket
 from typing import Any
 
 from fairlead.fabric.mrc.compile import call_address
+from fairlead.fabric.mrc.headers import Dscp
 from fairlead.fabric.transport import batches as batch_rules
 from fairlead.fabric.transport.batches import UDP_GRO, UDP_SEGMENT
 from fairlead.fabric.transport.fast.layout import *
@@ -18,10 +19,12 @@ from fairlead.fabric.transport.ports import DSCP_SHIFT, ECN_CE, ECN_MASK, IPV6_F
 
 MSG_DONTWAIT, MSG_TRUNC = int(socket.MSG_DONTWAIT), int(socket.MSG_TRUNC)
 EAGAIN, EINTR = errno.EAGAIN, errno.EINTR
+AGAIN = (-EINTR, -errno.ECONNREFUSED)  # this is news of an earlier packet (ICMP): the one in hand has not gone
 LOST = tuple(sorted(LOST_LOCALLY))
 AF_INET = int(socket.AF_INET)
 IPV6_TCLASS, IP_TOS = int(socket.IPV6_TCLASS), int(socket.IP_TOS)
 IPPROTO_IP, IPPROTO_IPV6, IPPROTO_UDP = int(socket.IPPROTO_IP), int(socket.IPPROTO_IPV6), int(socket.IPPROTO_UDP)
+NO_TRIM = int(Dscp.NO_TRIM)  # the class that sockets have by themselves
 _fits = part(batch_rules.fits)
 MAX_NEWS_OF_LOSS = 16  # errors of earlier packets that a socket tells before it gives datagrams
 
@@ -97,7 +100,9 @@ def _address(k: Any, x: Any) -> None:
             control = x[X_OUT_CONTROLS] + (v4 + o[O_DSCP]) * CLASS_ROW
             end = _end_of_batch(k, x, place, counts[s]) if x[X_GSO] else place + 1
             h[HDR_NAME], h[HDR_NAME_LENGTH] = route[ROUTE_NAME], route[ROUTE_NAME_LENGTH]
-            h[HDR_CONTROL], h[HDR_CONTROL_LENGTH] = control, CMSG_HEAD + 8
+            h[HDR_CONTROL], h[HDR_CONTROL_LENGTH] = 0, 0
+            if o[O_DSCP] != NO_TRIM:
+                h[HDR_CONTROL], h[HDR_CONTROL_LENGTH] = control, CMSG_HEAD + 8
             if end > place + 1:
                 h[HDR_CONTROL], h[HDR_CONTROL_LENGTH] = x[X_OUT_BATCHES] + num * BATCH_ROW, BATCH_ROW
                 _mark_batch(words_at(h[HDR_CONTROL]), words_at(control), _size(o))
@@ -158,10 +163,12 @@ def post(k: Any, x: Any) -> int:
                     words_at(x[X_HELD])[words_at(x[X_ORDER])[place]] = 1
                 held += first[end] - first[num]
                 num = end
+            elif done in AGAIN:
+                continue
             elif -done in LOST:
                 x[X_NUM_LOST] += first[num + 1] - first[num]
                 num += 1
-            elif done != -EINTR:
+            else:
                 return done
     return held
 
@@ -243,7 +250,7 @@ def _locate(k: Any, letter: Any, rail: int, port: int, name: int) -> None:
         high, low = load64(name + 8), load64(name + 16)
     key = (rail << 16 | port) + 1
     at = (key + low) * HASH & k[K_PLACES_MASK]
-    letter[I_PEER], letter[I_PLANE], letter[I_SEAL] = PEER_FOREIGN, 0, 0
+    letter[I_PEER], letter[I_PLANE], letter[I_SEAL], letter[I_CARD] = PEER_FOREIGN, 0, 0, 0
     while True:
         row = words_at(k[K_PLACES] + at * PLACE_ROW * WORD)
         if row[PLACE_PORT] == 0:
@@ -251,6 +258,6 @@ def _locate(k: Any, letter: Any, rail: int, port: int, name: int) -> None:
         if row[PLACE_PORT] == key and row[PLACE_HIGH] == high and row[PLACE_LOW] == low:
             letter[I_PEER] = row[PLACE_PEER] >> PLACE_PLANE_BITS
             letter[I_PLANE] = row[PLACE_PEER] & (1 << PLACE_PLANE_BITS) - 1
-            letter[I_SEAL] = row[PLACE_SEAL]
+            letter[I_SEAL], letter[I_CARD] = row[PLACE_SEAL], row[PLACE_CARD]
             return
         at = at + 1 & k[K_PLACES_MASK]
