@@ -87,7 +87,7 @@ def train_session(team, told: Path, *, steps: int | None, resume: bool) -> None:
         list(run.train(steps))
 
 
-def count_bytes(team, told: Path, *, shape: dict, slots: int, freeze: str, dtype: str) -> None:
+def count_bytes(team, told: Path, *, shape: dict, slots: int, freeze: str, dtype: str, ends: bool) -> None:
     """Steps from the store; what is read from it and written to it in the third, whose updates are all those of one."""
     import json
 
@@ -109,7 +109,7 @@ def count_bytes(team, told: Path, *, shape: dict, slots: int, freeze: str, dtype
         setattr(BlobFile, way, counted)
     groups = [ParamGroup(freeze, 0.0, trainable=False)] if freeze else []
     kind = getattr(torch, dtype)
-    parts = take_apart(skeleton(config("llama", **shape), kind), [*groups, ParamGroup("*", 0.1)])
+    parts = take_apart(skeleton(config("llama", **shape), kind), [*groups, ParamGroup("*", 0.1)], ends=ends)
     ranks = team if team.world > 1 else None
     settings = Settings(torch.device("cpu"), kind, accumulation=4, slots=slots, store=told / "store", team=ranks)
     engine = Engine(parts, settings)

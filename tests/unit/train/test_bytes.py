@@ -27,9 +27,9 @@ SHAPE = {"hidden_size": 128, "intermediate_size": 256, "vocab_size": 512, "num_h
 FREEZE = "*mlp*"
 
 
-def planned(slots, rank, world, *, frozen=False, dtype=torch.float32):
+def planned(slots, rank, world, *, frozen=False, dtype=torch.float32, ends=False):
     groups = (ParamGroup(FREEZE, 0.0, trainable=False), ParamGroup("*", 0.1)) if frozen else (ParamGroup("*", 0.1),)
-    parts = take_apart(skeleton(config("llama", **SHAPE), dtype), groups)
+    parts = take_apart(skeleton(config("llama", **SHAPE), dtype), groups, ends=ends)
     team = Planned(world, world, CPU, rank) if world > 1 else None
     settings = Settings(CPU, dtype, accumulation=4, slots=slots, store=Path("store"), team=team)
     return need(parts.blocks, settings, Activations(1, 1, 1, 1), tokens=1, active=1)
@@ -43,11 +43,14 @@ def planned(slots, rank, world, *, frozen=False, dtype=torch.float32):
         (2, 3, {}),
         (3, 1, {"dtype": torch.bfloat16}),
         (2, 2, {"frozen": True}),
+        (1, 2, {"ends": True}),
+        (2, 2, {"ends": True}),
     ],
     ids=str,
 )
 def test_bytes_of_each_rank(world, slots, more, tmp_path) -> None:
     words = {"shape": SHAPE, "slots": slots, "freeze": FREEZE if more.get("frozen") else ""}
+    words["ends"] = more.get("ends", False)
     words["dtype"] = "bfloat16" if "dtype" in more else "float32"
     assert on_ranks(world, count_bytes, tmp_path, **words) == [0] * world
     for rank in range(world):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -270,3 +273,15 @@ def test_ranks_take_the_loss_in_pieces(tmp_path) -> None:
         told.append([(line["loss"], line["grad_norm"]) for line in map(json.loads, lines)])
     assert told[0] == told[1]
     assert len(told[0]) == 3
+
+
+@pytest.mark.parametrize("part", ["depth", "vocabulary"])
+def test_the_script_that_measures_memory_runs(part, tmp_path) -> None:
+    script = Path(__file__).parents[3] / "bench" / "train_memory.py"
+    command = [sys.executable, script, part, "--smoke", "--store", tmp_path / "store"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
+    *told, said = done.stdout.splitlines()
+    assert all(json.loads(line)["taken"] > 0 for line in told)
+    assert len(told) == (2 if part == "depth" else 1)
+    assert "layers: " in said or "of logits" in said
+    assert not (tmp_path / "store").exists()
