@@ -97,10 +97,10 @@ def kubernetes(
     if root and not _ROOT.match(root):
         raise UsageError("cli/usage", f"--root {root!a} is no root", hint="`root` of fairlead weights spread --json")
     made = objects(wished, loaded.spec.table(Kubernetes), list(wanted), loaded.text)
-    for file in used_by:
-        if (name_ := f"40-{file.stem}.yaml") in made:
+    for users in used_by:
+        if (name_ := f"40-{users.stem}.yaml") in made:
             raise UsageError("cli/usage", f"two manifests would be {name_}", hint="give one of them another name")
-        made[name_] = held(wished, _documents(file), root)
+        made[name_] = held(wished, _documents(users), root)
     with disk_errors(out):
         out.mkdir(0o755, parents=True, exist_ok=True)
         for manifest, found in made.items():
