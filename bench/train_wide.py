@@ -60,7 +60,7 @@ def train(way: str, hidden: int, tokens: int, store: Path) -> None:
         attention_dropout=0.0,
     )
     whole = take_apart(skeleton(config, BF16), GROUPS)
-    parts = take_apart(whole.model, GROUPS, 4 * hidden * hidden + 4096 * 4) if way == "pieces" else whole
+    parts = take_apart(whole.model, GROUPS, 4 * hidden * hidden + 8 * hidden) if way == "pieces" else whole
     settings = Settings(CPU, BF16, clip=1.0, rule=AdamW(), store=store, slots=1)
     layer = max(block.numel for block in whole.blocks)
     said = need(
