@@ -49,14 +49,15 @@ def _register(flat: torch.Tensor) -> None:
 
 
 def give_back_at_once() -> None:
-    """Let freed memory of more than a MiB go back to the system, so that what is held is what is used.
+    """Let freed memory of more than 64 KiB go back to the system, so that what is held is what is used.
 
-    glibc learns to keep what is often asked for; blocks of tensors then lie about at twice of what a plan says. Each
-    new tensor costs page faults instead. Elsewhere than with glibc nothing changes.
+    glibc learns to keep what is often asked for; blocks of tensors then lie about at twice of what a plan says,
+    also those of some hundred KiB where layers and micro-batches are many. Each new tensor costs page faults
+    instead. Elsewhere than with glibc nothing changes.
     """
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_M_MMAP_THRESHOLD, 1 << 20)
+        mallopt(_M_MMAP_THRESHOLD, 1 << 16)
         mallopt(_M_TRIM_THRESHOLD, 1 << 20)
 
 
