@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from fairlead.cluster.enter import running
 from support.injector import FAIRLEAD, World
-from support.origins import Origin
+from support.origins import Origin, serving
 
 NAME = "model.safetensors"
+
+
+@contextlib.contextmanager
+def serving_hosts(lab: World, folder: Path, **more: object) -> Iterator[Origin]:
+    """An origin that every host of the lab and this machine know by one address."""
+    with serving(folder, **more) as made:
+        seen(lab, made)
+        yield made
+
+
+def seen(lab: World, origin: Origin) -> None:
+    """Every host of the lab knows the origin by the address that this machine knows it by."""
+    state = running(lab.name)
+    for host in lab.nodes:
+        origin.also_in(state.host(host).anchor.pid)
 
 
 class Run:

@@ -76,9 +76,8 @@ def gcs() -> Iterator[int]:
             yield port
 
 
-def gcs_env(url: str) -> dict[str, str]:
+def gcs_env(url: str, folder: Path) -> dict[str, str]:
     """What a user sets for Google Cloud Storage at a place of his own: a service account's file, with a key."""
-    folder = Path(tempfile.mkdtemp(prefix="fl-gcs-"))
     made = ["openssl", "genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048"]
     key = subprocess.run(made, capture_output=True, text=True, check=True).stdout
     account = {

@@ -15,8 +15,8 @@ import pytest
 
 from fairlead.cluster.enter import into_host, running
 from support.injector import FAIRLEAD, World
-from support.origins import Origin, serving
-from support.spreads import NAME, digest_of, digest_on, when_given
+from support.origins import Origin
+from support.spreads import NAME, digest_of, digest_on, serving_hosts, when_given
 from support.trials import world
 
 pytestmark = [
@@ -49,9 +49,7 @@ def model(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def origin(lab, model) -> Iterator[Origin]:
-    with serving(model) as made:
-        for host in lab.nodes:
-            made.also_in(running(lab.name).host(host).anchor.pid)
+    with serving_hosts(lab, model) as made:
         yield made
 
 

@@ -21,8 +21,8 @@ import pytest
 
 from fairlead.cluster.enter import into_host, running
 from support.injector import FAIRLEAD, World
-from support.origins import Origin, serving
-from support.spreads import NAME, digest_of, digest_on
+from support.origins import Origin
+from support.spreads import NAME, digest_of, digest_on, serving_hosts
 from support.trials import world
 
 pytestmark = [
@@ -80,9 +80,7 @@ def model(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def origin(lab, model) -> Iterator[Origin]:
-    with serving(model) as made:
-        for host in lab.nodes:
-            made.also_in(running(lab.name).host(host).anchor.pid)
+    with serving_hosts(lab, model) as made:
         yield made
 
 

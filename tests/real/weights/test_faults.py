@@ -22,8 +22,8 @@ import pytest
 from fairlead.cluster.enter import into_host, running
 from support.depth import DEPTH
 from support.injector import FAIRLEAD, World
-from support.origins import Origin, serving, throttled
-from support.spreads import NAME, Run, digest_of, digest_on, programs_on, signalled, when_given
+from support.origins import Origin, throttled
+from support.spreads import NAME, Run, digest_of, digest_on, programs_on, serving_hosts, signalled, when_given
 from support.trials import world
 
 pytestmark = [
@@ -85,10 +85,7 @@ def model(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def origin(lab, model) -> Iterator[Origin]:
-    with serving(model) as made:
-        state = running(lab.name)
-        for host in lab.nodes:
-            made.also_in(state.host(host).anchor.pid)
+    with serving_hosts(lab, model) as made:
         yield made
 
 

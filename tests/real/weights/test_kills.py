@@ -17,11 +17,10 @@ from pathlib import Path
 import pytest
 
 from fairlead.base.nodeset import NodeSet
-from fairlead.cluster.enter import running
 from support.depth import DEPTH, cases
 from support.injector import World
-from support.origins import Origin, Request, serving
-from support.spreads import NAME, Run, digest_of, digest_on, killed, programs_on
+from support.origins import Origin, Request
+from support.spreads import NAME, Run, digest_of, digest_on, killed, programs_on, serving_hosts
 from support.trials import world
 
 pytestmark = [
@@ -54,9 +53,7 @@ def model(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def origin(lab, model) -> Iterator[Origin]:
-    with serving(model) as made:
-        for host in lab.nodes:
-            made.also_in(running(lab.name).host(host).anchor.pid)
+    with serving_hosts(lab, model) as made:
         yield made
 
 

@@ -19,10 +19,9 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.cluster.enter import running
 from support.injector import FAIRLEAD, World
 from support.origins import Origin
-from support.spreads import Run, digest_of, digest_on, killed, programs_on, when_given
+from support.spreads import Run, digest_of, digest_on, killed, programs_on, seen, when_given
 from support.trials import world
 
 pytestmark = [
@@ -207,8 +206,3 @@ def test_an_origin_that_is_gone_for_longer_than_anybody_waits_and_comes_back(lab
     assert status == 0, result["findings"]
     assert first.given + again.given <= 1.1 * size, "what came before it went is not fetched again"
     assert {digest_on(lab, host, dest) for host in lab.nodes} == {digest_of(tmp_path)}
-
-
-def seen(lab: World, origin: Origin) -> None:
-    for host in lab.nodes:
-        origin.also_in(running(lab.name).host(host).anchor.pid)

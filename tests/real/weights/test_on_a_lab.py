@@ -16,10 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.cluster.enter import running
 from support.injector import FAIRLEAD, World
-from support.origins import Origin, serving
-from support.spreads import Run, digest_of, digest_on, killed, programs_on, when_given
+from support.origins import Origin
+from support.spreads import Run, digest_of, digest_on, killed, programs_on, serving_hosts, when_given
 from support.tensors import write_model
 from support.trials import world
 
@@ -50,10 +49,7 @@ def model(tmp_path_factory) -> Path:
 @pytest.fixture
 def origin(lab, model) -> Iterator[Origin]:
     """Every host and this machine know it by one address; it gives 30 MB/s at most."""
-    with serving(model, rate=30e6) as made:
-        state = running(lab.name)
-        for host in lab.nodes:
-            made.also_in(state.host(host).anchor.pid)
+    with serving_hosts(lab, model, rate=30e6) as made:
         yield made
 
 

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.cluster.enter import running
 from support.injector import World
-from support.origins import Origin, serving
-from support.spreads import Run, digest_of, digest_on, faulted, killed, when_given
+from support.origins import Origin
+from support.spreads import Run, digest_of, digest_on, faulted, killed, serving_hosts, when_given
 from support.trials import world
 
 pytestmark = [
@@ -45,10 +44,7 @@ def model(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def origin(lab, model) -> Iterator[Origin]:
-    with serving(model, rate=15e6) as made:
-        state = running(lab.name)
-        for host in lab.nodes:
-            made.also_in(state.host(host).anchor.pid)
+    with serving_hosts(lab, model, rate=15e6) as made:
         yield made
 
 

@@ -53,19 +53,21 @@ def folder(tmp_path_factory) -> Path:
 
 
 STORES = {
-    "azure": (azurite, filled_azure, azure_env, "az"),
-    "s3": (s3, filled_s3, s3_env, "s3"),
+    "azure": (azurite, filled_azure, lambda url, _: azure_env(url), "az"),
+    "s3": (s3, filled_s3, lambda url, _: s3_env(url), "s3"),
     "gcs": (gcs, filled_gcs, gcs_env, "gs"),
 }
 
 
 @pytest.fixture(scope="module", params=list(STORES))
-def store(request, folder) -> Iterator[Store]:
+def store(request, folder, tmp_path_factory) -> Iterator[Store]:
     start, fill, env_of, scheme = STORES[request.param]
     with start() as port, serving(upstream=port) as origin:
         fill(port, folder, "models", "team/one")
         upload = lambda made, prefix: fill(port, made, "models", prefix)  # noqa: E731
-        yield Store(f"{scheme}://models/team/one", upload, origin, env_of(origin.url), folder)
+        yield Store(
+            f"{scheme}://models/team/one", upload, origin, env_of(origin.url, tmp_path_factory.mktemp("keys")), folder
+        )
 
 
 @pytest.fixture(autouse=True)
