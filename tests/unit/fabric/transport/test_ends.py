@@ -11,7 +11,8 @@ import pytest
 
 from fairlead.fabric.mrc import icrc, packets
 from fairlead.fabric.mrc.completion import Status
-from fairlead.fabric.mrc.headers import ENDPOINT_QP, EndpointOp, Erth
+from fairlead.fabric.mrc.control_headers import Erth
+from fairlead.fabric.mrc.headers import ENDPOINT_QP, EndpointOp
 from fairlead.fabric.mrc.icrc import Icrc
 from fairlead.fabric.mrc.layout import M_NONE, M_SKIP_ONCE
 from fairlead.fabric.mrc.memory import MemoryRegion
