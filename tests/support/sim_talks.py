@@ -30,6 +30,9 @@ TALKS = {
     "incast": MRC_64 + INCAST,
     "incast, three tiers": UEC_16 + INCAST,
     "faults": MRC_64 + PERMUTATION + FAULTS,
+    "incast at a sender": ONE_PLANE  # whose NACKs meet data on their way
+    + '[[traffic]]\nkind = "incast"\nnics = "8-24"\nto = 5\nsize_bytes = 300_000\n'
+    + '[[traffic]]\nkind = "incast"\nnics = "30-50"\nto = 10\nsize_bytes = 300_000\n',
     "untrimmed": ONE_PLANE + PERMUTATION + INCAST + "[queues]\ntrim = false\n",
     "reps": ONE_PLANE + PERMUTATION + '[transport]\nkind = "uec"\npaths = "reps"\nsack_bytes = 3936\n'
     '[[fault]]\nkind = "loss"\nloss = 0.02\nuntil_us = 60\n',

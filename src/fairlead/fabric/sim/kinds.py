@@ -25,6 +25,10 @@ OPCODES = {
 }
 OTHER_BYTES = 64
 """Of a control packet of the reference simulator and of RoCE; also the smallest frame of Ethernet."""
+NETWORK_BYTES = 56
+"""Around the UDP payload of MRC: IPv6, UDP, and 8 of what is below them."""
+MRC_HEADER_BYTES = header_bytes(Opcode.WRITE_ONLY) + NETWORK_BYTES
+"""Of a Write on the wire beyond its payload."""
 _WITH_DATA = (at.KIND_DATA, at.KIND_PROBE, at.KIND_ROCE_DATA)
 
 

@@ -20,7 +20,7 @@ from fairlead.fabric.sim import traffic
 from fairlead.fabric.sim.engine.layout import KIND_SACK
 from fairlead.fabric.sim.engine.memory import Options, Queues, Roce, estimate_bytes, window_ps
 from fairlead.fabric.sim.htsim_files import read_topology
-from fairlead.fabric.sim.kinds import OTHERS, Kinds, of_mrc
+from fairlead.fabric.sim.kinds import MRC_HEADER_BYTES, OTHER_BYTES, OTHERS, Kinds, of_mrc
 from fairlead.fabric.sim.model import Scenario
 from fairlead.fabric.sim.shape import Shape, Tier
 from fairlead.fabric.sim.workload import Workload
@@ -73,7 +73,7 @@ def prepare(scenario: Scenario, folder: Path = Path()) -> Setup:
     _check_messages(scenario, shape, folder)
     workload = traffic.build(scenario, shape.num_nics, folder)
     kind = scenario.transport.kind
-    header = scenario.transport.header_bytes or (96 if kind == "mrc" else 64)
+    header = scenario.transport.header_bytes or (MRC_HEADER_BYTES if kind == "mrc" else OTHER_BYTES)
     payload = scenario.transport.payload_bytes or (4096 if kind != "uec" else 4086)
     packet = payload + header
     kinds = of_mrc(header) if kind == "mrc" else OTHERS

@@ -9,10 +9,10 @@ from fairlead.fabric.mrc.headers import Dscp, Opcode
 from fairlead.fabric.mrc.packets import Datagram
 from fairlead.fabric.mrc.profile import Profile
 from fairlead.fabric.sim.engine import layout as at
-from fairlead.fabric.sim.kinds import OPCODES, OTHERS, of_mrc
+from fairlead.fabric.sim.kinds import NETWORK_BYTES, OPCODES, OTHERS, of_mrc
 from support.mrc_pair import Link, Pair
 
-NETWORK = 56  # bytes of a packet beyond its UDP payload, where Writes have 96 in all
+NETWORK = NETWORK_BYTES
 
 
 @pytest.fixture(scope="module")
