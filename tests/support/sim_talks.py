@@ -34,6 +34,7 @@ TALKS = {
     + '[[traffic]]\nkind = "incast"\nnics = "8-24"\nto = 5\nsize_bytes = 300_000\n'
     + '[[traffic]]\nkind = "incast"\nnics = "30-50"\nto = 10\nsize_bytes = 300_000\n',
     "untrimmed": ONE_PLANE + PERMUTATION + INCAST + "[queues]\ntrim = false\n",
+    "roce": ONE_PLANE + PERMUTATION + INCAST + '[transport]\nkind = "roce"\n',
     "reps": ONE_PLANE + PERMUTATION + '[transport]\nkind = "uec"\npaths = "reps"\nsack_bytes = 3936\n'
     '[[fault]]\nkind = "loss"\nloss = 0.02\nuntil_us = 60\n',
     "bitmap": ONE_PLANE + PERMUTATION + '[transport]\nkind = "uec"\npaths = "bitmap"\n'

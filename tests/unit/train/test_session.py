@@ -98,7 +98,7 @@ def test_a_slow_disk_is_named_as_what_binds(tmp_path, monkeypatch) -> None:
     read = BlobFile.read
 
     def slow(self, *args):
-        time.sleep(0.02)
+        time.sleep(0.1)
         return read(self, *args)
 
     with opened(tmp_path) as run:

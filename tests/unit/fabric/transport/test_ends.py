@@ -122,8 +122,8 @@ def test_the_peer_is_told_that_a_port_is_down_and_loses_nothing_on_its_plane(
     pair = Pair(Faults(), planes=2, mtu=MTU, kind=kind)
     engine, line = pair.a.engine, pair.a.line
     if is_early:
-        engine.set_ports(0b10, pair.net.now)
         engine.lines.discard(line)
+        engine.set_ports(0b10, pair.net.now)
         engine.add(line, pair.net.now)
     _, region = region_of(pair.a, 400 * MTU)
     post(pair.b, region, bytes(400 * MTU))
