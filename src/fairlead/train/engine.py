@@ -85,7 +85,7 @@ class Engine:
         """Blocks whose weights on the device are older than their state."""
         self._moment: Moment | None = None
         self._draw = 0
-        self._update_s = 0.0
+        self._update_s = self._refreshed_s = 0.0
         self.lanes.settle()
 
     def _weights_on_device(self, index: int) -> torch.Tensor:
@@ -148,7 +148,9 @@ class Engine:
         early = settings.clip is None and self.store is None and settings.team is None
         self._draw = seed_of(seed, self.steps, 0)
         self._moment = Moment(lr, 1.0, settings.rule, {}, self._draw) if early else None
+        begin = time.perf_counter()
         self._refresh(0)
+        self._refreshed_s = time.perf_counter() - begin
         if self._streamed:
             homes = [self.homes[i] for i in self._streamed]
             self._ring.trace = self.trace
@@ -215,10 +217,12 @@ class Engine:
         total = float(functools.reduce(torch.add, [loss.detach() for loss in losses]))
         updating, self._update_s = self._update_s, 0.0
         self._moment = Moment(lr, factor, self.settings.rule, {}, self._draw)
+        begin = time.perf_counter()
         if self.store is not None:
             seen = [name for names in self._homeward.seen.values() for name in names]
             counts = {**self.counts, **{name: self.counts.get(name, 0) + 1 for name in seen}}
             self.store.commit(self.steps + 1, self._moment, counts, seen, (total, norm))
+        commit_s = time.perf_counter() - begin
         for index in range(len(self.homes)):
             if index in self._homeward.seen:
                 self._apply(index, self._moment)
@@ -226,8 +230,9 @@ class Engine:
             "forward": moments.between("begin", "forward"),
             "backward": moments.between("forward", "backward"),
             "update": updating,
-            "loading": self._ring.loaded_s,
-            "waited": self._ring.waited_s,
+            "loading": self._ring.loaded_s + self._refreshed_s,
+            "writing": self._homeward.waited_s + commit_s,
+            "waited": self._ring.waited_s + self._refreshed_s + self._homeward.waited_s,
         }
         result = Result(self.steps, total, norm, factor, seconds)
         self.steps += 1

@@ -5,6 +5,7 @@ Must not know: layers, where a home is.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -98,13 +99,17 @@ class Way:
         self.sums = [arena(numel, dtype, lanes.device) for numel in (layers, layers, *([max(ends)] if ends else []))]
         self._left: list[Mark | None] = [None] * len(self.sums)
         self._at = 0
+        self.waited_s = 0.0
+        """How long `open` waited for a buffer in this step, as the host sees it."""
 
     def open(self, block: Block) -> Sum:
         """A sum to fill; its buffer has left before the lane goes on."""
         if not block.role:
             self._at = 1 - self._at
         at = 2 if block.role else self._at
+        begin = time.perf_counter()
         self.lanes.after(self._left[at])
+        self.waited_s += time.perf_counter() - begin
         return Sum(self.sums[at][: block.trained])
 
     def send(self, block: Block, total: Sum, home: Home) -> None:

@@ -47,6 +47,8 @@ class Homeward:
         """Of what is measured here, by place in the model."""
         self.seen: dict[int, set[str]] = {}
         """By block, which parameters have a gradient."""
+        if isinstance(self.way, Way):
+            self.way.waited_s = 0.0
         self._total = Sum(self._outer)
         self._sums: dict[int, Sum | Pile] = {}
         self._rows: Rows | None = None
@@ -136,6 +138,11 @@ class Homeward:
         if isinstance(self.way, Relay):
             self.norms, self.seen, losses = self.way.agree(self.parts.blocks, losses, self.settings)
         return losses
+
+    @property
+    def waited_s(self) -> float:
+        """How long gradients of this step waited until those before had left; of several ranks it is not told."""
+        return self.way.waited_s if isinstance(self.way, Way) else 0.0
 
     def close(self) -> None:
         """End threads."""

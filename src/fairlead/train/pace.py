@@ -80,17 +80,18 @@ def reached(seconds: Mapping[str, float], step_s: float, *, on_disk: bool, is_ho
     """Which resource a step that was done was bound by, and for how much of its time that one was busy.
 
     No step of the same work can be shorter than its busiest resource takes, so the share is how near the step came to
-    that bound; it is less than 1 where resources waited for each other. What a GPU computes, the host's clock does not
-    show: there it is not among the resources.
+    that bound; it is less than 1 where resources waited for each other. Of the disk count loads, and writes where
+    something waited for them. What a GPU computes, the host's clock does not show: there it is not among the resources.
 
     Parameters
     ----------
     seconds
-        As the engine tells them: forward, backward, update, loading, waited.
+        As the engine tells them: forward, backward, update; loading of weights, writing that was waited for; waited is
+        the part of forward and backward in which nothing was computed.
     step_s
         Of the whole step.
     """
-    busy = {"the disk": seconds["loading"]} if on_disk else {"updates": seconds["update"]}
+    busy = {"the disk": seconds["loading"] + seconds["writing"]} if on_disk else {"updates": seconds["update"]}
     if is_host:
         busy["computing"] = seconds["forward"] + seconds["backward"] - seconds["waited"]
     name = max(busy, key=lambda name: busy[name])

@@ -169,7 +169,7 @@ def test_a_machine_is_measured_and_nothing_is_left(on_disk, tmp_path, monkeypatc
 
 
 def test_a_step_is_bound_by_what_was_busiest() -> None:
-    spent = {"forward": 2.0, "backward": 6.0, "update": 1.0, "loading": 7.2, "waited": 3.0}
+    spent = {"forward": 2.0, "backward": 6.0, "update": 1.0, "loading": 5.2, "writing": 2.0, "waited": 3.0}
     assert reached(spent, 8.0, on_disk=True, is_host=True) == ("the disk", pytest.approx(0.9))
     spent |= {"waited": 0.4}
     assert reached(spent, 8.0, on_disk=True, is_host=True) == ("computing", pytest.approx(0.95))

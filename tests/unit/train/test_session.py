@@ -93,22 +93,49 @@ def opened(folder, **words):
     return Session.open(load(folder / "train.toml"), folder, **words)
 
 
-def test_a_slow_disk_is_named_as_what_binds(tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize("way", ["read", "write"])
+def test_a_slow_disk_is_named_as_what_binds(tmp_path, monkeypatch, way) -> None:
     prepare(tmp_path)
-    read = BlobFile.read
+    quick = getattr(BlobFile, way)
 
     def slow(self, *args):
         time.sleep(0.1)
-        return read(self, *args)
+        return quick(self, *args)
 
     with opened(tmp_path) as run:
-        monkeypatch.setattr(BlobFile, "read", slow)
+        monkeypatch.setattr(BlobFile, way, slow)
         *_, last = run.train(2)
     name, share = last.bound
     assert name == "the disk"
     assert share > 0.5
     bound = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])["bound"]
     assert bound == {"by": name, "share": share}
+
+
+def test_waiting_for_what_lies_outside_the_layers_and_for_gradients_to_leave_is_told(tmp_path, monkeypatch) -> None:
+    prepare(tmp_path)
+    with opened(tmp_path) as run:
+        home, write = run.engine.homes[0], BlobFile.write
+        load, gradients = home.load, run.engine.homes[1].gradients
+
+        def slow_load(weights):
+            time.sleep(1.0)
+            load(weights)
+
+        def slow_write(self, *args):
+            if self is gradients:
+                time.sleep(1.0)
+            return write(self, *args)
+
+        *_, before = run.train(2)
+        monkeypatch.setattr(home, "load", slow_load)
+        (loading,) = run.train(1)
+        monkeypatch.setattr(home, "load", load)
+        monkeypatch.setattr(BlobFile, "write", slow_write)
+        (writing,) = run.train(1)
+    before, loading, writing = (one.result.seconds for one in (before, loading, writing))
+    assert min(loading["loading"] - before["loading"], loading["waited"] - before["waited"]) > 0.5
+    assert min(writing["writing"] - before["writing"], writing["waited"] - before["waited"]) > 0.5
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "mixtral", "qwen3_moe", "deepseek_v3", "phi3", "gpt2", "opt"])
