@@ -23,6 +23,7 @@ from fairlead.errors import TrainError
 from fairlead.train.config import Lora
 from fairlead.train.layout import Block
 from fairlead.train.model import Parts, on_meta
+from fairlead.train.rounding import stream
 
 NAME = "default"
 """Of the adapter; peft's own."""
@@ -63,7 +64,7 @@ def _config(asked: Lora, **more: Any) -> Any:
 
 def is_adapter(name: str) -> bool:
     """Whether a parameter is one of an adapter."""
-    return f".{NAME}." in name and ".lora_" in name
+    return f".{NAME}." in f"{name}." and ".lora_" in name
 
 
 def base(parts: Parts) -> Parts:
@@ -90,25 +91,28 @@ def first_values(
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Block after block: `values` of the base, which come in its order, and first ones of adapters, as peft draws them.
 
-    A is uniform as `nn.Linear` is made, B is zero, so training begins with the base as it is.
+    A is uniform as `nn.Linear` is made, B is zero (of an embedding A is zero and B normal), so training begins with the
+    base as it is. They depend on the seed and the name, not on how blocks are made.
     """
     coming = iter(values)
     for block in blocks or parts.blocks:
-        generator = torch.Generator().manual_seed(seed * 1_000_003 + block.index)
         for param in block.params:
             if not is_adapter(param.name):
                 _, value = next(coming)
             else:
                 value = torch.zeros(param.shape)
+                generator = torch.Generator().manual_seed(stream(seed, param.name))
                 if ".lora_A." in param.name:
                     nn.init.kaiming_uniform_(value, a=math.sqrt(5), generator=generator)
+                elif ".lora_embedding_B." in param.name:
+                    nn.init.normal_(value, generator=generator)
             yield param.name, value
 
 
 def export(values: Iterable[tuple[int, Mapping[str, torch.Tensor]]], folder: Path, asked: Lora, origin: Path) -> Path:
     """Write `adapter_config.json` and `adapter_model.safetensors`, which `PeftModel.from_pretrained` reads."""
     adapters = {
-        f"base_model.model.{name}".replace(f".{NAME}.", "."): value.contiguous()
+        f"base_model.model.{name}.".replace(f".{NAME}.", ".").rstrip("."): value.contiguous()
         for _, block in values
         for name, value in block.items()
         if is_adapter(name)

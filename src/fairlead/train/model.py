@@ -175,9 +175,9 @@ def _ends(model: Any, ties: dict[str, str]) -> dict[str, Role]:
     found: dict[str, Role] = {}
     is_lookup = isinstance(embedding, nn.Embedding)
     first = names.get(id(embedding), "")
-    tied = ties.get(f"{head}.weight", "")
-    if tied:
-        return {first: "both"} if is_lookup and tied == f"{first}.weight" else {}
+    shared = {other: name for other, name in ties.items() if head and other.startswith(f"{head}.")}
+    if shared:  # with an adapter at the head, what it shares is not all that it is made of
+        return {first: "both"} if is_lookup and shared == {f"{head}.weight": f"{first}.weight"} else {}
     if is_lookup and first:
         found[first] = "embedding"
     if head:

@@ -253,9 +253,13 @@ def _first_values(
 
     if not here(parts):
         return ()
-    plain = lora.base(parts) if config.lora.rank else parts
-    random = random_values(plain, config.run.seed, torch.device("cpu"), here(plain))
-    values = checkpoint.values(plain, here(plain)) if checkpoint is not None else random
+    values: Iterable[tuple[str, torch.Tensor]]
+    if checkpoint is not None:
+        plain = lora.base(parts) if config.lora.rank else parts
+        values = checkpoint.values(plain, here(plain))
+    else:
+        drawn = random_values(parts, config.run.seed, torch.device("cpu"), here(parts))
+        values = ((name, value) for name, value in drawn if not lora.is_adapter(name))
     return lora.first_values(parts, values, config.run.seed, here(parts)) if config.lora.rank else values
 
 

@@ -19,6 +19,7 @@ from fairlead.train.cuts import another_order  # noqa: E402
 from fairlead.train.planning import estimate  # noqa: E402
 from fairlead.train.session import Session  # noqa: E402
 from support.families import config  # noqa: E402
+from support.train_ranks import on_ranks, train_session  # noqa: E402
 from support.training import GROUPS, compare  # noqa: E402
 from unit.train.test_session import STEPS, TEXT, losses, prepare  # noqa: E402
 
@@ -86,14 +87,42 @@ def test_adapters_of_layers_in_pieces_are_equal_or_known_not_to_be(most, targets
     assert not wrong
 
 
+ENDS = {
+    "apart": ("llama", ("q_proj", "down_proj"), ["embedding", "head"]),
+    "tied": ("gemma2", ("q_proj", "down_proj"), ["both"]),
+    "tied, at Conv1D": ("gpt2", ("c_attn",), ["both"]),
+    "an adapter at the head": ("llama", ("q_proj", "lm_head"), ["embedding", "head"]),
+    "an adapter at the embedding": ("llama", ("q_proj", "embed_tokens"), ["head"]),
+    "tied, an adapter at the head": ("gemma2", ("q_proj", "lm_head"), []),
+    "tied, an adapter at the embedding": ("gemma2", ("q_proj", "embed_tokens"), []),
+}
+"""Where adapters are, and what of embedding and head streams then: an adapter of one weight for both is of one use."""
+
+
+@pytest.mark.parametrize("kept", ["memory", "disk"])
+@pytest.mark.parametrize("way", ENDS)
+def test_embedding_and_head_stream_beside_adapters(way, kept, tmp_path) -> None:
+    family, targets, roles = ENDS[way]
+    asked, shape = Lora(rank=3, alpha=5, dropout=0.2, targets=targets), config(family)
+    model = lora.adapted(skeleton(shape, torch.bfloat16), asked)
+    assert [block.role for block in take_apart(model, GROUPS, ends=True).ends] == roles
+    frozen = tuple(name for name, param in model.named_parameters() if not param.requires_grad)
+    more = {"store": tmp_path / "store"} if kept == "disk" else {}
+    adapt = in_memory(asked, torch.bfloat16)
+    wrong, results = compare(shape, dtype=torch.bfloat16, frozen=frozen, clip=1e-3, adapt=adapt, ends=True, **more)
+    assert not wrong
+    assert min(result.clip for result in results) < 1.0, "nothing was clipped"
+
+
 ADAPTERS = TEXT + "\n[lora]\nrank = 4\ntargets = ['q_proj', 'up_proj']\n"
 
 
-def test_a_run_is_gone_on_with_and_peft_reads_its_adapters(tmp_path) -> None:
+@pytest.mark.parametrize("targets", [("q_proj", "up_proj"), ("q_proj", "embed_tokens", "lm_head")], ids=str)
+def test_a_run_is_gone_on_with_and_peft_reads_its_adapters(targets, tmp_path) -> None:
     alone, parts = tmp_path / "alone", tmp_path / "parts"
     for folder in (alone, parts):
         folder.mkdir()
-        prepare(folder, text=ADAPTERS)
+        prepare(folder, text=ADAPTERS.replace("['q_proj', 'up_proj']", str(list(targets))))
     with Session.open(load(alone / "train.toml"), alone) as run:
         list(run.train())
     with Session.open(load(parts / "train.toml"), parts) as run:
@@ -112,8 +141,45 @@ def test_a_run_is_gone_on_with_and_peft_reads_its_adapters(tmp_path) -> None:
     for name, value in state.items():
         assert torch.equal(found[f"base_model.model.{name}"], value), name
     adapters = [name for name in state if lora.is_adapter(name)]
-    assert len(adapters) == 4 * 2 * 2
+    assert len(adapters) == (4 * 2 * 2 if "up_proj" in targets else 4 * 2 + 2 * 2)
     assert all(state[name].count_nonzero() for name in adapters), "an adapter was never trained"
+
+
+@pytest.mark.parametrize("keep", ["memory", "disk"])
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+def test_a_run_whose_ends_stream_has_the_losses_and_the_adapters_of_one_whose_ends_stay(family, keep, tmp_path) -> None:
+    written = {}
+    for ends in ("stay", "stream"):
+        folder = tmp_path / ends
+        folder.mkdir()
+        text = ADAPTERS.replace("[run]", f'[run]\nkeep = "{keep}"') + f'[memory]\nends = "{ends}"\n'
+        prepare(folder, family, text)
+        with Session.open(load(folder / "train.toml"), folder) as run:
+            assert bool(run.engine.parts.ends) is (ends == "stream")
+            list(run.train(2))
+        with Session.open(load(folder / "train.toml"), folder, resume=True) as run:
+            list(run.train())
+            (file,) = run.export(folder / "out")
+        written[ends] = file.read_bytes(), losses(folder)
+    assert len(written["stay"][1]) == STEPS
+    assert written["stream"] == written["stay"]
+
+
+def test_two_ranks_whose_ends_stream_begin_with_the_adapters_of_one_host(tmp_path) -> None:
+    text = ADAPTERS.replace("[model]", '[model]\ninit = "random"').replace("[run]", '[run]\nkeep = "memory"')
+    prepare(tmp_path, text=text + '[memory]\nends = "stay"\n')
+    with Session.open(load(tmp_path / "train.toml"), tmp_path) as run:
+        list(run.train())
+        expected = {name: {kind: t.clone() for kind, t in kinds.items()} for name, kinds in run.state()}
+    alone = losses(tmp_path)
+    text = text.replace("[run]", '[run]\nstore = "ranks"') + '[memory]\nends = "stream"\n'
+    (tmp_path / "train.toml").write_text(text)
+    assert on_ranks(2, train_session, tmp_path, steps=None, resume=False) == [0, 0]
+    assert losses(tmp_path) == alone
+    with Session.open(load(tmp_path / "train.toml"), tmp_path, resume=True) as run:
+        assert run.engine.parts.ends
+        found = dict(run.state())
+        assert all(torch.equal(t, found[name][kind]) for name, kinds in expected.items() for kind, t in kinds.items())
 
 
 def test_frozen_weights_take_a_fourth_of_the_store(tmp_path) -> None:
