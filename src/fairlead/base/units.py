@@ -26,6 +26,17 @@ def duration(seconds: float) -> str:
     return f"{seconds / scale:.3g} {unit}"
 
 
+def clock(seconds: float) -> str:
+    """A time in few columns, as clocks show it.
+
+    >>> clock(7.6), clock(201), clock(5025)
+    ('0:08', '3:21', '1:23:45')
+    """
+    minutes, rest = divmod(round(max(0.0, seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
 def size(num_bytes: float) -> str:
     """Bytes with a binary prefix."""
     return _prefixed(num_bytes, 1024, ("B", "KiB", "MiB", "GiB", "TiB"))

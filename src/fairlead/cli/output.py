@@ -8,9 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
 import sys
-import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +24,7 @@ from fairlead.base.shown import shown, shown_json
 from fairlead.base.table import printable
 from fairlead.base.trust import own_folder, private_opener
 from fairlead.base.units import counted
+from fairlead.cli.progress import Progress
 from fairlead.cli.verbs import first_words
 from fairlead.errors import ClusterError, Exit, FairleadError, MissingTool, SpecError
 from fairlead.records.codec import builtins, to_json
@@ -110,14 +109,17 @@ class Session:
         """One line at once, on stderr where nothing else is said; what cannot be seen in it is written out."""
         print(shown(text), file=stream or self.stderr, flush=True)
 
-    def progress(self, what: str, done: int, total: int, detail: str = "") -> None:
-        """How far we are; a live line on a terminal, a plain line at the start, every 30 s and at the end elsewhere."""
+    def progress(self, what: str, done: int, total: int, *details: str) -> None:
+        """How far we are; a live line on a terminal, a plain line at the start, every 30 s and at the end elsewhere.
+
+        Details with the most important first: a narrow terminal has no room for the last ones.
+        """
         if self.quiet:
             return
         if self._progress is None or self._progress.what != what:
             self._end_progress()
             self._progress = Progress(what, self.stderr)
-        self._progress.show(done, total, detail)
+        self._progress.show(done, total, details)
 
     # ---- what main calls -------------------------------------------------------------------------------------------
 
@@ -280,39 +282,6 @@ class Session:
             print(text, file=self.stderr)
             return "the traceback above"
         return path
-
-
-class Progress:
-    """One thing being counted on stderr."""
-
-    def __init__(self, what: str, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
-        self.what, self.stream, self.clock = what, stream, clock
-        self.is_tty = stream.isatty() and os.environ.get("TERM", "") != "dumb"
-        self.started = clock()
-        self.last_shown = float("-inf")
-        self.line = ""
-
-    def show(self, done: int, total: int, detail: str = "") -> None:
-        """Note a state; whether it is drawn depends on the stream and on when the last one was."""
-        now = self.clock()
-        self.line = printable(f"{self.what:12} {done:>6} of {total}  {now - self.started:6.1f} s  {detail}".rstrip())
-        finished = done >= total
-        if now - self.last_shown < (0.1 if self.is_tty else 30.0) and not finished:
-            return
-        self.last_shown = now
-        if self.is_tty:
-            # a line that wraps could not be taken back
-            room = shutil.get_terminal_size().columns - 1
-            self.stream.write("\r\x1b[2K" + self.line[:room])
-        else:
-            self.stream.write(self.line + "\n")
-        self.stream.flush()
-
-    def end(self) -> None:
-        """Leave the cursor on a fresh line."""
-        if self.is_tty:
-            self.stream.write("\r\x1b[2K")
-            self.stream.flush()
 
 
 def _missing_extra(error: BaseException, verb: str = "") -> MissingTool | None:

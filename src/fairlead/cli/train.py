@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
+from fairlead.base.units import clock
 from fairlead.cli.common import Common, Exclude, Nodes, SpecFile, chosen
 from fairlead.cli.output import Answer, session
 from fairlead.errors import UsageError
@@ -305,10 +306,9 @@ def _trained(
         for last in opened.train(steps):
             done = opened.done
             left_s = (monotonic() - begin) / (done - first) * (end - done)
-            detail = f"loss {last.result.loss:.3f}, {last.tokens / last.seconds:,.0f} tokens/s, {left_s:,.0f} s left"
-            if last.bound is not None:
-                detail += ", {1:.0%} of the bound: {0}".format(*last.bound)
-            session().progress("steps", done, end, detail)
+            session().progress(
+                "steps", done, end, *_told(last.result.loss, last.bound, left_s, last.tokens / last.seconds)
+            )
         body: dict[str, Any] = {"steps": opened.done, "of": end, "metrics": str(opened.metrics)}
         text = f"{opened.done} of {end} steps"
         if last is not None:
@@ -346,8 +346,8 @@ def _on_nodes(config: Path, steps: int | None, where: _Where, common: Common, *,
     def progress(outcome: TrainRun) -> None:
         if outcome.done > outcome.begun:
             left_s = (monotonic() - begin) / (outcome.done - outcome.begun) * (outcome.of - outcome.done)
-            told = [f"{outcome.last[k]:,.5g} {k}" for k in ("loss", "tokens_per_s") if _is_number(outcome.last.get(k))]
-            here.progress("steps", outcome.done, outcome.of, ", ".join([*told, f"{left_s:,.0f} s left"]))
+            loss, rate = (outcome.last.get(key) for key in ("loss", "tokens_per_s"))
+            here.progress("steps", outcome.done, outcome.of, *_told(loss, None, left_s, rate))
 
     asked = Asked(
         config=config.absolute(),
@@ -377,6 +377,15 @@ def _on_nodes(config: Path, steps: int | None, where: _Where, common: Common, *,
     return Answer(schema="fairlead.train-run/1", text=text, body=body, hints=hints)
 
 
-def _is_number(said: object) -> bool:
-    """A rank may say anything; null is a number that is none."""
-    return isinstance(said, (int, float))
+_BOUND = {"the disk": "disk-bound", "updates": "update-bound", "computing": "compute-bound"}
+"""Short words for the resources of `pace.reached`."""
+
+
+def _told(loss: object, bound: tuple[str, float] | None, left_s: float, rate: object) -> list[str]:
+    """What a step's line says beside its number, the most important first. A rank may say anything of its own."""
+    return [
+        *([f"loss {loss:.4g}"] if isinstance(loss, float) else []),
+        *([f"{_BOUND[bound[0]]} {bound[1]:.0%}"] if bound is not None else []),
+        f"{clock(left_s)} left",
+        *([f"{min(rate, 1e12):,.0f} tokens/s"] if isinstance(rate, float) else []),
+    ]

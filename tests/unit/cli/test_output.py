@@ -1,4 +1,4 @@
-"""Sessions: run folders, logs, progress, colour."""
+"""Sessions: run folders, logs, colour."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from fairlead.cli.output import Answer, Progress, Session
+from fairlead.cli.output import Answer, Session
 from fairlead.records.history import past_runs
 from fairlead.records.runs import list_runs
 from fairlead.report.text import paint_for
@@ -76,55 +76,6 @@ class TestRunFolders:
         fairlead("t-full")
         (folder,) = runs()
         assert json.loads((folder / "result.json").read_text())["error"]["code"] == "disk/full"
-
-
-@pytest.mark.usefixtures("more_verbs")
-def test_elsewhere_than_on_a_terminal_progress_is_a_line_at_the_start_and_at_the_end(fairlead):
-    lines = [line[:30].split() for line in fairlead("t-progress").err.splitlines()]
-    assert [line[:4] for line in lines] == [
-        ["pairs", "0", "of", "5"],
-        ["pairs", "5", "of", "5"],
-        ["half", "time"],
-        ["ranks", "0", "of", "2"],
-    ]
-    assert "\x1b" not in fairlead("t-progress").err
-    assert fairlead("t-progress", "-q").err == ""
-
-
-class Clock:
-    def __init__(self):
-        self.now = 0.0
-
-    def __call__(self):
-        return self.now
-
-
-def test_elsewhere_a_line_comes_every_thirty_seconds():
-    stream, clock = io.StringIO(), Clock()
-    progress = Progress("pairs", stream, clock)
-    for second in range(100):
-        clock.now = float(second)
-        progress.show(second, 100)
-    assert [line.split()[1] for line in stream.getvalue().splitlines()] == ["0", "30", "60", "90"]
-    progress.show(100, 100)
-    assert stream.getvalue().splitlines()[-1].split()[1] == "100"
-
-
-def test_on_a_terminal_progress_is_one_live_line_that_fits_and_goes(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "60")
-    stream, clock = Terminal(), Clock()
-    progress = Progress("pairs", stream, clock)
-    for step in range(30):
-        clock.now = step * 0.02
-        progress.show(step, 100, "slowest n2\x1b[31m" + "x" * 300)
-    progress.end()
-    drawn = stream.getvalue().split("\r\x1b[2K")
-    assert drawn[0] == ""
-    assert drawn[-1] == ""
-    assert 3 <= len(drawn) - 2 <= 8, "ten a second at most"
-    assert all(len(line) < 60 for line in drawn)
-    assert "\n" not in stream.getvalue()
-    assert "\x1b[31m" not in stream.getvalue()
 
 
 @pytest.mark.parametrize(
