@@ -11,8 +11,11 @@ import shutil
 import sys
 from pathlib import Path
 
-import numpy as np
-from transformers import LlamaConfig
+try:
+    import numpy as np
+    from transformers import LlamaConfig
+except ModuleNotFoundError as missing:
+    sys.exit(f"{missing.name} is not installed here; next: pip install -e '.[train]' in the project's folder")
 
 HERE = Path(__file__).parent
 LENGTH = 128
@@ -37,6 +40,7 @@ def main() -> None:
     tokens = np.frombuffer(text.read_bytes(), np.uint8).astype(np.int64)
     np.save(folder / "tokens.npy", tokens[: len(tokens) // LENGTH * LENGTH].reshape(-1, LENGTH))
     shutil.copy(HERE / "train.toml", folder / "train.toml")
+    print(f"next     fairlead train run {folder / 'train.toml'}")  # noqa: T201
 
 
 if __name__ == "__main__":
