@@ -2,7 +2,7 @@
 
     python bench/train_plan.py                         seven shapes, about four minutes on two cores
     python bench/train_plan.py --only mistral,gpt2     some of them
-    python bench/train_plan.py --known                 the five shapes by which the planner's constants were found
+    python bench/train_plan.py --known                 the shapes by which the planner's constants were found
     python bench/train_plan.py --write                 also into docs/benchmarks/train.md
 
 Every shape has three processes of its own, one after the other: plan, run, plan. The plan measures the machine's own
@@ -54,21 +54,21 @@ def usual(vocabulary: int, hidden: int, inner: int, layers: int, **more: object)
 
 
 UNSEEN = {
-    "mistral": ("mistral", usual(6144, 512, 1408, 8, sliding_window=128), (3, 256, 1, 0), "fp32", "disk"),
-    "gpt_neox": ("gpt_neox", usual(8192, 576, 2304, 5), (2, 256, 3, 0), "fp32", "disk"),
+    "mistral": ("mistral", usual(6144, 512, 1408, 8, sliding_window=128), (3, 256, 1, 0, "auto"), "fp32", "disk"),
+    "gpt_neox": ("gpt_neox", usual(8192, 576, 2304, 5), (2, 256, 3, 0, "auto"), "fp32", "disk"),
     "gpt2": (
         "gpt2",
         {"vocab_size": 16384, "n_embd": 512, "n_layer": 6, "n_head": 8, "n_positions": 1024},
-        (4, 256, 1, 0),
+        (4, 256, 1, 0, "auto"),
         "bf16",
         "disk",
     ),
-    "qwen2": ("qwen2", usual(12288, 448, 1792, 7), (2, 512, 2, 0), "bf16", "memory"),
-    "gemma2": ("gemma2", usual(24576, 448, 1792, 4, sliding_window=256), (2, 384, 2, 256), "fp32", "memory"),
-    "mixtral": ("mixtral", usual(8192, 384, 768, 4), (2, 256, 2, 0), "fp32", "disk"),
-    "stablelm": ("stablelm", usual(20480, 384, 1024, 12), (1, 512, 6, 0), "bf16", "disk"),
+    "qwen2": ("qwen2", usual(12288, 448, 1792, 7), (2, 512, 2, 0, "auto"), "bf16", "memory"),
+    "gemma2": ("gemma2", usual(24576, 448, 1792, 4, sliding_window=256), (2, 384, 2, 256, "auto"), "fp32", "memory"),
+    "mixtral": ("mixtral", usual(8192, 384, 768, 4), (2, 256, 2, 0, "auto"), "fp32", "disk"),
+    "stablelm": ("stablelm", usual(20480, 384, 1024, 12), (1, 512, 6, 0, "auto"), "bf16", "disk"),
 }
-"""Family; sizes; rows, length, accumulation, head_tokens; compute, keep.
+"""Family; sizes; rows, length, accumulation, head_tokens, ends; compute, keep.
 None of the planner's constants comes from them."""
 KNOWN = {name: (family, usual(*sizes), words, "fp32", "disk") for name, (family, sizes, *words) in SHAPES.items()}
 STEPS = 5
@@ -76,7 +76,7 @@ STEPS = 5
 
 def prepare(name: str, folder: Path, *, small: bool) -> Path:
     """A model directory, tokens and a configuration."""
-    family, sizes, (rows, length, accumulation, head), compute, keep = {**UNSEEN, **KNOWN}[name]
+    family, sizes, (rows, length, accumulation, head, ends), compute, keep = {**UNSEEN, **KNOWN}[name]
     shape = config(family)
     if small:
         rows, length, accumulation, head = 1, 32, 1, 0
@@ -85,7 +85,7 @@ def prepare(name: str, folder: Path, *, small: bool) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     shape.save_pretrained(folder / "model")
     np.save(folder / "tokens.npy", np.random.default_rng(0).integers(3, 60, (64, length)))
-    text = TEXT.format(rows=rows, accumulation=accumulation, head=head)
+    text = TEXT.format(rows=rows, accumulation=accumulation, head=head, ends=ends)
     text = text.replace('compute = "fp32"', f'compute = "{compute}"').replace("steps = 2", f"steps = {STEPS}")
     (folder / "train.toml").write_text(text.replace("[memory]", f'keep = "{keep}"\n[memory]'))
     return folder
@@ -152,7 +152,7 @@ def compared(name: str) -> dict:
 
 
 def row(found: dict) -> list[str]:
-    _, sizes, (rows, length, accumulation, head), compute, keep = {**UNSEEN, **KNOWN}[found["shape"]]
+    _, sizes, (rows, length, accumulation, head, _), compute, keep = {**UNSEEN, **KNOWN}[found["shape"]]
     hidden = sizes.get("hidden_size", sizes.get("n_embd"))
     layers = sizes.get("num_hidden_layers", sizes.get("n_layer"))
     pieces = f", head in pieces of {head}" if head else ""

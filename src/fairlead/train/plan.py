@@ -18,13 +18,15 @@ from fairlead.train.relay import DEPTH
 from fairlead.train.relay import PIECE as SUMS
 from fairlead.train.schedule import schedule_of
 from fairlead.train.settings import Settings
+from fairlead.train.snapshots import BUFFERS as SNAPSHOT
 
 _BUFFERS = 4 * 4 * PIECE * AHEAD
+"""Bytes of a store, as long as it is open."""
 
-_SCRATCH = 16 << 20
+_SCRATCH = 4 << 20
 _PACKED = 8 << 20
 """What small tensors and stacks leave lying about, and what matrix kernels keep packed, a computing thread: by runs of
-five models with one thread and with two."""
+five models with two threads, whose freed memory goes back at once."""
 
 _NAMES = {"host": "host memory", "device": "device memory", "disk": "room on the store's disk"}
 
@@ -112,7 +114,8 @@ def need(
         Term(here, f"weights of layers, slots: {slots}", slots * widest * width),
         *[Term(here, "weights of embedding or head, one slot", max(b.numel for b in ends) * width) for _ in ends[:1]],
         *step,
-        Term("host", "pieces of the store", _BUFFERS),
+        *([Term("host", "pieces of the store", _BUFFERS)] if settings.store is not None else []),
+        *([Term("host", "pieces of a snapshot", SNAPSHOT)] if settings.snapshots is not None else []),
         Term("host", "scratch of kernels and threads", _SCRATCH + (_PACKED * threads if on_host else 0)),
         Term(
             "host", "gradients that an update clips or widens", 4 * min(PASSED["cpu"], max(b.trained for b in blocks))

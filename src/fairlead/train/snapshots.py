@@ -34,6 +34,8 @@ from fairlead.train.team import Team
 PIECE = 1 << 20
 """Elements that one thread has in its hands: 4 MiB."""
 _THREADS = 4
+BUFFERS = _THREADS * 4 * PIECE
+"""Bytes, while a snapshot is written or read."""
 _HOST = torch.device("cpu")
 
 

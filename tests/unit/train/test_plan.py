@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from fairlead.errors import TrainError  # noqa: E402
-from fairlead.train import Settings, activations, skeleton, take_apart  # noqa: E402
+from fairlead.train import Settings, activations, estimate, load, skeleton, take_apart  # noqa: E402
 from fairlead.train.activations import play  # noqa: E402
 from fairlead.train.layout import ParamGroup  # noqa: E402
 from fairlead.train.placement import Way, choose, most  # noqa: E402
@@ -51,6 +52,16 @@ def test_the_peak_is_what_the_plan_says(name, tmp_path) -> None:
 def test_many_layers_and_micro_batches_take_no_more_than_the_plan_says(tmp_path) -> None:
     """Tensors of some hundred KiB had lain about freed: more than twice the plan."""
     assert measured("llama, deep", tmp_path) > 0.98
+
+
+def test_the_script_that_holds_plans_beside_runs_makes_all_its_shapes(tmp_path, monkeypatch) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parents[3] / "bench")
+    script = importlib.import_module("train_plan")
+    for name, (*_, words, compute, keep) in {**script.UNSEEN, **script.KNOWN}.items():
+        folder = script.prepare(name, tmp_path / name, small=False)
+        found = load(folder / "train.toml")
+        assert (found.model.compute, found.run.keep, found.memory.ends) == (compute, keep, words[-1])
+    assert estimate(found, folder).shortfall is None
 
 
 @pytest.mark.parametrize(("vocabulary", "inner", "head"), [(4096, 48, True), (96, 2048, False)])
@@ -144,9 +155,11 @@ def test_what_does_not_fit_is_refused_with_the_shortfall() -> None:
 
 
 def test_state_in_memory_needs_memory_and_two_snapshots() -> None:
-    here, there = needed(store=None), needed()
+    here, there = needed(store=None, snapshots=Path("store")), needed()
     state = there.total("disk") - sum(term.bytes for term in there.terms if term.what == "spare slots")
-    assert here.total("host") - there.total("host") == state
+    of_store, of_snapshot = (sum(t.bytes for t in f.terms if "pieces of" in t.what) for f in (there, here))
+    assert (of_store, of_snapshot) == (64 << 20, 16 << 20)
+    assert here.total("host") - of_snapshot == there.total("host") - of_store + state
     assert here.read_bytes == here.written_bytes == 0
 
 
