@@ -8,14 +8,16 @@ Must not know: how rows are read.
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from fairlead.base.suggest import did_you_mean
-from fairlead.logs.kql.kinds import NAMES, NUMERIC, WHOLE, Column, Kind
+from fairlead.logs.kql.calls import OWN, applied
+from fairlead.logs.kql.gathered import Gathered
+from fairlead.logs.kql.kinds import NAMES, WHOLE, Column, Kind
 from fairlead.logs.kql.problems import Refused, Span, unknown, unsupported, wrong
-from fairlead.logs.kql.registry import AGGREGATES, MANY, SCALARS, Aggregate, Scalar
+from fairlead.logs.kql.registry import AGGREGATES, SCALARS, Scalar
+from fairlead.logs.kql.signs import arithmetic, comparable, compared, negative
 from fairlead.logs.kql.tree import (
     Among,
     Binary,
@@ -34,21 +36,15 @@ from fairlead.logs.kql.tree import (
     Unary,
 )
 from fairlead.logs.kql.typed import (
-    Apply,
     Col,
     Const,
     Contains,
     Typed,
     Window,
-    accepts,
     call,
-    common,
     const_of,
     convert,
-    fitted,
     hashable,
-    widen,
-    widest,
 )
 
 WINDOWS = {
@@ -101,19 +97,6 @@ class World(Protocol):
 Names = Mapping[str, Any]
 
 
-@dataclass(slots=True)
-class Gathered:
-    """The aggregates inside of the items of a `summarize`, each once."""
-
-    start: int
-    found: list[tuple[Aggregate, tuple[Typed, ...], tuple[Any, ...]]] = field(default_factory=list)
-
-    def column(self, aggregate: Aggregate, args: tuple[Typed, ...], constants: tuple[Any, ...], kind: Kind) -> Col:
-        """Where its result will stand."""
-        self.found.append((aggregate, args, constants))
-        return Col(kind, self.start + len(self.found) - 1, aggregate.name)
-
-
 class Binder:
     """Binds expressions over the columns of one table."""
 
@@ -132,7 +115,6 @@ class Binder:
         self.gathered = gathered
         self.sides = sides
         self.table = table
-        self.windows = False
 
     def over(self, columns: Sequence[Column]) -> Binder:
         """The same world, other columns."""
@@ -165,13 +147,13 @@ class Binder:
                 return Const(kind, value)
             case Name(name=name):
                 state = getattr(node, "typed", None)
-                return state() if state else self._name(name, node.at)
+                return state() if state else self.named(name, node.at)
             case Member():
                 return self._member(node)
             case Index(of=of, index=index):
                 return self._index(self.bind(of), self.bind(index), node.at)
             case Unary(of=of):
-                return self._negative(self.bind(of), node.at)
+                return negative(self.bind(of), node.at)
             case Binary():
                 return self._binary(node)
             case Among():
@@ -189,7 +171,8 @@ class Binder:
 
     # ---- names -----------------------------------------------------------------------------------------------------
 
-    def _name(self, name: str, at: Span) -> Typed:
+    def named(self, name: str, at: Span) -> Typed:
+        """A column, or what a `let` gave."""
         place = self.places.get(name)
         if place is not None:
             return Col(self.columns[place].kind, place, name)
@@ -233,11 +216,6 @@ class Binder:
 
     # ---- signs -----------------------------------------------------------------------------------------------------
 
-    def _negative(self, of: Typed, at: Span) -> Typed:
-        if of.kind not in {*NUMERIC, Kind.TIMESPAN}:
-            raise wrong(f"a {of.kind} has no negative", at)
-        return call("-negate", (of,), Kind.LONG if of.kind is Kind.INT else of.kind)
-
     def _binary(self, node: Binary) -> Typed:
         op = node.op
         if op in {"and", "or"}:
@@ -246,9 +224,9 @@ class Binder:
             return self._anywhere(node)
         left, right = self.bind(node.left), self.bind(node.right)
         if op in {"+", "-", "*", "/", "%"}:
-            return self._arithmetic(op, left, right, node.at)
+            return arithmetic(op, left, right, node.at)
         if op in {"==", "!=", "<", ">", "<=", ">="}:
-            return self._compared(op, left, right, node.at)
+            return compared(op, left, right, node.at)
         if op in {":", "like", "notlike"}:
             raise unsupported(f"`{op}` is not supported here", node.at, "has, or contains")
         if op not in SCALARS:
@@ -272,66 +250,15 @@ class Binder:
                 made = call("or", (made, one), Kind.BOOL)
         return made
 
-    def _arithmetic(self, op: str, left: Typed, right: Typed, at: Span) -> Typed:
-        kinds = (left.kind, right.kind)
-        wide = widest(kinds)
-        if wide:
-            name = {Kind.REAL: "real", Kind.DECIMAL: "decimal"}.get(wide, "int")
-            kind = wide if wide not in WHOLE else Kind.LONG
-            return call(op + name, (widened(left, kind), widened(right, kind)), kind)
-        found = _TIMES.get((op, _family(left.kind), _family(right.kind)))
-        if found:
-            name, kind, swap = found
-            args = (right, left) if swap else (left, right)
-            if name.endswith("real"):
-                args = (args[0], widened(args[1], Kind.REAL))
-            return call(name, args, kind)
-        hint = "strcat(...)" if Kind.STRING in kinds and op == "+" else ""
-        if Kind.DYNAMIC in kinds:
-            other = kinds[0] if kinds[1] is Kind.DYNAMIC else kinds[1]
-            target = other if other is not Kind.DYNAMIC else Kind.LONG
-            if other is not Kind.DYNAMIC and (other in NUMERIC or other in {Kind.TIMESPAN, Kind.DATETIME}):
-                number = Kind.REAL if other in NUMERIC else target
-                one, two = (convert(v, number) if v.kind is Kind.DYNAMIC else v for v in (left, right))
-                return self._arithmetic(op, one, two, at)
-            hint = "todouble(...) or tolong(...) of what is dynamic"
-        raise wrong(f"`{op}` does not take {kinds[0]} and {kinds[1]}", at, hint)
-
-    def _compared(self, op: str, left: Typed, right: Typed, at: Span) -> Typed:
-        left, right = self._comparable(left, right, at, op)
-        if left.kind is Kind.DYNAMIC:
-            if op in {"==", "!="}:
-                raise wrong(f"`{op}` does not take two dynamic values", at, "tostring(...) or tolong(...) of both")
-            raise wrong(f"`{op}` does not take dynamic values", at, "tolong(...), todouble(...) or tostring(...)")
-        return call(op, (left, right), Kind.BOOL)
-
-    def _comparable(self, left: Typed, right: Typed, at: Span, op: str) -> tuple[Typed, Typed]:
-        """Both sides as one kind."""
-        if left.kind is right.kind:
-            return left, right
-        wide = widest((left.kind, right.kind))
-        if wide:
-            return widened(left, wide), widened(right, wide)
-        if left.kind is Kind.DYNAMIC:
-            return convert(left, right.kind), right
-        if right.kind is Kind.DYNAMIC:
-            return left, convert(right, left.kind)
-        if {left.kind, right.kind} == {Kind.BOOL, Kind.LONG} or {left.kind, right.kind} == {Kind.BOOL, Kind.INT}:
-            return convert(left, Kind.LONG), convert(right, Kind.LONG)
-        if {left.kind, right.kind} == {Kind.GUID, Kind.STRING}:
-            return convert(left, Kind.STRING), convert(right, Kind.STRING)
-        to = left.kind if left.kind is not Kind.STRING else right.kind
-        raise wrong(f"`{op}` does not take {left.kind} and {right.kind}", at, f"to{to}(...)")
-
     def _among(self, node: Among) -> Typed:
         left = self.bind(node.left)
         if node.op.endswith("between"):
             low, high = (self.bind(item) for item in node.items)
             if left.kind is Kind.DATETIME and high.kind is Kind.TIMESPAN:
-                high = self._arithmetic("+", low, high, node.at)
-            left, low = self._comparable(left, low, node.at, "between")
-            left, high = self._comparable(left, high, node.at, "between")
-            left, low = self._comparable(left, low, node.at, "between")
+                high = arithmetic("+", low, high, node.at)
+            left, low = comparable(left, low, node.at, "between")
+            left, high = comparable(left, high, node.at, "between")
+            left, low = comparable(left, low, node.at, "between")
             return call(node.op, (left, low, high), Kind.BOOL)
         negated = node.op.startswith("!")
         op = node.op.lstrip("!")
@@ -367,7 +294,7 @@ class Binder:
                     return value
                 value = convert(value, kind)
             elif kind is not Kind.DYNAMIC and node.op.lstrip("!") in {"in", "in~"}:
-                value, _ = self._comparable(value, Const(kind, None), item.at, node.op)
+                value, _ = comparable(value, Const(kind, None), item.at, node.op)
             typed.append(value)
             if isinstance(value, Const):
                 values.append(value.value)
@@ -386,13 +313,12 @@ class Binder:
             if isinstance(made, Typed):
                 return made
             raise wrong(f"`{name}` gives a table, and a value is needed here", node.at, f"toscalar({name}(...))")
-        special: Callable[[Call], Typed] | None = getattr(self, f"_do_{name}", None)
-        if special:
-            return special(node)
+        if name in OWN:
+            return OWN[name](self, node)
         if name in WINDOWS:
             return self._window(node)
         if self.gathered is not None and (name in AGGREGATES or name == "percentile"):
-            return self._aggregate(node)
+            return self.gathered.bound(node)
         if name in SCALARS and SCALARS[name].family not in {"operators", "inner"}:
             return self._scalar(SCALARS[name], node)
         if name in AGGREGATES or name in SPECIAL:
@@ -428,136 +354,8 @@ class Binder:
         args = list(node.args)
         if args and isinstance(args[-1], TypeOf):
             kind = NAMES[args.pop().kinds[0]]  # type: ignore[attr-defined]
-            return convert(self._applied(fn, node, args), kind)
-        return self._applied(fn, node, args)
-
-    def _applied(self, fn: Scalar, node: Call, nodes: list[Node]) -> Typed:
-        few, many = fn.bounds()
-        values = [self.bind(arg) for arg in nodes]
-        if not few - ("typeof" in str(fn.params)) <= len(values) <= many:
-            wanted = f"{few}" if few == many else f"{few} to {many}" if many < MANY else f"at least {few}"
-            raise wrong(f"{fn.name}() takes {wanted} arguments, and these are {len(values)}", node.at)
-        if fn.name == "case":
-            if len(values) % 2 == 0:
-                raise wrong("case() takes pairs of a test and a value, and one more value", node.at)
-            tests = [self.test(nodes[i]) for i in range(0, len(nodes) - 1, 2)]
-            chosen = self._alike([values[i] for i in range(1, len(values), 2)] + [values[-1]], node)
-            args = [part for pair in zip(tests, chosen[:-1], strict=True) for part in pair] + [chosen[-1]]
-            return call("case", tuple(args), chosen[-1].kind)
-        alike = [place for place in range(len(values)) if fn.param(place) == "common"]
-        if alike:
-            for place, value in zip(alike, self._alike([values[p] for p in alike], node), strict=True):
-                values[place] = value
-        made = []
-        for place, (arg, value) in enumerate(zip(nodes, values, strict=True)):
-            sort = fn.param(place)
-            if not accepts(sort, value.kind) and sort != "dynamic_or_string":
-                kind = {"whole": "long", "array": "dynamic", "bag": "dynamic", "number": "double"}.get(sort, sort)
-                raise wrong(f"{fn.name}() takes {sort} here, and this is {value.kind}", arg.at, f"to{kind}(...)")
-            made.append(fitted(sort, value))
-        if fn.name in {"extract", "extract_all", "replace_regex", "matches_regex"} or "regex" in fn.name:
-            self._checked_patterns(fn, made, node)
-        if fn.name in {"format_datetime", "format_timespan"} and isinstance(made[1], Const):
-            self._checked_form(fn.name, made[1], nodes[1])
-        return call(fn.name, tuple(made), self._gives(fn, made, node))
-
-    def _checked_form(self, name: str, form: Const, node: Node) -> None:
-        from fairlead.logs.kql.times import format_datetime, format_timespan
-
-        if (format_datetime if name == "format_datetime" else format_timespan)(0, str(form.value)) is None:
-            raise wrong(f"{name}() knows no such form", node.at, "yyyy-MM-dd HH:mm:ss.fffffff")
-
-    def _checked_patterns(self, fn: Scalar, args: list[Typed], node: Call) -> None:
-        from fairlead.logs.kql.regexes import pattern
-
-        place = 0 if fn.name in {"extract", "extract_all", "extractall"} else 1
-        if fn.name != "regex_quote" and place < len(args) and isinstance(args[place], Const):
-            found = pattern(str(args[place].value))  # type: ignore[attr-defined]
-            if fn.name in {"extract_all", "extractall"} and not found.groups:
-                raise wrong(f"the pattern of {fn.name}() has at least one group", node.at, "(...)")
-
-    def _alike(self, values: list[Typed], node: Call) -> list[Typed]:
-        """Values of one kind, so that any of them can be the answer."""
-        kind = common(values)
-        if kind is None:
-            kinds = ", ".join(sorted({str(v.kind) for v in values}))
-            raise wrong(
-                f"{node.name}() chooses between values of one kind, and these are {kinds}", node.at, "tostring(...)"
-            )
-        return [widened(value, kind) for value in values]
-
-    def _gives(self, fn: Scalar, args: list[Typed], node: Call) -> Kind:
-        match fn.gives:
-            case "same":
-                return args[0].kind
-            case "same_long":
-                return Kind.LONG if args[0].kind is Kind.INT else args[0].kind
-            case "common":
-                return args[-1].kind
-            case "bin":
-                return self._bin_kind(args, node)
-            case kind:
-                return Kind(kind)
-
-    def _bin_kind(self, args: list[Typed], node: Call) -> Kind:
-        wide = widest(tuple(arg.kind for arg in args))
-        if wide:
-            return wide
-        if args[0].kind in {Kind.DATETIME, Kind.TIMESPAN} and args[1].kind is Kind.TIMESPAN:
-            return args[0].kind
-        raise wrong(f"{node.name}() does not take {args[0].kind} and {args[1].kind}", node.at, "a timespan such as 1h")
-
-    def _aggregate(self, node: Call) -> Typed:
-        assert self.gathered is not None
-        inside = Binder(self.world, self.columns, self.names, table=self.table)
-        if node.name == "percentile":
-            return self._percentile(node, inside)
-        found = AGGREGATES[node.name]
-        few, many = found.bounds()
-        if not few <= len(node.args) <= many:
-            raise wrong(f"{node.name}() takes {few} to {many} arguments, and these are {len(node.args)}", node.at)
-        args: list[Typed] = []
-        constants: list[Any] = []
-        plain = many - found.constants
-        for place, arg in enumerate(node.args):
-            value = inside.bind(arg)
-            if place >= plain:
-                constants.append(const_of(value, arg.at, "this argument"))
-                continue
-            sort = found.param(place)
-            takes = (
-                value.kind in {*NUMERIC, Kind.TIMESPAN, Kind.DATETIME, Kind.DYNAMIC, Kind.BOOL}
-                if sort == "summing"
-                else accepts(sort, value.kind)
-            )
-            if not takes:
-                raise wrong(f"{node.name}() does not take {value.kind}", arg.at, "tolong(...) or todouble(...)")
-            args.append(value if sort == "summing" else fitted(sort, value))
-        return self.gathered.column(found, tuple(args), tuple(constants), self._aggregated(found, args))
-
-    def _percentile(self, node: Call, inside: Binder) -> Typed:
-        from fairlead.logs.kql.functions.aggregates import Percentiles
-
-        assert self.gathered is not None
-        if len(node.args) != 2:
-            raise wrong("percentile() takes an expression and a percentile", node.at)
-        value = inside.bind(node.args[0])
-        percent = inside.constant(node.args[1], "the percentile")
-        found = Aggregate("percentile", lambda kinds, p: _First(Percentiles(kinds, p)), (), "same", "percentile", 1)
-        return self.gathered.column(found, (value,), (percent,), value.kind)
-
-    def _aggregated(self, found: Aggregate, args: list[Typed]) -> Kind:
-        match found.gives:
-            case "same":
-                return args[0].kind
-            case "sum":
-                kind = args[0].kind
-                return Kind.LONG if kind in WHOLE or kind is Kind.BOOL else Kind.REAL if kind is Kind.DYNAMIC else kind
-            case "avg":
-                kind = args[0].kind
-                return kind if kind in {Kind.DATETIME, Kind.TIMESPAN, Kind.DECIMAL} else Kind.REAL
-            case kind:
-                return Kind(kind)
+            return convert(applied(self, fn, node, args), kind)
+        return applied(self, fn, node, args)
 
     def _window(self, node: Call) -> Typed:
         few, many = WINDOWS[node.name]
@@ -567,7 +365,6 @@ class Binder:
         if node.name in {"prev", "next"}:
             for arg, value in zip(node.args[1:], args[1:], strict=True):
                 const_of(value, arg.at, f"this argument of {node.name}()")
-        self.windows = True
         if node.name.startswith("row_") and node.name not in {"row_cumsum", "row_window_session"}:
             kind = Kind.LONG
         else:
@@ -575,112 +372,3 @@ class Binder:
             if node.name == "row_cumsum" and kind is Kind.INT:
                 kind = Kind.LONG
         return Window(kind, node.name, args)
-
-    # ---- calls with rules of their own -----------------------------------------------------------------------------
-
-    def _do_now(self, node: Call) -> Typed:
-        shift = self.constant(node.args[0], "the shift of now()") if node.args else 0
-        return Const(Kind.DATETIME, self.world.now + shift)
-
-    def _do_ago(self, node: Call) -> Typed:
-        if len(node.args) != 1:
-            raise wrong("ago() takes a timespan", node.at)
-        back = self.bind(node.args[0])
-        if back.kind is not Kind.TIMESPAN:
-            raise wrong(f"ago() takes a timespan, and this is {back.kind}", node.args[0].at, "ago(1h)")
-        return call("datetime-timespan", (Const(Kind.DATETIME, self.world.now), back), Kind.DATETIME)
-
-    def _do_toscalar(self, node: Call) -> Typed:
-        if len(node.args) != 1:
-            raise wrong("toscalar() takes one query", node.at)
-        return self.world.scalar_of(node.args[0], self.names)
-
-    def _do_column_ifexists(self, node: Call) -> Typed:
-        if len(node.args) != 2:
-            raise wrong("column_ifexists() takes a name and a value", node.at)
-        name = self.constant(node.args[0], "the name of the column")
-        return self._name(name, node.at) if name in self.places else self.bind(node.args[1])
-
-    _do_columnifexists = _do_column_ifexists
-
-    def _do_pack_all(self, node: Call) -> Typed:
-        skip = bool(node.args) and bool(self.constant(node.args[0], "this flag"))
-        args: list[Typed] = []
-        for place, column in enumerate(self.columns):
-            args += [Const(Kind.STRING, column.name), Col(column.kind, place, column.name)]
-        made = call("bag_pack", tuple(args), Kind.DYNAMIC)
-        return call("_without_empty", (made,), Kind.DYNAMIC) if skip else made
-
-    def _do_bag_pack_columns(self, node: Call) -> Typed:
-        args: list[Typed] = []
-        for arg in node.args:
-            if not isinstance(arg, Name):
-                raise wrong("bag_pack_columns() takes names of columns", arg.at)
-            args += [Const(Kind.STRING, arg.name), self.bind(arg)]
-        return call("bag_pack", tuple(args), Kind.DYNAMIC)
-
-    def _do_ingestion_time(self, node: Call) -> Typed:
-        if "IngestTime" in self.places:
-            return self._name("IngestTime", node.at)
-        return Const(Kind.DATETIME, None)
-
-    def _do_iff(self, node: Call) -> Typed:
-        if len(node.args) != 3:
-            raise wrong("iff() takes a test and two values", node.at)
-        test = self.test(node.args[0])
-        yes, no = self._alike([self.bind(arg) for arg in node.args[1:]], node)
-        return call("iff", (test, yes, no), yes.kind)
-
-    _do_iif = _do_iff
-
-
-class _First:
-    """The only percentile of one."""
-
-    def __init__(self, all_of_them: Any) -> None:
-        self.all = all_of_them
-        self.add = all_of_them.add
-
-    def result(self) -> Any:
-        return self.all.result()[0]
-
-
-def widened(value: Typed, kind: Kind) -> Typed:
-    """A value as a wider kind, without a word in the query."""
-    if value.kind is kind:
-        return value
-    if isinstance(value, Const):
-        return Const(kind, widen(value.value, value.kind, kind))
-    if kind is Kind.DYNAMIC:
-        return call("parse_json", (value,), kind) if value.kind is not Kind.STRING else Apply(kind, _TEXT, (value,))
-    return convert(value, kind)
-
-
-_TEXT = Scalar("_text", lambda value: value, (), "dynamic", "inner")
-SCALARS["_without_empty"] = Scalar(
-    "_without_empty", lambda bag: {k: v for k, v in bag.items() if v is not None and v != ""}, (), "dynamic", "inner"
-)
-
-
-def _family(kind: Kind) -> str:
-    return "int" if kind in WHOLE else "real" if kind in {Kind.REAL, Kind.DECIMAL} else str(kind)
-
-
-_SPAN, _TIME = Kind.TIMESPAN, Kind.DATETIME
-_TIMES: dict[tuple[str, str, str], tuple[str, Kind, bool]] = {
-    ("+", "datetime", "timespan"): ("datetime+timespan", _TIME, False),
-    ("+", "timespan", "datetime"): ("datetime+timespan", _TIME, True),
-    ("-", "datetime", "timespan"): ("datetime-timespan", _TIME, False),
-    ("-", "datetime", "datetime"): ("datetime-datetime", _SPAN, False),
-    ("+", "timespan", "timespan"): ("timespan+timespan", _SPAN, False),
-    ("-", "timespan", "timespan"): ("timespan-timespan", _SPAN, False),
-    ("*", "timespan", "real"): ("timespan*real", _SPAN, False),
-    ("*", "real", "timespan"): ("timespan*real", _SPAN, True),
-    ("*", "timespan", "int"): ("timespan*int", _SPAN, False),
-    ("*", "int", "timespan"): ("timespan*int", _SPAN, True),
-    ("/", "timespan", "real"): ("timespan/real", _SPAN, False),
-    ("/", "timespan", "int"): ("timespan/real", _SPAN, False),
-    ("/", "timespan", "timespan"): ("timespan/timespan", Kind.REAL, False),
-    ("%", "timespan", "timespan"): ("timespan%timespan", _SPAN, False),
-}
-"""Arithmetic of times: the function, what it gives, whether the sides change places."""

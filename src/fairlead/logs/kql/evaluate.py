@@ -307,7 +307,7 @@ class Evaluator:
             raise wrong(f"`{parameter.name}` is a {kind}", node.args[place].at)
         if kind is Kind.DYNAMIC:
             return value
-        from fairlead.logs.kql.binding import widened
+        from fairlead.logs.kql.signs import widened
         from fairlead.logs.kql.typed import widest
 
         if kind is Kind.INT and value.kind is Kind.LONG:
@@ -380,7 +380,7 @@ class Evaluator:
         binder = self.binder((), names)
         ends = [binder.bind(has[word]) for word in ("from", "to", "step")]
         kinds = [end.kind for end in ends]
-        from fairlead.logs.kql.binding import widened
+        from fairlead.logs.kql.signs import widened
         from fairlead.logs.kql.typed import const_of, widest
 
         wide = widest(tuple(kinds))

@@ -8,11 +8,11 @@ from functools import partial
 from typing import Any, cast
 
 from fairlead.base.suggest import did_you_mean
-from fairlead.logs.kql.binding import widened
 from fairlead.logs.kql.kinds import Column, Kind
 from fairlead.logs.kql.names import Namer, own_name
 from fairlead.logs.kql.problems import unknown, unsupported, wrong
 from fairlead.logs.kql.relation import Relation, Row
+from fairlead.logs.kql.signs import widened
 from fairlead.logs.kql.texts import text_of
 from fairlead.logs.kql.tree import Binary, Call, Literal, Member, Name, Node, Star, Step
 from fairlead.logs.kql.typed import Const, Typed, call, compiled, convert, hashable, widest

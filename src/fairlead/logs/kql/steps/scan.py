@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
-from fairlead.logs.kql.binding import widened
 from fairlead.logs.kql.kinds import NAMES, Column, Kind
 from fairlead.logs.kql.problems import Span, unsupported, wrong
 from fairlead.logs.kql.relation import Relation, Row
+from fairlead.logs.kql.signs import widened
 from fairlead.logs.kql.tree import Binary, Call, Index, Member, Name, Named, Node, Step, Unary
 from fairlead.logs.kql.typed import Col, Fn, Window, compiled, convert
 from fairlead.logs.kql.windows import replaced, values_of

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, cast
 
-from fairlead.logs.kql.binding import Gathered
 from fairlead.logs.kql.functions.aggregates import Percentiles
+from fairlead.logs.kql.gathered import Gathered
 from fairlead.logs.kql.kinds import Column, Kind
 from fairlead.logs.kql.names import Namer, number_name, own_name
 from fairlead.logs.kql.problems import wrong
@@ -71,11 +71,10 @@ class Plan:
         self.keys: list[tuple[Column, Typed]] = []
         for key in keys:
             self._key(key)
-        self.gathered = Gathered(len(self.keys))
+        self.gathered = Gathered(len(self.keys), self.binder)
         self.out: list[tuple[Column, Typed]] = []
         for item in items:
             self._item(item)
-        self.inner = tuple(c for c, _ in self.keys)
 
     def _key(self, key: Node) -> None:
         if isinstance(key, Star):
@@ -99,7 +98,6 @@ class Plan:
             self._percentiles(value, wanted)
             return
         binder = self.ev.binder(_keyed(self.keys), self.names, self.table.name, gathered=self.gathered)
-        binder = _Inside(binder, self.binder)
         typed = binder.bind(value)
         name = wanted[0] if wanted else own_name(value)
         self.out.append((Column(self.namer.column(name), typed.kind), typed))
@@ -219,28 +217,6 @@ def _part(value: Typed) -> Any:
 
 def _keyed(keys: list[tuple[Column, Typed]]) -> tuple[Column, ...]:
     return tuple(column for column, _ in keys)
-
-
-class _Inside:
-    """Binds an item of a `summarize`: aggregates see the rows, all else sees the keys."""
-
-    def __init__(self, outer: Any, rows: Any) -> None:
-        self.outer, self.rows = outer, rows
-
-    def bind(self, node: Node) -> Typed:
-        outer = self.outer
-        inner_aggregate = outer._aggregate  # noqa: SLF001
-
-        def aggregate(call: Call) -> Typed:
-            columns, places = outer.columns, outer.places
-            outer.columns, outer.places = self.rows.columns, self.rows.places
-            try:
-                return inner_aggregate(call)  # type: ignore[no-any-return]
-            finally:
-                outer.columns, outer.places = columns, places
-
-        outer._aggregate = aggregate  # noqa: SLF001
-        return outer.bind(node)  # type: ignore[no-any-return]
 
 
 def summarize(ev: Any, table: Relation, step: Step, names: Env) -> Relation:
