@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fairlead.checks.node import Node, Outcome
-from fairlead.checks.rules import gpu, host, ib, net
+from fairlead.checks.rules import gpu, host, ib, interconnect, net
 from fairlead.checks.skews import MAY_ASK
 from fairlead.records.verdict import Verdict
 
@@ -316,7 +316,7 @@ CATALOG: tuple[Check, ...] = (
     ),
     Check(
         "gpu/nvlink",
-        gpu.nvlink,
+        interconnect.nvlink,
         ("nvidia.nvlink", "nvidia.smi"),
         "on {node}: nvidia-smi nvlink -s -i {part}; reboot, then have the GPU replaced",
         scope="GPU",
@@ -324,7 +324,7 @@ CATALOG: tuple[Check, ...] = (
     ),
     Check(
         "gpu/fabric",
-        gpu.fabric,
+        interconnect.fabric,
         _SMI,
         "on {node}: systemctl restart nvidia-fabricmanager; nvidia-smi -q -i {part} | grep -A10 Fabric",
         scope="GPU",
@@ -333,7 +333,7 @@ CATALOG: tuple[Check, ...] = (
     ),
     Check(
         "gpu/fabric-manager",
-        gpu.fabric_manager,
+        interconnect.fabric_manager,
         ("services",),
         "on {node}: systemctl restart nvidia-fabricmanager; journalctl -u nvidia-fabricmanager -b",
         when="NVIDIA GPUs",
@@ -341,7 +341,7 @@ CATALOG: tuple[Check, ...] = (
     ),
     Check(
         "gpu/gpudirect",
-        gpu.gpudirect,
+        interconnect.gpudirect,
         ("modules.loaded", "nvidia.driver.open", "host.os.kernel"),
         "on {node}: modprobe nvidia-peermem",
         severity=WARN,
@@ -349,7 +349,7 @@ CATALOG: tuple[Check, ...] = (
     ),
     Check(
         "gpu/numa",
-        gpu.numa,
+        interconnect.numa,
         _PCI,
         "on {node}: nvidia-smi topo -m; redeploy the VM",
         severity=WARN,

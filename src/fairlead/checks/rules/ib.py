@@ -18,7 +18,7 @@ from fairlead.checks.hcas import (
 )
 from fairlead.checks.messages import judge_messages
 from fairlead.checks.node import Node, Outcome, bad, number_of, ok, skip, unknown, warn
-from fairlead.checks.rules.gpu import spread
+from fairlead.checks.rules.interconnect import spread
 from fairlead.checks.spare import MAYBE_UNUSED
 from fairlead.records.facts import Unread
 
