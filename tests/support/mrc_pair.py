@@ -41,6 +41,7 @@ class Link:
     dead_planes: set[int] = field(default_factory=set)
     dead_evs: set[int] = field(default_factory=set)
     drop_next: int = 0  # lose so many datagrams for certain
+    largest: int = 1 << 16  # bytes of a datagram that still pass: an MTU that nobody tells of
     tap: Callable[[Datagram], None] | None = None
     num_lost: int = 0
 
@@ -54,6 +55,7 @@ class Link:
         chance = self.random.random
         path = datagram.path
         dead = path.plane in self.dead_planes or path.ev in self.dead_evs
+        dead |= len(datagram.data) > self.largest
         if dead or self.drop_next or chance() < self.loss:
             self.drop_next = max(self.drop_next - 1, 0)
             self.num_lost += 1

@@ -51,6 +51,11 @@ class QpFailed:
 # why a queue pair fails: the error to report and the status of its oldest request
 FAILURES: dict[int, tuple[type[FabricError], Status, str]] = {
     at.ERROR_RETRY: (RemoteProtocolError, Status.RETRY_EXC_ERR, "the peer has not answered within all retries"),
+    at.ERROR_STUCK: (
+        RemoteProtocolError,
+        Status.RETRY_EXC_ERR,
+        "the peer answers, and a packet is lost at each retry, as where an MTU on the way is too small",
+    ),
     at.ERROR_REMOTE: (RemoteProtocolError, Status.REM_OP_ERR, "the peer refused a packet as an operation error"),
     at.ERROR_WIMM: (RemoteProtocolError, Status.LOC_QP_OP_ERR, "the peer sent more Write-with-Imm than agreed"),
     at.ERROR_PORTS: (PathsExhausted, Status.PORT_ERR, "no plane is left on which both ends have a port that is up"),

@@ -59,7 +59,8 @@ def on_sack(tx: Requestor, now: int, s: Words) -> int:
     if sent >= 0 and p.reorder_ns > 0:
         losses.on_arrival(tx, now, sent)
     timers.after_news(tx, now)
-    return at.DID_COMPLETE if tx.done > done else at.DID_NOTHING
+    did = at.DID_COMPLETE if tx.done > done else at.DID_NOTHING
+    return did | at.DID_FAIL if tx.error else did
 
 
 def _newly_received(tx: Requestor, rcvd: int) -> int:

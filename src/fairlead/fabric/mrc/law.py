@@ -70,6 +70,7 @@ def init_tx(m: Words, address: int, profile: int, seed: int, psn: int) -> Reques
     tx.hold_at = at.FOREVER
     tx.loss_at = at.FOREVER
     tx.recovery = -1
+    tx.stuck_psn = -1
     tx.responder_address = -1
     tx.probe_sent = -1
     tx.delivered_at = -at.FOREVER
@@ -159,6 +160,8 @@ def on_timer(tx: Requestor, now: int) -> int:
         did = timers.expire(tx, now)
     if now >= tx.loss_at:
         losses.on_timer(tx, now)
+        if tx.error:
+            did = at.DID_FAIL
     if now >= tx.probe_at:
         tx.probe_due = 1
         tx.probe_at = now + timers.probe_again_in(tx)

@@ -80,8 +80,8 @@ DO_ACK: Final = 16  # send a transport ACK (D1) of message rx.done - 1
 DID_COMPLETE: Final = 32  # at least one more message is complete
 DID_FAIL: Final = 64  # the queue pair went to the error state: the row's `error` says why
 
-# queue pair errors: the four reasons there are, the peer's fatal NACK seen from both sides
-ERROR_NONE, ERROR_RETRY, ERROR_REMOTE, ERROR_WIMM, ERROR_PORTS = range(5)
+# queue pair errors: the reasons there are, the peer's fatal NACK seen from both sides
+ERROR_NONE, ERROR_RETRY, ERROR_REMOTE, ERROR_WIMM, ERROR_PORTS, ERROR_STUCK = range(6)
 
 # the EV probe of a requestor
 EVP_IDLE, EVP_DUE, EVP_WAITING = range(3)

@@ -76,6 +76,8 @@ def _lose(tx: Requestor, now: int, psn: int, record: int) -> None:
         congestion.on_timeout(tx, size)  # without trimming a silent loss may be a full queue
     paths.feedback(tx, now, window.record_ev(record), at.PATH_IS_SUSPECT)
     judge_plane(tx, psn, window.record_ev(record))
+    if psn == tx.una:
+        timers.count_stuck(tx, now)
 
 
 # --- the plane as a whole -----------------------------------------------------------------------------------------

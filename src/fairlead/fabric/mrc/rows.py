@@ -135,6 +135,8 @@ class Requestor(Endpoint):
     expired_age: int  # how long the packets that ran out of time last had been on their way; 0: none, or it was told
     retries: int  # timeouts and NACKs since una moved
     rounds: int  # of these the timeouts
+    stuck_psn: int  # the oldest packet, where it was found lost more than once
+    stuck_at: int  # when it was, or when that was last counted as a round
     delivered_at: int  # send time of the latest-sent packet known to have arrived
     delivered_rtt: int  # its round trip
     loss_at: int  # when the oldest packet in flight will be lost by that; FOREVER: none was sent before it

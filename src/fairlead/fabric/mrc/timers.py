@@ -96,6 +96,7 @@ def expire(tx: Requestor, now: int) -> int:
     tx.num_timeouts += expired
     if expired > 0:
         tx.rounds += 1
+        tx.stuck_at = now
         tx.expired_age = age
         if retry(tx):
             return at.DID_FAIL
@@ -120,6 +121,28 @@ def retry(tx: Requestor) -> int:
         return 0
     fail(tx, at.ERROR_RETRY)
     return 1
+
+
+def count_stuck(tx: Requestor, now: int) -> int:
+    """The oldest packet is lost once more, and the peer answers; 1 if that was one too many.
+
+    What comes back may be answers to small packets, while nothing of the size of data gets through (RFC 2923 2.1, a
+    black hole): no packet then waits for a whole timeout. So each timeout in which the oldest packet is sent in vain
+    counts as a round of timeouts. Where retries never end, there is nothing to count.
+    """
+    if tx.profile.retry_exp >= at.RETRY_EXP_INFINITE:
+        return 0
+    if tx.stuck_psn != tx.una:
+        tx.stuck_psn = tx.una
+        tx.stuck_at = now
+    if now - tx.stuck_at < timeout(tx):
+        return 0
+    tx.stuck_at = now
+    tx.rounds += 1
+    if retry(tx):
+        tx.error = at.ERROR_STUCK
+        return 1
+    return 0
 
 
 def fail(tx: Requestor, error: int) -> int:

@@ -98,8 +98,10 @@ def test_no_stranger_ends_a_queue_pair_with_a_hundred_guesses() -> None:
     assert Counter(pester(seed) for seed in range(300)) == {0: 300}
 
 
-def test_there_are_four_reasons() -> None:
-    assert set(FAILURES) == {at.ERROR_RETRY, at.ERROR_REMOTE, at.ERROR_WIMM, at.ERROR_PORTS}
+def test_each_reason_has_its_words() -> None:
+    reasons = {value for name, value in vars(at).items() if name.startswith("ERROR_") and value != at.ERROR_NONE}
+    assert set(FAILURES) == reasons
+    assert len({words for *_, words in FAILURES.values()}) == len(reasons)
 
 
 # --- the right to write ----------------------------------------------------------------------------------------------

@@ -376,7 +376,7 @@ def test_a_dialect_that_covers_addresses_is_refused_at_once() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_control_packets_full_of_nonsense_neither_raise_nor_complete_what_was_not_sent(seed: int) -> None:
-    """SACKs, NACKs and answers of random content: at worst the queue pair ends by one of its four reasons."""
+    """SACKs, NACKs and answers of random content: at worst the queue pair ends by one of its reasons."""
     p = pair(there=Link(seed, drop_next=10**6))
     rng = p.a.out.random
     p.write(400_000)

@@ -514,6 +514,27 @@ def test_a_peer_that_has_died_is_reported_in_about_a_second() -> None:
     assert pair.now - begin < 2 * 10**9
 
 
+@pytest.mark.parametrize("planes", [1, 4])
+def test_a_way_that_lets_only_small_packets_pass_is_reported_in_seconds(planes: int) -> None:
+    """RFC 2923: what is larger than an MTU on the way vanishes; probes and their answers go on."""
+    pair = Pair(Profile.software(MS, planes=planes), there=Link(1, delay_ns=500 * US, largest=1500))
+    pair.write(100_000)
+    begin = pair.now
+    pair.run(lambda: bool(pair.a.completions), for_ns=2 * 10**10)
+    assert [c.status for c in pair.a.completions] == [Status.RETRY_EXC_ERR]
+    assert ["MTU" in str(event.error) for event in pair.a.events] == [True]
+    assert pair.now - begin < 5 * 10**9
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_three_packets_of_ten_lost_both_ways_for_long_are_no_small_mtu(seed: int) -> None:
+    pair = Pair(Profile.software(MS, planes=4), there=Link(seed, loss=0.3), back=Link(seed + 9, loss=0.3))
+    for _ in range(20):
+        pair.write(100_000)
+    pair.run(lambda: len(pair.a.completions) == 20, for_ns=6 * 10**10)
+    assert [c.status for c in pair.a.completions] == [Status.SUCCESS] * 20
+
+
 # --- a way back that dies --------------------------------------------------------------------------------------------
 
 
