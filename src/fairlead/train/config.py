@@ -60,7 +60,8 @@ class Data(Struct, frozen=True, kw_only=True):
     length: Annotated[int, Meta(ge=2)] = 2048
     """Tokens of a row made of `text`."""
     pack: bool = True
-    """Several samples of `text` in a row, none of which sees another; else one a row, padded."""
+    """Several samples of `text` in a row, none of which sees another; else one a row, padded. A model of a family that
+    is not known to keep them apart is refused."""
     prompts: Literal["masked", "learned"] = "masked"
     """Whether prompts, and what users say in messages, are targets too."""
     labels: str = ""
@@ -68,7 +69,8 @@ class Data(Struct, frozen=True, kw_only=True):
     attention_mask: str = ""
     """The same shape, 1 for real tokens and 0 for padding."""
     position_ids: str = ""
-    """The same shape; where it begins anew another text does, packed into the same sample, and sees none before it."""
+    """The same shape; where it begins anew another text does, packed into the same sample, and sees none before it.
+    For families of models that keep such texts apart; others are refused. Not beside a mask."""
     order: Literal["file", "shuffled"] = "shuffled"
     """Samples as they come, or each epoch in another order that the seed decides."""
 
@@ -111,8 +113,8 @@ class Optimizer(Struct, frozen=True, kw_only=True):
     """Of SGD; needs momentum."""
     weight_decay: Annotated[float, Meta(ge=0)] = 0.1
     """Of all parameters but those of `no_decay`."""
-    no_decay: tuple[str, ...] = ("*norm*", "*bias")
-    """Patterns of names of parameters without weight decay."""
+    no_decay: tuple[str, ...] = ("*norm*", "*.ln_*", "*bias")
+    """Patterns of names of parameters without weight decay; `ln_1`, `ln_f` are the norms of GPT-2 and its kin."""
     schedule: Literal["constant", "linear", "cosine"] = "cosine"
     """The rate after warm-up."""
     warmup: Natural = 0

@@ -6,13 +6,19 @@ Must not know: models, devices.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from fairlead.base.trust import open_file
 from fairlead.errors import TrainError
+from fairlead.train import packing
 from fairlead.train.config import Config
+
+_POSITIONS = ("wpe", "embed_positions", "position_embeddings", "positions_embed")
+"""Modules by which models look up positions: GPT-2 and its kin, OPT and BioGPT, BERT's kin, OpenAI GPT."""
 
 
 class Tokens:
@@ -35,6 +41,21 @@ class Tokens:
         if data.text and data.pack:
             del self.arrays["attention_mask"]  # positions say which token sees which, padding included
         self._epoch = (-1, np.empty(0, np.int64))
+        self.vocab = 0
+        """Words of the model; 0: not known yet."""
+
+    def fit(self, model: Any) -> None:
+        """Take the model's sizes. Raises TrainError where samples are longer than its table of positions."""
+        self.vocab = model.get_input_embeddings().num_embeddings
+        for name, module in model.named_modules():
+            is_positions = isinstance(module, nn.Embedding) and name.rpartition(".")[2] in _POSITIONS
+            room = module.num_embeddings - getattr(module, "offset", 0) if is_positions else self.length
+            if room < self.length:
+                raise TrainError(
+                    "train/data",
+                    f"samples have {self.length:,} tokens, and {type(model).__name__} has {room:,} positions",
+                    hint="make samples shorter",
+                )
 
     def step(self, step: int) -> list[dict[str, torch.Tensor]]:
         """The micro-batches of a step, counted from 0; after the last sample comes the first of the next epoch."""
@@ -53,10 +74,33 @@ class Tokens:
     def _batch(self, places: range) -> dict[str, torch.Tensor]:
         chosen = [self._sample(place) for place in places]
         batch = {key: torch.from_numpy(array[chosen].astype(np.int64)) for key, array in self.arrays.items()}
-        batch.setdefault("labels", batch["input_ids"].clone())
-        if "attention_mask" in batch and "labels" not in self.arrays:
-            batch["labels"][batch["attention_mask"] == 0] = -100
+        self._check(chosen, batch)
+        positions, mask = batch.get("position_ids"), batch.get("attention_mask")
+        if positions is not None and mask is not None:
+            packing.check_mask(positions.numpy(), mask.numpy())
+        if "labels" not in batch:
+            batch["labels"] = batch["input_ids"].clone()
+            if mask is not None:
+                batch["labels"][mask == 0] = packing.IGNORED
+            elif positions is not None:  # no text says what the next one begins with
+                batch["labels"][torch.from_numpy(packing.begins(positions.numpy()))] = packing.IGNORED
         return batch
+
+    def _check(self, chosen: list[int], batch: dict[str, torch.Tensor]) -> None:
+        """Raise TrainError where a token or a target is no word of the model."""
+        for key, none in (("input_ids", 0), ("labels", packing.IGNORED)):
+            values = batch.get(key)
+            if values is None or not self.vocab:
+                continue
+            outside = ((values < 0) | (values >= self.vocab)) & (values != none)
+            if outside.any():
+                row, column = outside.nonzero()[0].tolist()
+                raise TrainError(
+                    "train/data",
+                    f"{key} of sample {chosen[row]} has {int(values[row, column])} at place {column}, "
+                    f"and the model's words are 0 to {self.vocab - 1}",
+                    hint="make the tokens with the model's own tokenizer; -100 in labels is no target",
+                )
 
     def _sample(self, place: int) -> int:
         epoch, at = divmod(place, self.num)

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from fairlead.train import layer, lockstep, loss, model
+from fairlead.train import layer, lockstep, loss, model, packing
 from fairlead.train.homes import Home, OnDevice
 from fairlead.train.homeward import Homeward
 from fairlead.train.kept import Kept
@@ -140,7 +140,7 @@ class Engine:
         """
         settings = self.settings
         assert len(batches) == settings.accumulation
-        targets = sum(int((batch["labels"][..., 1:] != loss.IGNORED).sum()) for batch in batches)
+        targets = sum(int((batch["labels"][..., 1:] != packing.IGNORED).sum()) for batch in batches)
         present = Rng(settings.device)
         moments = Moments(self.lanes)
         moments.now("begin")

@@ -16,10 +16,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from fairlead.errors import TrainError
+from fairlead.train.packing import IGNORED
+
 Add = Callable[[torch.Tensor, torch.Tensor], None]
 """Takes a parameter of the shell and a gradient of it."""
-IGNORED = -100
-"""A label that is no target."""
 
 
 def whole(shell: Any, batch: Mapping[str, torch.Tensor], targets: int) -> torch.Tensor:
@@ -45,7 +46,9 @@ def in_pieces(
     others = [
         key for key, value in out.items() if value is not None and key not in {"last_hidden_state", "past_key_values"}
     ]
-    assert not others, f"the head of {type(shell).__name__} also reads {', '.join(others)}: its loss has no pieces"
+    if others:
+        text = f"the head of {type(shell).__name__} also reads {', '.join(others)}: its loss has no pieces"
+        raise TrainError("train/config", text, hint="head_tokens = 0: all logits of a micro-batch at once")
     labels = nn.functional.pad(batch["labels"], (0, 1), value=IGNORED)[..., 1:].reshape(1, -1)
     head()
     tail = _Tail(shell, out, labels, targets, tokens, add)

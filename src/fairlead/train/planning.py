@@ -6,6 +6,7 @@ of plain training; a run that has begun keeps its pieces. Must not know: engines
 
 from __future__ import annotations
 
+import fnmatch
 import shutil
 from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from msgspec import structs
 from transformers import AutoConfig
 
 from fairlead.errors import TrainError
-from fairlead.train import lora
+from fairlead.train import lora, packing
 from fairlead.train.activations import Activations, play
 from fairlead.train.config import Config
 from fairlead.train.cuts import WHOLE, Cut, another_order, held
@@ -40,10 +41,10 @@ def model_of(config: Config, base: Path) -> Any:
     """The skeleton of the model that a configuration names."""
     folder = base / config.model.path
     try:
-        return skeleton(
-            AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False),
-            DTYPES[config.model.compute],
-        )
+        found = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        _check_kind(config, found, folder)
+        packing.check(config, found.model_type)
+        return skeleton(found, DTYPES[config.model.compute])
     except (OSError, ValueError) as exc:
         raise TrainError(
             "train/model",
@@ -52,9 +53,44 @@ def model_of(config: Config, base: Path) -> Any:
         ) from exc
 
 
+def _check_kind(config: Config, found: Any, folder: Path) -> None:
+    """Raise TrainError where a model directory holds more than a text model, or numbers that are no weights."""
+    if found.get_text_config() is not found:
+        raise TrainError(
+            "train/model",
+            f"{folder} is a {found.model_type}, of text and more; only models of text are trained",
+            hint="save its text model by itself: transformers loads it by its own class, save_pretrained writes it",
+        )
+    said = getattr(found, "quantization_config", None)
+    if said is not None and config.model.init == "weights":
+        kind = said.get("quant_method", "") if isinstance(said, dict) else getattr(said, "quant_method", "")
+        raise TrainError(
+            "train/model",
+            f"{folder} is quantised ({kind}): its numbers are no weights that can be trained",
+            hint="write it with whole weights first: load it by transformers with dequantize=True, and save_pretrained",
+        )
+    if said is not None:
+        del found.quantization_config
+
+
 def parts_of(config: Config, model: Any) -> Parts:
     """The skeleton taken apart, with the adapters that a configuration asks for."""
-    return take_apart(lora.adapted(model, config.lora) if config.lora.rank else model, config.groups)
+    parts = take_apart(lora.adapted(model, config.lora) if config.lora.rank else model, config.groups)
+    names = [param.name for block in parts.blocks for param in block.params]
+    for pattern in config.model.frozen:
+        if not fnmatch.filter(names, pattern):
+            alias = next(iter(fnmatch.filter(parts.ties, pattern)), "")
+            tied = f"; {alias} is {parts.ties[alias]}" if alias else ""
+            raise _idle(
+                f"`{pattern}` of model.frozen names no parameter{tied}", f'name them as "{names[0]}", or with *'
+            )
+    if not any(block.trained for block in parts.blocks):
+        raise _idle("every parameter is frozen: nothing is left to train", "freeze less by model.frozen")
+    return parts
+
+
+def _idle(what: str, hint: str) -> TrainError:
+    return TrainError("train/frozen", what, hint=hint)
 
 
 def pieces_of(config: Config, whole: Parts, cut: Cut) -> Parts:

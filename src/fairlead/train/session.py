@@ -122,6 +122,7 @@ class Session:
         if team is not None and team.rank:
             team.meet()  # texts become tokens once
         tokens = Tokens(config, base)
+        tokens.fit(model)
         if team is not None and not team.rank:
             team.meet()
         if not resume:

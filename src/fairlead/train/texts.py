@@ -27,8 +27,8 @@ from fairlead.base.shown import shown
 from fairlead.base.trust import open_file
 from fairlead.errors import TrainError
 from fairlead.train.config import Config, Data
+from fairlead.train.packing import IGNORED
 
-IGNORED = -100
 _MAX_LINE = 64 << 20
 """Bytes; a longer line is no sample but a mistake."""
 KINDS = ("input_ids", "labels", "position_ids", "attention_mask")

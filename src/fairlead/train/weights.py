@@ -9,6 +9,7 @@ Must not know: engines, stores.
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -51,8 +52,22 @@ class Checkpoint:
         self._converters = [entry for entry in mapping if isinstance(entry, loading.WeightConverter)]
         self._by_pattern = {key: converter for converter in self._converters for key in converter.source_patterns}
         self._known = model.state_dict()
+        self._trained = {name for name, _ in model.named_parameters(remove_duplicate=False)}
         self.targets = {key: self._target(key) for key in sorted(self.files, key=loading.dot_natural_key)}
         """Key -> what it becomes, and the pattern of its converter."""
+        self._check()
+
+    def _check(self) -> None:
+        """Raise TrainError where a module of the model has more in the files than it computes with.
+
+        What belongs to no module with parameters, as tables of rotations or heads that are not used, is left out.
+        """
+        owners = {name.rpartition(".")[0] for name in self._trained}
+        ignored = [re.compile(pattern) for pattern in self.model._keys_to_ignore_on_load_unexpected or ()]
+        for key, (name, _) in self.targets.items():
+            is_known = name in self._known or any(pattern.search(key) for pattern in ignored)
+            if not is_known and name.rpartition(".")[0] in owners:
+                raise _unusable(self.folder, f"holds {shown(key)}, for which {type(self.model).__name__} has no place")
 
     def _target(self, key: str) -> tuple[str, str | None]:
         prefix, known = self.model.base_model_prefix, self._known
@@ -78,6 +93,8 @@ class Checkpoint:
                 value = opened[path].get_tensor(key)
             except (OSError, SafetensorError) as exc:
                 raise _unusable(path, f"does not read: {exc}") from exc
+            if name in self._trained and (not value.is_floating_point() or value.itemsize < 2):
+                raise _unusable(path, f"holds {shown(key)} as {value.dtype}: quantised numbers are no weights to train")
             one.add_tensor(name, key, pattern or key, value.float())
         found: dict[str, torch.Tensor] = {}
         for name, one in conversions.items():
@@ -104,7 +121,12 @@ class Checkpoint:
             if real in places:
                 keys[places[real]].append(key)
         for block in blocks or parts.blocks:
-            found = {parts.ties.get(name, name): value for name, value in self.read(keys[block.index]).items()}
+            found: dict[str, torch.Tensor] = {}
+            for name, value in self.read(keys[block.index]).items():
+                real = parts.ties.get(name, name)
+                if real in found and not torch.equal(found[real], value):
+                    raise _unusable(self.folder, f"holds two weights for {real} and {name}, and config.json ties them")
+                found[real] = value
             for param in block.params:
                 value = found.get(param.name)
                 if value is None or tuple(value.shape) != param.shape:
@@ -116,7 +138,7 @@ class Checkpoint:
 def _files(folder: Path) -> dict[str, Path]:
     index = folder / _INDEX
     try:
-        if index.exists():
+        if index.exists() and not (folder / _SINGLE).exists():  # as transformers does
             names = msgspec.json.decode(read_file(index, _MAX_INDEX), type=_Index).weight_map
             outside = [name for name in names.values() if not name or Path(name).name != name]
             if outside:
