@@ -50,7 +50,7 @@ def estimate(
     picture
         Also draw one step: which slot holds which layer when, as an SVG file.
     ranks
-        For a run of so many ranks: what the one with most to do takes.
+        For a run of so many ranks: what one takes of those that need most.
     nodes
         Nodes like this one that the ranks are on; those of one node share its memory, processors and disk.
     """
@@ -87,7 +87,7 @@ def estimate(
     streamed = f"{plan.schedule.num_blocks} {'pieces of layers' if plan.most else 'layers'}"
     head = f"{plan.params:,} parameters, {streamed}, slots for {plan.schedule.num_slots}"
     if ranks > 1:
-        head += f"\nof {ranks} ranks, {-(-ranks // nodes)} on a node, the one with most to do"
+        head += f"\nof {ranks} ranks, {-(-ranks // nodes)} on a node, one of those that need most"
     if plan.why:
         place = "on disk" if plan.settings.store is not None else "in memory"
         head += f"\nthe state is kept {place}: {plan.why}"

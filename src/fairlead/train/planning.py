@@ -6,26 +6,24 @@ of plain training; a run that has begun keeps its pieces. Must not know: engines
 
 from __future__ import annotations
 
-import fnmatch
 import shutil
-from collections.abc import Callable, Container
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from msgspec import structs
-from transformers import AutoConfig
 
 from fairlead.errors import TrainError
-from fairlead.train import lora, packing
 from fairlead.train.activations import Activations, play
 from fairlead.train.config import Config
 from fairlead.train.cuts import WHOLE, Cut, another_order, held
 from fairlead.train.data import length_of
+from fairlead.train.layout import Block
 from fairlead.train.measure import rates
 from fairlead.train.memory import give_back_at_once
-from fairlead.train.model import Parts, skeleton, take_apart
+from fairlead.train.model import Parts, take_apart
+from fairlead.train.named import DTYPES, active_params, model_of, parts_of, pieces_of
 from fairlead.train.optimizer import SGD, AdamW, Rule
 from fairlead.train.pace import Pace, Rates, Share, pace
 from fairlead.train.placement import Keep, Way, choose, most
@@ -33,69 +31,6 @@ from fairlead.train.plan import Need, check, need
 from fairlead.train.schedule import Schedule, schedule_of
 from fairlead.train.settings import Settings
 from fairlead.train.team import Planned, Team
-
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-
-
-def model_of(config: Config, base: Path) -> Any:
-    """The skeleton of the model that a configuration names."""
-    folder = base / config.model.path
-    try:
-        found = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        _check_kind(config, found, folder)
-        packing.check(config, found.model_type)
-        return skeleton(found, DTYPES[config.model.compute])
-    except (OSError, ValueError) as exc:
-        raise TrainError(
-            "train/model",
-            f"{folder} is no model directory: {str(exc).splitlines()[0]}",
-            hint="name a folder with a config.json of a decoder-only model of the transformers library",
-        ) from exc
-
-
-def _check_kind(config: Config, found: Any, folder: Path) -> None:
-    """Raise TrainError where a model directory holds more than a text model, or numbers that are no weights."""
-    if found.get_text_config() is not found:
-        raise TrainError(
-            "train/model",
-            f"{folder} is a {found.model_type}, of text and more; only models of text are trained",
-            hint="save its text model by itself: transformers loads it by its own class, save_pretrained writes it",
-        )
-    said = getattr(found, "quantization_config", None)
-    if said is not None and config.model.init == "weights":
-        kind = said.get("quant_method", "") if isinstance(said, dict) else getattr(said, "quant_method", "")
-        raise TrainError(
-            "train/model",
-            f"{folder} is quantised ({kind}): its numbers are no weights that can be trained",
-            hint="write it with whole weights first: load it by transformers with dequantize=True, and save_pretrained",
-        )
-    if said is not None:
-        del found.quantization_config
-
-
-def parts_of(config: Config, model: Any) -> Parts:
-    """The skeleton taken apart, with the adapters that a configuration asks for."""
-    parts = take_apart(lora.adapted(model, config.lora) if config.lora.rank else model, config.groups)
-    names = [param.name for block in parts.blocks for param in block.params]
-    for pattern in config.model.frozen:
-        if not fnmatch.filter(names, pattern):
-            alias = next(iter(fnmatch.filter(parts.ties, pattern)), "")
-            tied = f"; {alias} is {parts.ties[alias]}" if alias else ""
-            raise _idle(
-                f"`{pattern}` of model.frozen names no parameter{tied}", f'name them as "{names[0]}", or with *'
-            )
-    if not any(block.trained for block in parts.blocks):
-        raise _idle("every parameter is frozen: nothing is left to train", "freeze less by model.frozen")
-    return parts
-
-
-def _idle(what: str, hint: str) -> TrainError:
-    return TrainError("train/frozen", what, hint=hint)
-
-
-def pieces_of(config: Config, whole: Parts, cut: Cut) -> Parts:
-    """The same with its layers cut, where they have too many parameters, and with embedding and head as blocks."""
-    return take_apart(whole.model, config.groups, cut.most, ends=cut.ends) if cut != WHOLE else whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,13 +253,28 @@ def _nearest(place: Path) -> Path:
 def estimate(config: Config, base: Path, *, timed: bool = False, ranks: int = 1, nodes: int = 1) -> Plan:
     """What a run would take; no weights are read. `timed`: some seconds of measuring say how long a step takes.
 
-    Of several ranks, on `nodes` like this machine, it is what the one with most to do takes.
+    Of several ranks, on `nodes` like this machine, it is what one takes of those that need most.
     """
     parts = parts_of(config, model_of(config, base))
     device = device_of(config)
     wire = device if device.type == "cuda" else torch.device("cpu")
-    team = Planned(ranks, -(-ranks // nodes), wire) if ranks > 1 else None
-    return fitted(config, base, parts, length_of(config, base), timed=timed, team=team)
+    length = length_of(config, base)
+    if ranks == 1:
+        return fitted(config, base, parts, length, timed=timed)
+    first = Planned(ranks, -(-ranks // nodes), wire)
+    plan = fitted(config, base, parts, length, timed=timed, team=first)
+    most_state = _most_state(plan.parts.blocks, ranks)
+    if most_state == 0:
+        return plan
+    # the first has most micro-batches, another one more of the state
+    other = fitted(config, base, parts, length, timed=timed, team=replace(first, rank=most_state))
+    return max(plan, other, key=lambda one: (_over(one), sum(one.need.total(tier) for tier in one.limits)))
+
+
+def _most_state(blocks: Sequence[Block], ranks: int) -> int:
+    """The first of the ranks that own most of the state, as a run that begins shares blocks out."""
+    held = [sum(block.numel for block in blocks[rank::ranks]) for rank in range(min(ranks, len(blocks)))]
+    return held.index(max(held))
 
 
 def check_team(config: Config, team: Team | Planned) -> None:
@@ -408,27 +358,3 @@ def settled(config: Config, store: Path, team: Team | Planned | None) -> Config:
 def keeping(config: Config, keep: Keep) -> Config:
     """With the state kept there."""
     return structs.replace(config, run=structs.replace(config.run, keep=keep))
-
-
-def flop_per_token(parts: Parts) -> float:
-    """Forward and backward without the second forward; a frozen parameter needs no gradient of its own."""
-    trained = {param.name for block in parts.blocks for param in block.trainable}
-    return 4.0 * active_params(parts) + 2.0 * active_params(parts, trained)
-
-
-def active_params(parts: Parts, among: Container[str] | None = None) -> int:
-    """Parameters that one token meets in matrix products: of experts the chosen ones, of embeddings the head alone."""
-    config = parts.model.config
-    num = next(
-        (getattr(config, k) for k in ("num_local_experts", "num_experts", "n_routed_experts") if hasattr(config, k)), 1
-    )
-    chosen = getattr(config, "num_experts_per_tok", None) or num or 1
-    lookup = id(parts.model.get_input_embeddings().weight)
-    tied = any(name.startswith("lm_head") for name in parts.ties)
-    total = 0
-    for name, param in parts.model.named_parameters():
-        if (id(param) == lookup and not tied) or (among is not None and name not in among):
-            continue
-        is_expert = ".experts" in name and "shared" not in name
-        total += param.numel() * chosen // num if is_expert and num else param.numel()
-    return total

@@ -34,20 +34,11 @@ from fairlead.train.kept import Kept
 from fairlead.train.layout import Block
 from fairlead.train.memory import give_back_at_once
 from fairlead.train.model import Parts, random_values
+from fairlead.train.named import DTYPES, flop_per_token, model_of, parts_of, pieces_of
 from fairlead.train.optimizer import rate
 from fairlead.train.pace import reached
 from fairlead.train.plan import check
-from fairlead.train.planning import (
-    DTYPES,
-    Plan,
-    check_team,
-    fitted,
-    flop_per_token,
-    model_of,
-    parts_of,
-    pieces_of,
-    settled,
-)
+from fairlead.train.planning import Plan, check_team, fitted, settled
 from fairlead.train.settings import Result
 from fairlead.train.shards import survey
 from fairlead.train.team import Team

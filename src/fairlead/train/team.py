@@ -36,7 +36,7 @@ def share(num: int, world: int, rank: int) -> range:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """Ranks of a run that has not begun, seen from the first, which has most to do; a plan is made for them."""
+    """Ranks of a run that has not begun, seen from one of them; a plan is made for it."""
 
     world: int
     on_node: int

@@ -13,7 +13,7 @@ pytest.importorskip("transformers")
 from fairlead.errors import TrainError
 from fairlead.train.config import Config, Data, Model
 from fairlead.train.data import _mapped
-from fairlead.train.planning import model_of
+from fairlead.train.named import model_of
 from fairlead.train.texts import samples
 from fairlead.train.weights import _files
 

@@ -15,9 +15,13 @@ transformers = pytest.importorskip("transformers")
 from fairlead.errors import TrainError  # noqa: E402
 from fairlead.train import Settings, activations, estimate, load, skeleton, take_apart  # noqa: E402
 from fairlead.train.activations import play  # noqa: E402
+from fairlead.train.config import Config, Data, Memory, Model, Run  # noqa: E402
 from fairlead.train.layout import ParamGroup  # noqa: E402
+from fairlead.train.named import model_of, parts_of  # noqa: E402
 from fairlead.train.placement import Way, choose, most  # noqa: E402
 from fairlead.train.plan import check, need  # noqa: E402
+from fairlead.train.planning import fitted  # noqa: E402
+from fairlead.train.team import Planned  # noqa: E402
 from support.families import FAMILIES, config  # noqa: E402
 from support.train_peak import SHAPES  # noqa: E402
 from support.training import GROUPS  # noqa: E402
@@ -230,3 +234,20 @@ def test_every_family_can_be_played_without_memory(family) -> None:
     small, large = (play(parts, torch.bfloat16, rows, 16, 0) for rows in (1, 4))
     assert large.inputs == 4 * small.inputs > 0
     assert large.computing > small.computing > 0
+
+
+def test_an_estimate_of_ranks_is_of_one_that_needs_most(tmp_path) -> None:
+    """With few large blocks the first rank may own the least of the state."""
+    config("llama", vocab_size=512).save_pretrained(tmp_path)
+    asked = Config(
+        model=Model(path=".", init="random"),
+        data=Data(text="t.jsonl", length=16),
+        run=Run(rows=1, accumulation=8),
+        memory=Memory(device="cpu", ends="stream"),
+    )
+    each = [
+        fitted(asked, tmp_path, parts_of(asked, model_of(asked, tmp_path)), 16, team=Planned(8, 8, CPU, rank)).need
+        for rank in range(8)
+    ]
+    found = estimate(asked, tmp_path, ranks=8).need
+    assert each[0].total("disk") < found.total("disk") == max(need.total("disk") for need in each)

@@ -15,7 +15,7 @@ from fairlead.train import layout  # noqa: E402
 from fairlead.train.config import load  # noqa: E402
 from fairlead.train.gradients import Sum  # noqa: E402
 from fairlead.train.layout import Named  # noqa: E402
-from fairlead.train.planning import model_of, parts_of  # noqa: E402
+from fairlead.train.named import model_of, parts_of  # noqa: E402
 from fairlead.train.relay import Pile  # noqa: E402
 from fairlead.train.session import Session  # noqa: E402
 from fairlead.train.team import share  # noqa: E402

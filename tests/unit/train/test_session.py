@@ -23,7 +23,8 @@ from fairlead.errors import SpecError, TrainError  # noqa: E402
 from fairlead.train import disk, rate  # noqa: E402
 from fairlead.train.blobs import BlobFile  # noqa: E402
 from fairlead.train.config import load  # noqa: E402
-from fairlead.train.planning import active_params, estimate  # noqa: E402
+from fairlead.train.named import active_params  # noqa: E402
+from fairlead.train.planning import estimate  # noqa: E402
 from fairlead.train.session import Session  # noqa: E402
 from support.families import config as tiny  # noqa: E402
 from support.training import train_plainly  # noqa: E402
