@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from fairlead.base.units import size
 from fairlead.errors import TrainError
 from fairlead.train.activations import Activations
 from fairlead.train.disk import AHEAD, PIECE
@@ -215,11 +216,13 @@ def check(found: Need, limits: dict[str, int]) -> None:
         if total > limit:
             largest = sorted((term for term in found.terms if term.tier == tier), key=lambda term: -term.bytes)[:2]
             most = "; ".join(
-                f"{term.what}{', guessed' if term.is_guess else ''} {term.bytes / 2**30:.2f} GiB" for term in largest
+                f"{term.what}{', guessed' if term.is_guess else ''} {size(term.bytes)}" for term in largest
             )
-            short = f"{total / 2**30:.2f} GiB are needed, {limit / 2**30:.2f} may be used"
+            short = f"{size(total)} are needed, {size(limit)} may be used"
             raise TrainError(
                 "train/too-little-memory",
-                f"the plan needs {(total - limit) / 2**30:.2f} GiB more {_NAMES[tier]}: {short} ({most})",
-                hint="fewer rows, more accumulation, head_tokens, fewer slots; or a larger [memory] budget",
+                f"the plan needs {size(total - limit)} more {_NAMES[tier]}: {short} ({most})",
+                hint="free some space, or name another store"
+                if tier == "disk"
+                else "fewer rows, more accumulation, head_tokens, fewer slots; or a larger [memory] budget",
             )

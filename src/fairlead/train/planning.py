@@ -199,9 +199,11 @@ def _in_pieces(config: Config, plan: Plan, narrow: Callable[[Parts], Plan]) -> P
                 best = replace(best, cut=said)
             continue
         found = narrow(parts)
-        if best.parts is whole or _over(found) < _over(best):
+        if _over(found) < _over(best):
             said = f"{before}{_pieces(parts)}: with whole layers {over.message}"
             best = replace(found, shape=Cut(most_now, ends), cut=said)
+        elif best.parts is whole:
+            best = replace(best, cut=f"{before}layers stay whole: in pieces they need no less")
         if found.fits:
             return best
 

@@ -230,7 +230,7 @@ def ample_like(folder, gib):
 
 
 def test_what_pieces_do_not_fit_either_is_refused_with_the_shortfall(model) -> None:
-    with pytest.raises(TrainError, match=r"needs .* GiB more host memory"):
+    with pytest.raises(TrainError, match=r"needs .*iB more host memory"):
         Session.open(written(model, "none", 0.001), model)
 
 

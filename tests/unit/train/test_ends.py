@@ -189,7 +189,7 @@ def test_a_vocabulary_of_262_thousand_fits_where_it_did_not(family, tmp_path) ->
     assert ample.cut == ""
     less = estimate(written(tmp_path, "less", gib * 0.8, init="random"), tmp_path)
     assert less.shortfall is not None
-    assert "GiB more host memory" in less.shortfall.message
+    assert "iB more host memory" in less.shortfall.message
     assert "of embedding or head" in less.shortfall.message
 
 
