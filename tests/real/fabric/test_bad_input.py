@@ -299,6 +299,33 @@ def test_a_peer_that_posts_no_receive_is_not_called_silent_and_one_that_is_late_
         assert memory[:1000] == b"y" * 1000
 
 
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize(("options", "room"), [({}, 64), ({"max_messages": 256}, 256)])
+def test_a_queue_pair_holds_as_many_messages_as_it_was_made_for(
+    compiled: bool, options: dict[str, Any], room: int
+) -> None:
+    """None completes meanwhile: each is refused for want of a receive."""
+    memory = bytearray(8 * room)
+    with (
+        Context(addresses=["::1"], compiled=compiled, **options) as a,
+        Context(addresses=["::1"], compiled=compiled, **options) as b,
+    ):
+        qp, peer, queue = accepted(a, b, memory)
+        for number in range(room):
+            qp.post_write(b"%08d" % number, qp.remote, wr_id=number, offset=8 * number, imm=number)
+        with pytest.raises(FabricError, match=f"{room} messages are posted") as told:
+            qp.post_write(b"", qp.remote, wr_id=room)
+        assert told.value.code == "fabric/queue-full"
+        assert "max_messages" in told.value.hint
+        for number in range(room):
+            peer.post_recv(wr_id=number)
+        done: list[Any] = []
+        while len(done) < room and (some := queue.wait(RETRIES_S)):
+            done += some
+        assert [(c.wr_id, c.status) for c in done] == [(number, Status.SUCCESS) for number in range(room)]
+        assert memory == b"".join(b"%08d" % number for number in range(room))
+
+
 PEER = """
 import sys
 from fairlead.fabric.transport.context import Context, remote_of

@@ -164,7 +164,7 @@ class WorkPair:
             raise LocalProtocolError(
                 "fabric/queue-full",
                 f"{self.profile.max_messages} messages are posted and not complete",
-                hint="wait for a completion",
+                hint="wait for a completion, or make the queue pair with a larger max_messages",
             )
         self._sends.append(_Send(wr_id, view, remote_addr, rkey, imm))
 
