@@ -19,6 +19,7 @@ ip addr add 192.168.7.99/24 dev nic2; ip -6 addr add fd00:7::99/64 dev nic2 noda
 ip addr add 10.0.0.1/32 dev lo; ip -6 addr add fd00:a::1/128 dev lo
 ip addr add 10.9.9.1 peer 10.9.9.2 dev nic1
 ip route add 10.1.0.0/16 via 192.168.7.200 dev nic1
+ip -6 route add fd00:b::/64 via fd00:7::200 dev nic1; ip -6 route add fd00:b::/32 via fd00:7::200 dev nic2
 """
 
 
@@ -46,6 +47,7 @@ for here, there in (
     ("192.168.7.11", "10.1.0.1"), ("192.168.7.12", "10.1.0.1"), ("10.0.0.1", "10.1.0.1"),
     ("192.168.7.11", "192.168.7.12"), ("fd00:7::1", "fd00:7::2"), ("fd00:7::1", "fd00:a::1"),
     ("::1", "::1"), ("127.0.0.1", "127.0.0.2"), ("192.168.7.12", "203.0.113.1"),
+    ("fd00:7::2", "fd00:b::1"),
 ):
     print(here, there, leave_of(there, here)[0].name)
 """
@@ -74,6 +76,7 @@ for here, there in (
         "::1 ::1 AS_ROUTED",
         "127.0.0.1 127.0.0.2 AS_ROUTED",
         "192.168.7.12 203.0.113.1 AS_ROUTED",
+        "fd00:7::2 fd00:b::1 BOUND",  # by a shorter prefix than that which leads astray
     ]
 
 
