@@ -7,6 +7,7 @@
 | a peer of another version | fabric/exchange | that of connect | here |
 | another token | fabric/exchange, fabric/wrong-token | that of connect | here, unit/fabric/transport/test_exchange.py |
 | a wrong key, out of bounds | fabric/qp-failed at the writer | a round trip | test_transport.py |
+| no receive for an immediate | fabric/qp-failed, RNR_RETRY_EXC_ERR | all retries | here |
 | a region freed while in use | fabric/qp-failed at the writer | a round trip | test_transport.py |
 | a peer killed in mid-message | fabric/peer-gone | a second | here, test_transport.py |
 | all planes dead | fabric/qp-failed | all retries | here |
@@ -68,6 +69,14 @@ def listening(context: Context, token: bytes = TOKEN, limit_s: float = 20) -> It
         thread.start()
         yield listener.port
         thread.join()
+
+
+def accepted(here: Context, there: Context, memory: bytearray) -> tuple[QueuePair, QueuePair, Any]:
+    """Both ends of a queue pair, and the queue of the one that writes."""
+    mine, theirs = here.completion_queue(), there.completion_queue()
+    with there.listen("::1", TOKEN) as listener, ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(listener.accept, theirs, theirs, private=remote_of(there.register(memory)))
+        return here.connect("::1", listener.port, TOKEN, mine, mine), answer.result(), mine
 
 
 class Other:
@@ -266,6 +275,55 @@ def test_packets_that_do_not_fit_the_way() -> None:
     code, took_s = done.stdout.split()
     assert code == "fabric/mtu-mismatch"
     assert float(took_s) < CONNECT_S + BUSY_S
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_peer_that_posts_no_receive_is_not_called_silent_and_one_that_is_late_is_waited_for(compiled: bool) -> None:
+    memory = bytearray(4096)
+    with Context(addresses=["::1"], compiled=compiled) as a, Context(addresses=["::1"], compiled=compiled) as b:
+        qp, peer, queue = accepted(a, b, memory)
+        qp.post_write(b"y" * 1000, qp.remote, wr_id=1, imm=7)
+        assert queue.wait(0.6) == []
+        assert qp.error is None
+        peer.post_recv(wr_id=9)
+        assert [c.status for c in queue.wait(BUSY_S)] == [Status.SUCCESS]
+        assert memory[:1000] == b"y" * 1000
+        begin = time.monotonic()
+        qp.post_write(b"z" * 1000, qp.remote, wr_id=2, imm=7)
+        assert [c.status for c in queue.wait(RETRIES_S + BUSY_S)] == [Status.RNR_RETRY_EXC_ERR]
+        assert 1 < time.monotonic() - begin < RETRIES_S + BUSY_S
+        assert qp.error is not None
+        assert qp.error.code == "fabric/qp-failed"
+        assert "has posted no receive" in qp.error.message
+        assert peer.error is None or peer.error.code == "fabric/peer-gone"
+        assert memory[:1000] == b"y" * 1000
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize(("options", "room"), [({}, 64), ({"max_messages": 256}, 256)])
+def test_a_queue_pair_holds_as_many_messages_as_it_was_made_for(
+    compiled: bool, options: dict[str, Any], room: int
+) -> None:
+    """None completes meanwhile: each is refused for want of a receive."""
+    memory = bytearray(8 * room)
+    with (
+        Context(addresses=["::1"], compiled=compiled, **options) as a,
+        Context(addresses=["::1"], compiled=compiled, **options) as b,
+    ):
+        qp, peer, queue = accepted(a, b, memory)
+        for number in range(room):
+            qp.post_write(b"%08d" % number, qp.remote, wr_id=number, offset=8 * number, imm=number)
+        with pytest.raises(FabricError, match=f"{room} messages are posted") as told:
+            qp.post_write(b"", qp.remote, wr_id=room)
+        assert told.value.code == "fabric/queue-full"
+        assert "max_messages" in told.value.hint
+        for number in range(room):
+            peer.post_recv(wr_id=number)
+        done: list[Any] = []
+        while len(done) < room and (some := queue.wait(RETRIES_S)):
+            done += some
+        assert [(c.wr_id, c.status) for c in done] == [(number, Status.SUCCESS) for number in range(room)]
+        assert memory == b"".join(b"%08d" % number for number in range(room))
 
 
 PEER = """

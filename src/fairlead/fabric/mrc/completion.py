@@ -15,6 +15,7 @@ class Status(enum.Enum):
 
     SUCCESS = "success"
     RETRY_EXC_ERR = "retry counter exceeded"
+    RNR_RETRY_EXC_ERR = "receiver not ready: retry counter exceeded"
     REM_OP_ERR = "remote operation error"
     LOC_QP_OP_ERR = "too many Write-with-Imm in flight"
     PORT_ERR = "no port is left"
@@ -56,10 +57,20 @@ FAILURES: dict[int, tuple[type[FabricError], Status, str]] = {
         Status.RETRY_EXC_ERR,
         "the peer answers, and a packet is lost at each retry, as where an MTU on the way is too small",
     ),
+    at.ERROR_RNR: (RemoteProtocolError, Status.RNR_RETRY_EXC_ERR, "the peer has posted no receive within all retries"),
     at.ERROR_REMOTE: (RemoteProtocolError, Status.REM_OP_ERR, "the peer refused a packet as an operation error"),
     at.ERROR_WIMM: (RemoteProtocolError, Status.LOC_QP_OP_ERR, "the peer sent more Write-with-Imm than agreed"),
     at.ERROR_PORTS: (PathsExhausted, Status.PORT_ERR, "no plane is left on which both ends have a port that is up"),
 }
+
+HINTS: dict[Status, str] = {
+    Status.RETRY_EXC_ERR: "fairlead fabric ping, which names the node, port or link that loses packets",
+    Status.RNR_RETRY_EXC_ERR: "have the peer call post_recv before it is written to with an immediate",
+    Status.REM_OP_ERR: "look whether the peer still registers this memory, and at the key and the bounds it named",
+    Status.LOC_QP_OP_ERR: "give both ends the same max_wimm",
+    Status.PORT_ERR: "ip link, which shows the ports of this host; fairlead fabric ping asks all nodes",
+}
+"""What to do next."""
 
 
 class CompletionQueue:

@@ -139,6 +139,7 @@ def on_nack(tx: Requestor, now: int, s: Words) -> int:
         TRIMMED                           congestion in the fabric: at once if the window allows; the EV loses a turn
         TRIMMED_LASTHOP                   congestion before the receiver: the same, and the EV is innocent
         NO_*, PSN_OOR_WINDOW, others      the receiver has no room, the network does: after a pause (timers.hold)
+        NO_RESOURCE                       the same; waited for as long as for a silent peer (verbs: receiver not ready)
         UNEXP_EVENT                       fatal
 
     It is believed of a packet in flight only, and the fatal one only if it also names the EV that the packet took: one
@@ -172,8 +173,13 @@ def on_nack(tx: Requestor, now: int, s: Words) -> int:
         marked = info >> at.INFO_M_SHIFT & 3 != at.M_NONE
         paths.feedback(tx, now, slot, at.PATH_IS_MARKED if marked else at.PATH_IS_GOOD)
     # between programs retries are finite, to tell that a peer is dead: one that answers of what was trimmed is not
-    if psn == tx.una and not (trimmed and p.delay_marks) and timers.retry(tx):
-        return at.DID_FAIL
+    if psn == tx.una and not (trimmed and p.delay_marks):
+        if reason == at.NACK_NO_RESOURCE and p.retry_exp < at.RETRY_EXP_INFINITE:
+            failed = timers.count_stuck(tx, now, at.ERROR_RNR)
+        else:
+            failed = timers.retry(tx)
+        if failed:
+            return at.DID_FAIL
     # nor can a window of one packet get smaller: what is left is to send it less often
     if not trimmed or (p.delay_marks and tx.cwnd <= p.min_cwnd):
         timers.hold(tx, now)

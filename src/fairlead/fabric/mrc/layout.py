@@ -81,7 +81,7 @@ DID_COMPLETE: Final = 32  # at least one more message is complete
 DID_FAIL: Final = 64  # the queue pair went to the error state: the row's `error` says why
 
 # queue pair errors: the reasons there are, the peer's fatal NACK seen from both sides
-ERROR_NONE, ERROR_RETRY, ERROR_REMOTE, ERROR_WIMM, ERROR_PORTS, ERROR_STUCK = range(6)
+ERROR_NONE, ERROR_RETRY, ERROR_REMOTE, ERROR_WIMM, ERROR_PORTS, ERROR_STUCK, ERROR_RNR = range(7)
 
 # the EV probe of a requestor
 EVP_IDLE, EVP_DUE, EVP_WAITING = range(3)

@@ -77,7 +77,7 @@ def _lose(tx: Requestor, now: int, psn: int, record: int) -> None:
     paths.feedback(tx, now, window.record_ev(record), at.PATH_IS_SUSPECT)
     judge_plane(tx, psn, window.record_ev(record))
     if psn == tx.una:
-        timers.count_stuck(tx, now)
+        timers.count_stuck(tx, now, at.ERROR_STUCK)
 
 
 # --- the plane as a whole -----------------------------------------------------------------------------------------

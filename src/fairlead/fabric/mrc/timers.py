@@ -123,12 +123,13 @@ def retry(tx: Requestor) -> int:
     return 1
 
 
-def count_stuck(tx: Requestor, now: int) -> int:
-    """The oldest packet is lost once more, and the peer answers; 1 if that was one too many.
+def count_stuck(tx: Requestor, now: int, error: int) -> int:
+    """The oldest packet is sent in vain once more, and the peer answers; 1 if that was one too many: `error` says why.
 
     What comes back may be answers to small packets, while nothing of the size of data gets through (RFC 2923 2.1, a
-    black hole): no packet then waits for a whole timeout. So each timeout in which the oldest packet is sent in vain
-    counts as a round of timeouts. Where retries never end, there is nothing to count.
+    black hole), or refusals for want of a receive request: no packet then waits for a whole timeout. So each timeout in
+    which the oldest packet is sent in vain counts as a round of timeouts. Where retries never end, there is nothing to
+    count.
     """
     if tx.profile.retry_exp >= at.RETRY_EXP_INFINITE:
         return 0
@@ -140,7 +141,7 @@ def count_stuck(tx: Requestor, now: int) -> int:
     tx.stuck_at = now
     tx.rounds += 1
     if retry(tx):
-        tx.error = at.ERROR_STUCK
+        tx.error = error
         return 1
     return 0
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from fairlead.errors import LocalProtocolError
 from fairlead.fabric.mrc import evs, law, responder, state
 from fairlead.fabric.mrc import layout as at
-from fairlead.fabric.mrc.completion import FAILURES, Completion, CompletionQueue, QpFailed, Status, WorkOpcode
+from fairlead.fabric.mrc.completion import FAILURES, HINTS, Completion, CompletionQueue, QpFailed, Status, WorkOpcode
 from fairlead.fabric.mrc.entropy import default_evs, slots_of
 from fairlead.fabric.mrc.memory import ProtectionDomain
 from fairlead.fabric.mrc.profile import Profile
@@ -164,7 +164,7 @@ class WorkPair:
             raise LocalProtocolError(
                 "fabric/queue-full",
                 f"{self.profile.max_messages} messages are posted and not complete",
-                hint="wait for a completion",
+                hint="wait for a completion, or make the queue pair with a larger max_messages",
             )
         self._sends.append(_Send(wr_id, view, remote_addr, rkey, imm))
 
@@ -236,9 +236,7 @@ class WorkPair:
         if did & at.DID_FAIL:
             reason = self.tx.error or self.rx.error
             kind, status, message = FAILURES[reason]
-            self._events.append(
-                QpFailed(self.qp_num, kind("fabric/qp-failed", message, hint="see the QP counters and EV states"))
-            )
+            self._events.append(QpFailed(self.qp_num, kind("fabric/qp-failed", message, hint=HINTS[status])))
             self._fail(status)
 
     def _complete_sends(self, num_done: int) -> None:

@@ -183,7 +183,7 @@ class Context:
                 [p.address for p in own], steered=steered, sources=1 if steered else lanes.SOURCES, port=port, gso=gso
             )
             opened.callback(self._sockets.close)
-            self._links = LinkWatch(interfaces)
+            self._links = LinkWatch(interfaces, came_back=self._sockets.bound.again)
             opened.callback(self._links.close)
             dialect = Dialect(icrc=Icrc.PACKET if icrc else Icrc.NONE)
             device = Device(Profile.software(MIN_RTT_NS), _randoms(), dialect=dialect)
@@ -353,6 +353,7 @@ class Context:
         """The queue pair that the two offers describe."""
         met = meet(mine, theirs)
         for lane, rail in zip(met.lanes, met.rails, strict=True):
+            self._sockets.lead(rail, lane.there)
             room = self._sockets.path_mtu(rail, lane.ways[0]) + UDP_BYTES + IPV6_BYTES
             if self._payload(room) < met.mtu:
                 raise LocalProtocolError(

@@ -10,13 +10,12 @@ import contextlib
 import fcntl
 import socket
 import struct
-from collections.abc import Sequence
-from ipaddress import IPv4Address, ip_address
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 from fairlead.errors import LocalProtocolError
+from fairlead.fabric.transport import routes
 
-_SIOCGIFFLAGS, _SIOCGIFMTU, _SIOCGIFADDR = 0x8913, 0x8921, 0x8915
+_SIOCGIFFLAGS, _SIOCGIFMTU = 0x8913, 0x8921
 _IFF_UP, _IFF_RUNNING = 0x1, 0x40
 _RTMGRP_LINK = 1
 _RTM_NEWLINK, _RTM_DELLINK = 16, 17
@@ -28,18 +27,9 @@ DEFAULT_MTU = 1500
 
 
 def interface_of(address: str) -> str:
-    """The interface that has an address; empty if none is found."""
-    wanted = ip_address(address)
-    if isinstance(wanted, IPv4Address):
-        for _, name in socket.if_nameindex():
-            found = _ask(_SIOCGIFADDR, name)
-            if found is not None and found[20:24] == wanted.packed:
-                return name
-        return ""
-    for line in Path("/proc/net/if_inet6").read_text("ascii").splitlines():
-        words = line.split()
-        if bytes.fromhex(words[0]) == wanted.packed:
-            return words[-1]
+    """The interface that has an address, be it its first or another one; empty if none is found."""
+    with contextlib.suppress(OSError):
+        return socket.if_indextoname(routes.device_of(address))
     return ""
 
 
@@ -68,8 +58,12 @@ def _ask(request: int, interface: str) -> bytes | None:
 class LinkWatch:
     """News of some interfaces."""
 
-    def __init__(self, interfaces: Sequence[str]) -> None:
-        """By rail; an empty name is a port that is not watched, and always up."""
+    def __init__(self, interfaces: Sequence[str], came_back: Callable[[int], object] = lambda _rail: None) -> None:
+        """By rail; an empty name is a port that is not watched, and always up.
+
+        `came_back` is told of ports whose interface was removed, and is there again under another number.
+        """
+        self._came_back = came_back
         self._sock = socket.socket(
             socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK, socket.NETLINK_ROUTE
         )
@@ -126,6 +120,8 @@ class LinkWatch:
         with contextlib.suppress(OSError):
             if rails := self._names.get(socket.if_indextoname(index)):
                 self._rails = {i: own for i, own in self._rails.items() if own is not rails} | {index: rails}
+                for rail in rails:
+                    self._came_back(rail)
 
     def _set(self, index: int, *, is_up: bool) -> None:
         for rail in self._rails.get(index, ()):

@@ -29,6 +29,7 @@ from fairlead.errors import LocalProtocolError, MissingTool
 from fairlead.fabric.mrc.headers import Dscp
 from fairlead.fabric.mrc.packets import Path
 from fairlead.fabric.transport.batches import UDP_GRO, UDP_SEGMENT
+from fairlead.fabric.transport.bound import Bound
 from fairlead.fabric.transport.lanes import Route
 
 # linux/in.h, linux/in6.h, linux/udp.h: names that Python's socket module lacks
@@ -141,6 +142,7 @@ class Sockets:
         except BaseException:
             self.close()
             raise
+        self.bound = Bound(self.addresses, self.rails)
 
     @property
     def numbers(self) -> list[list[int]]:
@@ -255,12 +257,18 @@ class Sockets:
         """Let a socket be connected to the next peer: nobody relies on the one it was connected to."""
         self._aims.pop((rail, source), None)
 
+    def lead(self, rail: int, to: str) -> None:
+        """Have what a port sends leave by the interface of its address; a steered fabric's addresses are of none."""
+        if not self.is_steered:
+            self.bound.lead(rail, to)
+
     def path_mtu(self, rail: int, to: str) -> int:
         """The largest UDP payload that the kernel would send out of a port to an address."""
         v6 = self._v6[rail]
         with socket.socket(socket.AF_INET6 if v6 else socket.AF_INET, socket.SOCK_DGRAM) as sock:
             try:
                 sock.bind((self.addresses[rail], 0))
+                self.bound.apply(rail, sock)
                 sock.connect((to, 9))
                 level, option = (socket.IPPROTO_IPV6, IPV6_MTU) if v6 else (socket.IPPROTO_IP, IP_MTU)
                 mtu = sock.getsockopt(level, option)

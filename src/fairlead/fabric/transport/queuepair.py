@@ -53,7 +53,10 @@ class QueuePair:
     def post_write(self, memory: Any, remote: Remote, *, wr_id: int, offset: int = 0, imm: int | None = None) -> None:
         """Write memory into the peer's, from `offset` there; it is not copied, so let it be until that completes.
 
-        With `imm` (32 bits) the peer's oldest posted receive completes too, after all that was written before.
+        With `imm` (32 bits) the peer's oldest posted receive completes too, after all that was written before. Raises
+        LocalProtocolError: fabric/out-of-bounds; fabric/queue-full where the completion queue has no place, or where
+        `max_messages` (of the Context, 64) Writes of this queue pair are not complete; fabric/wrong-state once it has
+        failed (see `error`).
         """
         view = view_of(memory)
         if offset < 0 or offset + len(view) > remote.length:

@@ -1,4 +1,8 @@
-"""Completion queues one can wait on: a descriptor that becomes readable, a call that waits, an awaitable."""
+"""Completion queues one can wait on: a descriptor that becomes readable, a call that waits, an awaitable.
+
+The descriptor is closed by whoever uses it last: a thread that polled one whose number the process has given to
+something else meanwhile would wait for that.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,9 @@ import contextlib
 import math
 import os
 import select
+import threading
 import time
+from collections.abc import Iterator
 
 from fairlead.fabric.mrc import completion
 from fairlead.fabric.mrc.completion import Completion
@@ -20,6 +26,10 @@ class CompletionQueue(completion.CompletionQueue):
         """Room for so many requests that are posted or done and not yet polled."""
         super().__init__(depth)
         self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._lock = threading.Lock()
+        """Held while the descriptor is read, written or closed; never while somebody waits."""
+        self._is_closed = False
+        self._num_waiting = 0
 
     def fileno(self) -> int:
         """A descriptor that is readable when something may have been added since the last wait."""
@@ -28,46 +38,74 @@ class CompletionQueue(completion.CompletionQueue):
     def add(self, completion: Completion) -> None:
         """Enter finished work, and wake who waits."""
         super().add(completion)
-        if len(self) == 1 and self._fd >= 0:  # where others wait before it the descriptor is readable, or will be again
-            os.eventfd_write(self._fd, 1)
+        if len(self) == 1:  # where others wait before it the descriptor is readable, or will be again
+            with self._lock:
+                if self._fd >= 0:
+                    os.eventfd_write(self._fd, 1)
 
     def wait(self, timeout_s: float | None = None, num_entries: int = 16) -> list[Completion]:
         """Completions, as soon as there is one; none if the time is over first, or the queue is closed."""
+        if found := self._taken(num_entries):
+            return found
         end = None if timeout_s is None else time.monotonic() + timeout_s
-        while not (found := self._taken(num_entries)):
-            left = None if end is None else end - time.monotonic()
-            if self._fd < 0 or (left is not None and left <= 0):
-                return []
-            poll = select.poll()  # select() ends at descriptor 1023
-            poll.register(self._fd, select.POLLIN)
-            poll.poll(None if left is None else math.ceil(left * 1000))
+        with self._waiting() as fd:
+            while not (found := self._taken(num_entries)):
+                left = None if end is None else end - time.monotonic()
+                if self._is_closed or (left is not None and left <= 0):
+                    return []
+                poll = select.poll()  # select() ends at descriptor 1023
+                poll.register(fd, select.POLLIN)
+                poll.poll(None if left is None else math.ceil(left * 1000))
         return found
 
     async def wait_async(self, num_entries: int = 16) -> list[Completion]:
-        """The same for asyncio; one task may wait at a time."""
+        """The same for asyncio, without a limit; one task may wait at a time."""
         loop = asyncio.get_running_loop()
-        while not (found := self._taken(num_entries)):
-            came = asyncio.Event()
-            loop.add_reader(self._fd, came.set)
-            try:
-                await came.wait()
-            finally:
-                loop.remove_reader(self._fd)
+        with self._waiting() as fd:
+            while not (found := self._taken(num_entries)):
+                if self._is_closed:
+                    return []
+                came = asyncio.Event()
+                loop.add_reader(fd, came.set)
+                try:
+                    await came.wait()
+                finally:
+                    loop.remove_reader(fd)
         return found
+
+    @contextlib.contextmanager
+    def _waiting(self) -> Iterator[int]:
+        """The descriptor, which stays open meanwhile; -1 if it is closed already."""
+        with self._lock:
+            self._num_waiting += 1
+        try:
+            yield self._fd
+        finally:
+            with self._lock:
+                self._num_waiting -= 1
+                self._close_unused()
 
     def _taken(self, num_entries: int) -> list[Completion]:
         """What there is; the descriptor is readable afterwards only if something was added since, or was left."""
-        if self._fd < 0:
-            return self.poll(num_entries)
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._fd)  # before looking: what is added meanwhile makes it readable again
-        found = self.poll(num_entries)
-        if len(self):
-            os.eventfd_write(self._fd, 1)
+        with self._lock:
+            if self._is_closed:  # it stays readable, for all that wait
+                return self.poll(num_entries)
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._fd)  # before looking: what is added meanwhile makes it readable again
+            found = self.poll(num_entries)
+            if len(self):
+                os.eventfd_write(self._fd, 1)
         return found
 
     def close(self) -> None:
-        """Close the descriptor; what is in the queue can still be polled."""
-        if self._fd >= 0:
+        """End all waits, now and later; what is in the queue can still be polled."""
+        with self._lock:
+            if not self._is_closed:
+                self._is_closed = True
+                os.eventfd_write(self._fd, 1)
+            self._close_unused()
+
+    def _close_unused(self) -> None:
+        if self._is_closed and not self._num_waiting and self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

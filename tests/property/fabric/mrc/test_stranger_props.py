@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fairlead.fabric.mrc import layout as at
 from fairlead.fabric.mrc import packets
-from fairlead.fabric.mrc.completion import FAILURES
+from fairlead.fabric.mrc.completion import FAILURES, HINTS
 from fairlead.fabric.mrc.control_headers import CcState, Eeth, Erth, Neth, Peth, Seth
 from fairlead.fabric.mrc.headers import ENDPOINT_QP, Aeth, Bth, Dscp, EndpointOp, Meth, Opcode, Reth, Tseth
 from fairlead.fabric.mrc.memory import MemoryRegion
@@ -102,6 +102,7 @@ def test_each_reason_has_its_words() -> None:
     reasons = {value for name, value in vars(at).items() if name.startswith("ERROR_") and value != at.ERROR_NONE}
     assert set(FAILURES) == reasons
     assert len({words for *_, words in FAILURES.values()}) == len(reasons)
+    assert set(HINTS) == {status for _, status, _ in FAILURES.values()}
 
 
 # --- the right to write ----------------------------------------------------------------------------------------------

@@ -312,6 +312,39 @@ def test_an_immediate_nobody_waits_for_is_not_sent_every_round_trip() -> None:
     assert [c.imm for c in pair.b.received] == [5]
 
 
+@pytest.mark.parametrize("num_bytes", [8, 50_000])
+def test_a_peer_without_a_receive_is_waited_for_as_long_as_a_silent_one_and_asked_all_the_while(num_bytes: int) -> None:
+    """What verbs call receiver not ready. It answers: that it does not would be false."""
+    silent = Pair(Profile.software(MS), there=Link(1, loss=1.0))
+    silent.write(num_bytes)
+    silent.run(lambda: bool(silent.a.completions), for_ns=10**10)
+    pair = Pair(Profile.software(MS))
+    pair.write(num_bytes, imm=5)
+    asked: list[int] = []
+    pair.b.out.tap = lambda _: asked.append(pair.now)
+    begin = pair.now
+    pair.run(lambda: bool(pair.a.completions), for_ns=10**10)
+    assert [c.status for c in pair.a.completions] == [Status.RNR_RETRY_EXC_ERR]
+    assert [event.error.code for event in pair.a.events] == ["fabric/qp-failed"]
+    assert "posted no receive" in str(pair.a.events[0].error)
+    assert "post_recv" in pair.a.events[0].error.hint
+    assert 0.95 * silent.now < pair.now - begin < 1.2 * silent.now
+    assert max(b - a for a, b in itertools.pairwise(asked)) < 2 * pair.a.qp.profile.rto_ns
+
+
+def test_a_receive_that_is_posted_a_second_late_is_soon_found() -> None:
+    pair = Pair(Profile.software(MS))
+    data, received = pair.write(8, imm=5)
+    pair.run(for_ns=10**9)
+    assert not pair.a.completions
+    posted = pair.now
+    pair.b.qp.post_recv(wr_id=1)
+    pair.run(lambda: bool(pair.a.completions), for_ns=10**10)
+    assert [c.status for c in pair.a.completions] == [Status.SUCCESS]
+    assert received == data
+    assert pair.now - posted < 2 * pair.a.qp.profile.rto_ns
+
+
 # --- answers ---------------------------------------------------------------------------------------------------------
 
 

@@ -234,6 +234,49 @@ async def test_asyncio_waits_too() -> None:
     queue.close()
 
 
+def test_a_queue_that_is_closed_ends_every_wait_at_it_before_its_descriptor_goes() -> None:
+    queue = CompletionQueue(8)
+    fd, ends = queue.fileno(), []
+    waiting = [threading.Thread(target=lambda: ends.append(queue.wait(None)), daemon=True) for _ in range(3)]
+    for thread in waiting:
+        thread.start()
+    time.sleep(0.1)  # most are in the kernel by then; whoever is late finds it closed
+    queue.close()
+    for thread in waiting:
+        thread.join(30)
+    assert ends == [[], [], []]
+    assert queue.fileno() == -1
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+    assert queue.wait(None) == []
+    queue.close()
+
+
+def test_what_came_before_a_queue_was_closed_can_still_be_taken_and_what_comes_after_writes_to_nobody() -> None:
+    queue = CompletionQueue(8)
+    for number in range(2):
+        queue.reserve()
+        queue.add(done(number))
+    queue.close()
+    queue.reserve()
+    queue.add(done(2))
+    assert [c.wr_id for c in queue.wait(None, 2)] == [0, 1]
+    assert [c.wr_id for c in queue.poll()] == [2]
+    queue.reserve()
+    queue.add(done(3))  # the first again: it would be told
+    assert [c.wr_id for c in queue.wait(None)] == [3]
+
+
+async def test_a_queue_that_is_closed_ends_the_wait_of_a_task() -> None:
+    queue = CompletionQueue(8)
+    fd = queue.fileno()
+    asyncio.get_running_loop().call_later(0.02, queue.close)
+    assert await asyncio.wait_for(queue.wait_async(), 30) == []
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+    assert await queue.wait_async() == []
+
+
 def news(index: int, flags: int, kind: int = 16) -> bytes:
     """A message of rtnetlink(7), laid out as linux/netlink.h and linux/rtnetlink.h say."""
     body = struct.pack("=BxHiII", 0, 1, index, flags, 0xFFFFFFFF) + struct.pack("=HH4s", 8, 4, b"\x00\x05\x00\x00")
