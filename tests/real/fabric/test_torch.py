@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.errors import FabricError
+from fairlead.fabric.mrc.completion import Completion, Status, WorkOpcode
 from fairlead.fabric.transport.context import Context
 
 pytest.importorskip("torch")
@@ -46,7 +47,7 @@ def ended(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str]]:
     return [(p.returncode, text) for p, text in zip(processes, words, strict=True)]
 
 
-@pytest.mark.parametrize("part", ["direct", "train", "kinds", "sizes"])
+@pytest.mark.parametrize("part", ["direct", "train", "kinds", "sizes", "splits"])
 def test_three_ranks_do_it_right(part: str, tmp_path: Path) -> None:
     with ranks(3, part, tmp_path) as processes:
         for code, text in ended(processes):
@@ -65,7 +66,7 @@ def test_all_collectives_give_what_gloo_gives(size: int, cases: int, tmp_path: P
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_rank_killed_or_stopped_in_a_collective_is_named_by_all_others(how: signal.Signals, tmp_path: Path) -> None:
-    with ranks(3, "killed", tmp_path) as processes:
+    with ranks(3, "killed", tmp_path, TIMEOUT_S="8") as processes:
         for process in processes:
             assert process.stdout.readline() == "going\n"
         time.sleep(1)
@@ -78,7 +79,7 @@ def test_a_rank_killed_or_stopped_in_a_collective_is_named_by_all_others(how: si
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_rank_on_which_nobody_waits_is_found(how: signal.Signals, tmp_path: Path) -> None:
-    with ranks(3, "idle", tmp_path) as processes:
+    with ranks(3, "idle", tmp_path, TIMEOUT_S="8") as processes:
         for process in processes:
             assert process.stdout.readline() == "going\n"
         time.sleep(1)
@@ -87,6 +88,55 @@ def test_a_rank_on_which_nobody_waits_is_found(how: signal.Signals, tmp_path: Pa
         for code, text in ended([processes[0], processes[2]]):
             assert (code, text) == (7, "fabric/rank-lost rank 1 is lost\n")
         assert time.monotonic() - begin < (3 if how is signal.SIGKILL else 30)
+
+
+@pytest.mark.parametrize(("size", "part"), [(3, "leaving"), (4, "anew")])
+def test_a_rank_may_leave_right_after_its_last_collective(size: int, part: str, tmp_path: Path) -> None:
+    with ranks(size, part, tmp_path) as processes:
+        for code, text in ended(processes):
+            assert (code, text.splitlines()[-1:]) == (0, ["done"]), text
+
+
+def test_of_an_exception_in_one_rank_the_others_name_that_rank(tmp_path: Path) -> None:
+    with ranks(3, "raising", tmp_path) as processes:
+        first, (_, raised), last = ended(processes)
+    assert raised.endswith("ValueError\n")
+    for code, text in (first, last):
+        assert (code, text) == (7, "fabric/rank-lost rank 1 is lost: it has left the group\n")
+
+
+@pytest.mark.parametrize("pause_s", [3, 10])
+def test_a_pause_shorter_than_the_timeout_is_survived(pause_s: int, tmp_path: Path) -> None:
+    with ranks(3, "paused", tmp_path, TIMEOUT_S="30", GOING_S=str(pause_s + 3)) as processes:
+        stop_and_go(processes, pause_s)
+        for code, text in ended(processes):
+            assert (code, text) == (0, "done\n")
+
+
+def test_after_a_longer_pause_all_name_the_rank_that_was_paused_and_no_other(tmp_path: Path) -> None:
+    with ranks(3, "paused", tmp_path, TIMEOUT_S="4", GOING_S="60") as processes:
+        stop_and_go(processes, 20)  # the others have said farewell for as long as they do, and ended
+        for code, text in ended(processes):
+            assert code == 7
+            assert text.startswith("fabric/rank-lost rank 1 is lost: "), text
+            assert "waits for" not in text
+
+
+def stop_and_go(processes: list[subprocess.Popen[str]], pause_s: float) -> None:
+    """Rank 1 stands still for so long."""
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "going\n"
+    time.sleep(1)
+    processes[1].send_signal(signal.SIGSTOP)
+    time.sleep(pause_s)
+    processes[1].send_signal(signal.SIGCONT)
+
+
+def test_time_spent_behind_calls_of_the_same_rank_does_not_count(tmp_path: Path) -> None:
+    with ranks(2, "queued", tmp_path) as processes:
+        (code, text), _ = ended(processes)
+        assert (code, text) == (0, "done\n")
 
 
 def test_after_a_timeout_all_ranks_say_who_gave_up_and_for_whom_it_waited(tmp_path: Path) -> None:
@@ -139,12 +189,16 @@ def test_a_call_that_the_groups_end_overtakes_before_its_first_step_ends_too() -
     assert done.stdout == "fabric/rank-lost\n", done.stderr
 
 
-def test_a_message_to_a_rank_that_leaves_before_it_arrives_ends_with_an_error() -> None:
-    """The rank has said goodbye, so its end is no loss to the group, but what was under way to it is."""
+@pytest.mark.parametrize("is_given_back", [False, True])
+def test_a_message_to_a_rank_that_leaves(is_given_back: bool) -> None:
+    """It has said goodbye, so its end is no loss to the group. What was under way to it is lost, and an error.
+
+    But what it gave back the slot of it had received, though it has gone before it could acknowledge that.
+    """
     import torch
 
     from fairlead.fabric.torch.meeting import _box
-    from fairlead.fabric.torch.peers import DIRECT, Peer
+    from fairlead.fabric.torch.peers import _LENGTH_BITS, DIRECT, FREED, Peer, Says
 
     token = b"t" * 32
 
@@ -160,10 +214,20 @@ def test_a_message_to_a_rank_that_leaves_before_it_arrives_ends_with_an_error() 
             with there.lock:  # nothing is answered any more
                 sending = asyncio.create_task(peer.send(DIRECT, 7, torch.ones(100, dtype=torch.uint8)))
                 await asyncio.sleep(0.1)
+                assert peer.silent_s(asyncio.get_running_loop().time()) > 0.05
+                if is_given_back:
+                    freed = FREED << _LENGTH_BITS | DIRECT
+                    peer.on(Completion(0, peer.qp.qp_num, WorkOpcode.RECV_RDMA_WITH_IMM, Status.SUCCESS, imm=freed))
                 peer.has_left = True
                 gone.qp.close()
-            with pytest.raises(FabricError, match="rank 1 is lost"):
+            if is_given_back:
                 await asyncio.wait_for(sending, 60)
+            else:
+                with pytest.raises(FabricError, match="rank 1 is lost: it has left the group"):
+                    await asyncio.wait_for(sending, 60)
+            while peer.qp.error is None:
+                await asyncio.sleep(0.01)
+            assert not await peer.tell(Says.LIVES)  # and what is written to it later is no error of this end
             asyncio.get_running_loop().remove_reader(queue)
 
     asyncio.run(go())

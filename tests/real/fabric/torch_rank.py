@@ -217,6 +217,90 @@ def late(_: dist.ProcessGroup) -> None:
         os._exit(7)
 
 
+def leaving(_: dist.ProcessGroup) -> None:
+    """A group is left right after its only collective, again and again; then all groups, and made anew."""
+    for rounds in range(60):
+        group = dist.new_group(backend="mrc")
+        values = torch.ones(5) * (RANK + 1)
+        dist.all_reduce(values, group=group)
+        assert values.tolist() == [SIZE * (SIZE + 1) / 2] * 5, rounds
+        dist.destroy_process_group(group)
+
+
+def anew(_: dist.ProcessGroup) -> None:
+    """The same with all there is."""
+    for rounds in range(20):
+        values = torch.ones(5)
+        dist.all_reduce(values)
+        assert values.tolist() == [SIZE] * 5, rounds
+        dist.destroy_process_group()
+        join(f"{FILE}.{rounds}")
+
+
+def raising(_: dist.ProcessGroup) -> None:
+    """Rank 1 raises after a collective that others may still be in."""
+    try:
+        dist.all_reduce(torch.ones(5))
+        if RANK == 1:
+            raise ValueError
+        dist.all_reduce(torch.ones(5))
+    except FabricError as exc:
+        print(exc.code, exc.message, flush=True)
+        sys.exit(7)
+
+
+def paused(_: dist.ProcessGroup) -> None:
+    """Rank 1 is stopped from outside in the middle, and let go on."""
+    dist.barrier()
+    print("going", flush=True)
+    begin = time.monotonic()
+    going = torch.ones(100_000)
+    try:
+        while going[0]:
+            going.fill_(time.monotonic() - begin < float(os.environ["GOING_S"]))
+            dist.all_reduce(going, dist.ReduceOp.MIN)
+    except FabricError as exc:
+        print(exc.code, exc.message, flush=True)
+        sys.exit(7)
+
+
+def queued(_: dist.ProcessGroup) -> None:
+    """Each call is done in its time, though the last waits for longer than that behind those before; its time is 2.5 s.
+
+    A receive may be asked for as long before it is waited for.
+    """
+    group = dist.new_group(backend="mrc", timeout=timedelta(seconds=2.5))
+    dist.barrier()
+    got = torch.zeros(1)
+    early = dist.irecv(got, 1 - RANK, group=group)
+    works = []
+    for _ in range(4):
+        time.sleep(RANK)
+        works.append(dist.all_reduce(torch.ones(4), group=group, async_op=True))
+    for work in works:
+        work.wait()
+    dist.isend(torch.ones(1), 1 - RANK, group=group).wait()
+    early.wait()
+    assert got.item() == 1
+    if RANK == 0:
+        with pytest.raises(FabricError, match=r"not done after 2\.5 s; rank 0 waits for rank 1"):
+            dist.recv(got, 1, group=group)
+    else:
+        time.sleep(4)
+
+
+def splits(gloo: dist.ProcessGroup) -> None:
+    """Pieces that are none: refused here and now, as by gloo, and the group lives on."""
+    for group, refusal in ((None, FabricError), (gloo, RuntimeError)):
+        for out, into, how in ((5, 5, ()), (SIZE, 5, ()), (SIZE, 5, ([1] * SIZE, [1] * SIZE)), (1, 1, ([1], [1]))):
+            with pytest.raises(refusal) as raised:
+                dist.all_to_all_single(torch.zeros(out), torch.ones(into), *how, group=group)
+            assert group is gloo or raised.value.code == "fabric/bad-splits"
+            values = torch.ones(3)
+            dist.all_reduce(values, group=group)
+            assert values.tolist() == [SIZE] * 3
+
+
 def train(gloo: dist.ProcessGroup) -> None:
     """DDP and FSDP2 end with the parameters that gloo gives."""
     from torch.distributed.device_mesh import DeviceMesh
@@ -274,8 +358,13 @@ def unlike(_: dist.ProcessGroup) -> None:
         os._exit(7)
 
 
-dist.init_process_group("mrc", init_method=f"file://{FILE}", rank=RANK, world_size=SIZE)
-globals()[PART](dist.new_group(backend="gloo") if PART in ("equal", "train", "kinds") else None)
+def join(file: str) -> None:
+    limit = timedelta(seconds=float(os.environ.get("TIMEOUT_S", "120")))
+    dist.init_process_group("mrc", init_method=f"file://{file}", rank=RANK, world_size=SIZE, timeout=limit)
+
+
+join(FILE)
+globals()[PART](dist.new_group(backend="gloo") if PART in ("equal", "train", "kinds", "splits") else None)
 dist.barrier()
 dist.destroy_process_group()
 print("done", flush=True)

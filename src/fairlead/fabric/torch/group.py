@@ -14,7 +14,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from fairlead.errors import FabricError
 from fairlead.fabric.torch import schedules
+from fairlead.fabric.torch.clock import Clock
 from fairlead.fabric.torch.membership import Membership
 from fairlead.fabric.torch.peers import COLLECTIVE, DIRECT, Consume, copier
 from fairlead.fabric.torch.reducing import combiner, finisher
@@ -68,8 +70,9 @@ class MrcGroup(Membership):
         key = self._num << 16 | zlib.crc32(job.__qualname__.encode()) & 0xFFFF  # which call it is, and of what kind
         self._num += 1
 
-        async def in_turn() -> None:
+        async def in_turn(clock: Clock) -> None:
             async with self._turn:
+                clock.start()  # not before, as in gloo: others of this rank are not what it waits for
                 await job(key)
 
         return self._start(result, in_turn)
@@ -213,7 +216,9 @@ class MrcGroup(Membership):
         return self._collective(outputs, job)
 
     def all_to_all_single(self, output: Any, tensor: Any, out_splits: Any, in_splits: Any, opts: Any = None) -> Work:
-        """The same along the first dimension of one tensor each; no splits: even ones."""
+        """The same along the first dimension of one tensor each; no splits: even ones. FabricError: they do not fit."""
+        _check_splits(output, out_splits, self._size)
+        _check_splits(tensor, in_splits, self._size)
 
         async def job(key: int) -> None:
             flat = _flat(output)
@@ -262,20 +267,20 @@ class MrcGroup(Membership):
         return self.allreduce([torch.zeros(max(self._size, 1))])
 
     def send(self, tensors: Any, to: int, tag: int) -> Work:
-        """Done when the peer's mailbox has all of it."""
+        """Done when the peer's mailbox has all of it. As in gloo its time begins as somebody waits for it."""
         flat = _flat(tensors[0])
-        return self._start(tensors, lambda: self._peers[to].send(DIRECT, tag, _bytes(flat)))
+        return self._start(tensors, lambda _: self._peers[to].send(DIRECT, tag, _bytes(flat)), waits=True)
 
     def recv(self, tensors: Any, source: int, tag: int) -> Work:
-        """The oldest of its tag."""
+        """The oldest of its tag. Its time begins as somebody waits for it."""
 
-        async def job() -> None:
+        async def job(_: Clock) -> None:
             flat = _flat(tensors[0])
             into: Consume = copier(_bytes(flat)) if flat.numel() else _nothing
             await self._peers[source].receive(tag, flat.nbytes, into)
             _back(flat, tensors[0])
 
-        return self._start(tensors, job)
+        return self._start(tensors, job, waits=True)
 
 
 class _Together(asyncio.TaskGroup):
@@ -303,6 +308,17 @@ def _listed(tensors: Any) -> list[Any]:
 def _cut(flat: Any, num: int) -> list[Any]:
     edges = schedules.bounds(flat.numel(), num)
     return [flat[edges[i] : edges[i + 1]] for i in range(num)]
+
+
+def _check_splits(tensor: Any, sizes: Sequence[int], num: int) -> None:
+    rows = tensor.shape[0] if tensor.dim() else 1
+    if (len(sizes) != num or sum(sizes) != rows) if sizes else rows % num:
+        cut = f"{len(sizes)} pieces of {sum(sizes)} rows in all" if sizes else "even pieces"
+        raise FabricError(
+            "fabric/bad-splits",
+            f"a tensor of {rows} rows cannot be cut into {cut} for {num} ranks",
+            hint="give a piece for each rank, all rows together, or a first dimension that the number of ranks divides",
+        )
 
 
 def _split(flat: Any, tensor: Any, sizes: Sequence[int], num: int) -> list[Any]:

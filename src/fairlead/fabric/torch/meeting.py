@@ -21,6 +21,7 @@ import msgspec
 import torch
 
 from fairlead.errors import FabricError
+from fairlead.fabric.mrc.layout import RETRY_EXP_INFINITE
 from fairlead.fabric.mrc.memory import MemoryRegion
 from fairlead.fabric.torch.peers import BOX_BYTES, NUM_RECVS, Hello, Peer
 from fairlead.fabric.transport.context import Context
@@ -30,6 +31,9 @@ from fairlead.records.addressbook import PLACE, Place, Port
 
 ADDRESSES = "FAIRLEAD_MRC_ADDRESSES"
 MAX_PLACE = 1 << 20
+PATIENT: dict[str, Any] = {"retry_linear": 1 << 30, "retry_exp": RETRY_EXP_INFINITE}
+"""A queue pair asks for ever, and at one pace, so that a rank that was paused is soon there again. How long one may be
+silent its group says, by its timeout."""
 
 
 class Process:
@@ -37,7 +41,7 @@ class Process:
 
     def __init__(self) -> None:
         place = own_place()
-        self.context = Context(place)
+        self.context = Context(place, **PATIENT)
         first = next((p.address for p in self.context.place.ports if p.address), "")
         self.address = place.management or place.address or first
         self.loop = asyncio.new_event_loop()

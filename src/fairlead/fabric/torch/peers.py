@@ -37,6 +37,8 @@ HELD_BYTES = 256 << 20
 """What is kept of messages nobody has asked for yet, a peer; above it the sender waits."""
 NUM_RECVS = 64
 """More than the slots and answers of one peer that can be under way at once."""
+ENDED = frozenset({"fabric/wrong-state", "fabric/closed"})
+"""What a queue pair answers that takes no more work."""
 COLLECTIVE, DIRECT, FREED, CONTROL = range(4)
 _RANK_BITS = 24
 _HEADER = struct.Struct("<QQ")
@@ -56,7 +58,7 @@ class Says(enum.IntEnum):
     GIVES_UP = 3
     """Its time is over, and it waits for that rank: itself, if it does not know for whom."""
     FAILS = 4
-    """A call of its own failed: another collective, or another size than that rank's."""
+    """What came from that rank does not fit its call: another collective, or another size."""
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,8 +73,10 @@ class _Stream:
 
     def __init__(self, kind: int) -> None:
         self.kind = kind
-        self.sending = asyncio.Lock()
+        self.sending, self.taking = asyncio.Lock(), asyncio.Lock()
         self.room = asyncio.Semaphore(SLOTS)
+        self.not_given_back: deque[asyncio.Future[bool]] = deque()
+        """Chunks sent, oldest first: one that is given back has arrived, whatever became of its acknowledgement."""
         self.num_out = self.num_in = 0
         self.came: deque[tuple[int, int]] = deque()
         self.news = asyncio.Event()
@@ -94,10 +98,12 @@ class Peer:
         self.error: FabricError | None = None
         self.num_awaited = 0
         """Takes under way: who is waited for when time is over."""
+        self.heard_at = 0.0
+        """When it showed last that it lives, by the loop's time."""
         self._box = box
         self._remote = hello.box
         self._streams = (_Stream(COLLECTIVE), _Stream(DIRECT))
-        self._sent: dict[int, asyncio.Future[bool]] = {}
+        self._sent: dict[int, tuple[asyncio.Future[bool], float]] = {}  # by number: whether it arrived, when it left
         self._num = 0
         self._wanted: defaultdict[int, deque[tuple[int, Consume, asyncio.Future[FabricError | None]]]] = defaultdict(
             deque
@@ -105,8 +111,9 @@ class Peer:
         self._kept: defaultdict[int, deque[tuple[Any, asyncio.Future[None]]]] = defaultdict(deque)
         self._held = 0
         self._asked = asyncio.Event()
-        for _ in range(NUM_RECVS):
-            qp.post_recv(wr_id=0)
+        with contextlib.suppress(FabricError):  # it has ended already, which `qp.error` tells
+            for _ in range(NUM_RECVS):
+                qp.post_recv(wr_id=0)
 
     # --- out ---------------------------------------------------------------------------------------------------------
 
@@ -123,40 +130,67 @@ class Peer:
                 for i in range(0, len(view), CHUNK):
                     done.append(await self._chunk(stream, view[i : i + CHUNK]))
         if not all(await asyncio.gather(*done)):
-            raise lost(self.rank, self.error or self.qp.error)
+            raise self._lost()
 
     async def _chunk(self, stream: _Stream, data: Any) -> asyncio.Future[bool]:
         await stream.room.acquire()
         self._check()
         slot = stream.num_out % SLOTS
         stream.num_out += 1
-        return self._post(data, stream.kind << _LENGTH_BITS | len(data), _place(stream.kind, slot))
+        done = self._post(data, stream.kind << _LENGTH_BITS | len(data), _place(stream.kind, slot))
+        stream.not_given_back.append(done)
+        return done
 
     def tell(self, what: Says, rank: int = 0) -> asyncio.Future[bool]:
         """A word about the group."""
         return self._post(b"", CONTROL << _LENGTH_BITS | what << _RANK_BITS | rank, 0)
 
     def _post(self, data: Any, imm: int, offset: int) -> asyncio.Future[bool]:
-        """Write, and say so; the result tells whether it has arrived."""
+        """Write, and say so; the result tells whether it has arrived. Nothing does where the queue pair has ended."""
+        loop = asyncio.get_running_loop()
+        done = loop.create_future()
         self._num += 1
-        self.qp.post_write_imm(data, self._remote, imm, wr_id=self._num, offset=offset)
-        done = asyncio.get_running_loop().create_future()
-        self._sent[self._num] = done
+        try:
+            self.qp.post_write_imm(data, self._remote, imm, wr_id=self._num, offset=offset)
+        except FabricError as exc:
+            if exc.code not in ENDED:
+                raise
+            done.set_result(False)
+        else:
+            self._sent[self._num] = done, loop.time()
         return done
+
+    @property
+    def owes_answer(self) -> bool:
+        """Whether something that it was written waits for an answer."""
+        return bool(self._sent)
+
+    def silent_s(self, now: float) -> float:
+        """For how long it has shown no life while something it was written waits for an answer; 0: nothing does."""
+        if not self._sent:
+            return 0.0
+        _, since = next(iter(self._sent.values()))
+        return now - max(since, self.heard_at)
 
     # --- in ----------------------------------------------------------------------------------------------------------
 
     async def take(self, key: int, size: int, consume: Consume) -> None:
         """The next message of a collective, which must be the one that is due."""
+        stream = self._streams[COLLECTIVE]
         with self._awaited():
-            came, length, rest = await self._head(self._streams[COLLECTIVE])
-            if (came, length) != (key, size):
-                raise FabricError(
-                    "fabric/collective-mismatch",
-                    f"rank {self.rank} is at another collective, or gives {length} bytes where {size} are due",
-                    hint="let all ranks call the same collectives in the same order, with tensors of one size and type",
-                )
-            await self._body(self._streams[COLLECTIVE], length, rest, consume)
+            async with stream.taking:
+                await self._take(stream, key, size, consume)
+
+    async def _take(self, stream: _Stream, key: int, size: int, consume: Consume) -> None:
+        came, length, rest = await self._head(stream)
+        if (came, length) != (key, size):
+            raise RankError(
+                "fabric/collective-mismatch",
+                f"rank {self.rank} is at another collective, or gives {length} bytes where {size} are due",
+                hint="let all ranks call the same collectives in the same order, with tensors of one size and type",
+                rank=self.rank,
+            )
+        await self._body(stream, length, rest, consume)
 
     async def receive(self, tag: int, size: int, consume: Consume) -> None:
         """The oldest message with this tag. One of another size is dropped, and the next goes to the next call."""
@@ -246,17 +280,18 @@ class Peer:
         return self._box[place : place + size]
 
     def _free(self, stream: _Stream) -> None:
-        if not (self.has_left or self.error):
+        if not (self.has_left or self.error):  # who has gone needs no slots
             self._post(b"", FREED << _LENGTH_BITS | stream.kind, 0)
 
     # --- what completes ----------------------------------------------------------------------------------------------
 
     def on(self, done: Completion) -> tuple[Says, int] | None:
         """A completion of this queue pair. Answers with what the peer says of the group, and the rank it names."""
+        if done.status is Status.SUCCESS:
+            self.heard_at = asyncio.get_running_loop().time()
         if done.opcode is WorkOpcode.RDMA_WRITE:
-            future = self._sent.pop(done.wr_id, None)
-            if future is not None and not future.done():
-                future.set_result(done.status is Status.SUCCESS)
+            future, _ = self._sent.pop(done.wr_id)
+            _settle(future, arrived=done.status is Status.SUCCESS)
             return None
         if done.status is not Status.SUCCESS:
             return None
@@ -270,7 +305,10 @@ class Peer:
             self.wake()
             return (Says(what), rank) if what in (Says.LOST, Says.GIVES_UP, Says.FAILS) else None
         if kind == FREED:
-            self._streams[length & 1].room.release()
+            stream = self._streams[length & 1]
+            if stream.not_given_back:
+                _settle(stream.not_given_back.popleft(), arrived=True)
+                stream.room.release()
         else:
             stream = self._streams[kind]
             stream.came.append((stream.num_in % SLOTS, min(length, CHUNK)))
@@ -287,17 +325,41 @@ class Peer:
 
     def _check(self) -> None:
         if self.has_left or self.error:
-            raise lost(self.rank, self.error)
+            raise self._lost()
+
+    def _lost(self) -> RankError:
+        return lost(self.rank, self.why_lost or "its queue pair has ended")
+
+    @property
+    def why_lost(self) -> str:
+        """Why nothing comes from it any more, in words; empty: it is there."""
+        if self.has_left:
+            return "it has left the group"
+        error = self.error or self.qp.error
+        return error.message if error else ""
 
 
-def lost(rank: int, error: FabricError | None, teller: int | None = None) -> FabricError:
-    """The error that names a rank without which the group cannot go on; `teller` is another rank that says so."""
-    why = error.message if error else "it has left the group" if teller is None else f"rank {teller} cannot reach it"
-    return FabricError(
+class RankError(FabricError):
+    """Something that one rank is the cause of."""
+
+    def __init__(self, code: str, message: str, *, hint: str, rank: int) -> None:
+        super().__init__(code, message, hint=hint)
+        self.rank = rank
+
+
+def lost(rank: int, why: str) -> RankError:
+    """The error that names a rank without which the group cannot go on."""
+    return RankError(
         "fabric/rank-lost",
         f"rank {rank} is lost: {why}",
         hint=f"look at what rank {rank} said last, then start all ranks anew",
+        rank=rank,
     )
+
+
+def _settle(future: asyncio.Future[bool], *, arrived: bool) -> None:
+    if not future.done():
+        future.set_result(arrived)
 
 
 def _dropped(_: int, __: Any) -> None:

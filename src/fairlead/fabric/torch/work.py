@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -15,9 +16,11 @@ from fairlead.errors import FabricError
 class Work(dist.Work):
     """Ends once, by `finish`, in another thread."""
 
-    def __init__(self, result: list[Any]) -> None:
+    def __init__(self, result: list[Any], on_wait: Callable[[], object] | None = None) -> None:
+        """`on_wait` is called whenever somebody begins to wait."""
         super().__init__()
         self._result = result
+        self._on_wait = on_wait
         self._error: BaseException | None = None
         self._ended = threading.Event()
         self._begun: Future[None] = Future()
@@ -37,6 +40,8 @@ class Work(dist.Work):
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Block until it has ended; raises its error. Zero: as long as the group's own limit."""
+        if self._on_wait is not None and not self._ended.is_set():
+            self._on_wait()
         if not self._ended.wait(timeout.total_seconds() or None):
             raise FabricError(
                 "fabric/collective-timeout",
