@@ -13,6 +13,8 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from fairlead.fabric.mrc.completion import Completion, CompletionQueue
 from fairlead.fabric.mrc.device import Device
 from fairlead.fabric.mrc.headers import Dialect
@@ -173,7 +175,7 @@ class RoundPorts(NetPorts):
 
 
 class End:
-    """One engine with one queue pair."""
+    """One engine with some queue pairs, of which the first is `line`."""
 
     def __init__(
         self,
@@ -187,6 +189,7 @@ class End:
         kind: type[Engine],
         burst: int,
         rounds: bool,
+        qps: int = 1,
     ) -> None:
         self.addresses = [f"2001:db8:{name}:{plane + 1:x}::1" for plane in range(planes)]
         numbers = tuple(tuple(range(40_000 + 100 * plane, 40_008 + 100 * plane)) for plane in range(planes))
@@ -200,12 +203,13 @@ class End:
         self.sends, self.receives = CompletionQueue(4096), CompletionQueue(4096)
         self.done: list[Completion] = []
         self.got: list[Completion] = []
+        self.lines: list[Line]
         self.line: Line
         self.offer = Offer(
             context=f"{name:032x}",
             place=Place(ports=tuple(Port(rail=f"plane {i}", address=a) for i, a in enumerate(self.addresses))),
             ports=numbers,
-            qp_num=device.new_qp_num(),
+            qp_num=min(device.new_qp_num() for _ in range(qps)),
             psn=(1 << 24) - 5 + name & 0xFFFFFF,  # wraps soon
             mtu=mtu,
             mpr=8,
@@ -213,12 +217,24 @@ class End:
             sealed=sealed,
             icrc=icrc,
         )
+        self.qps = qps
+
+    def offers(self) -> list[Offer]:
+        """Of each queue pair."""
+        one = self.offer
+        return [
+            msgspec.structs.replace(one, qp_num=one.qp_num + i, psn=one.psn + 1000 * i & 0xFFFFFF)
+            for i in range(self.qps)
+        ]
 
     def join(self, other: End, now: int, **changes: object) -> None:
-        met = meet(self.offer, other.offer)
-        profile = lanes.profile(met.lanes, mtu=met.mtu, rtt_ns=RTT_NS, driver_mbps=2_000, **changes)
-        self.line = line_of(self.engine, met, profile, TOKEN, self.sends, self.receives)
-        self.engine.add(self.line, now)
+        self.lines = []
+        for mine, theirs in zip(self.offers(), other.offers(), strict=True):
+            met = meet(mine, theirs)
+            profile = lanes.profile(met.lanes, mtu=met.mtu, rtt_ns=RTT_NS, driver_mbps=2_000, **changes)
+            self.lines.append(line_of(self.engine, met, profile, TOKEN, self.sends, self.receives))
+            self.engine.add(self.lines[-1], now)
+        self.line = self.lines[0]
 
 
 class Pair:
@@ -238,13 +254,14 @@ class Pair:
         kind: type[Engine] = Engine,
         burst: int = 0,
         rounds: bool = False,
+        qps: int = 1,
         **changes: object,
     ) -> None:
         """With `rounds` an end that is awake reads and sends in turns, until there is nothing more."""
         self.net = self.kind_of_net(faults, seed)
         self.rounds = rounds
         self.a, self.b = (
-            End(self.net, name, planes, mtu, sealed=sealed, icrc=icrc, kind=kind, burst=burst, rounds=rounds)
+            End(self.net, name, planes, mtu, sealed=sealed, icrc=icrc, kind=kind, burst=burst, rounds=rounds, qps=qps)
             for name in (1, 2)
         )
         self.a.join(self.b, self.net.now, **changes)

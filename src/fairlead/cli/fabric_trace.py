@@ -10,7 +10,8 @@ import msgspec
 from fairlead.base.program import Program
 from fairlead.base.table import table
 from fairlead.cli.common import Common, SpecFile
-from fairlead.cli.fabric_perf import PARTS, SLACK_S, Ends, Said, check, wish_of
+from fairlead.cli.fabric_ends import Ends, Said
+from fairlead.cli.fabric_perf import PARTS, SLACK_S, check, wish_of
 from fairlead.cli.output import Answer
 from fairlead.errors import FabricError, MissingTool, UsageError
 from fairlead.records.fabricevent import FabricEvent, line

@@ -6,9 +6,9 @@
 | MTU that does not fit the way | fabric/mtu-mismatch | that of connect | here |
 | a peer of another version | fabric/exchange | that of connect | here |
 | another token | fabric/exchange, fabric/wrong-token | that of connect | here, unit/fabric/transport/test_exchange.py |
-| a wrong key, out of bounds | fabric/qp-failed at the writer | a round trip | test_transport.py |
+| a wrong key, out of bounds | fabric/qp-failed at the writer | a second | here, test_transport.py |
 | no receive for an immediate | fabric/qp-failed, RNR_RETRY_EXC_ERR | all retries | here |
-| a region freed while in use | fabric/qp-failed at the writer | a round trip | test_transport.py |
+| a region freed while in use | fabric/qp-failed at the writer | a second | here, test_transport.py |
 | a peer killed in mid-message | fabric/peer-gone | a second | here, test_transport.py |
 | all planes dead | fabric/qp-failed | all retries | here |
 | a caller that says nothing | none: others are heard beside it | | here |
@@ -30,10 +30,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
+import msgspec
 import pytest
 
 from fairlead.errors import FabricError
 from fairlead.fabric.mrc.completion import Status
+from fairlead.fabric.mrc.memory import MemoryRegion
 from fairlead.fabric.transport.context import Context, remote_of
 from fairlead.fabric.transport.engine import READ_BURST
 from fairlead.fabric.transport.exchange import MAGIC, MAX_HEARD, NONCE_BYTES
@@ -48,6 +50,8 @@ CONNECT_S = 2.0
 """The limit given to `connect`; what is found earlier is told earlier."""
 BUSY_S = 3.0
 """What a busy machine may add."""
+KEY_S = 1.0
+"""From a packet that may not be written where it says to the error: a round trip."""
 GONE_S = 1.0
 """From a SIGKILL to the error: the kernel there closes its sockets."""
 RETRIES_S = 8.0
@@ -55,10 +59,12 @@ RETRIES_S = 8.0
 
 
 @contextmanager
-def listening(context: Context, token: bytes = TOKEN, limit_s: float = 20) -> Iterator[int]:
+def listening(
+    context: Context, token: bytes = TOKEN, limit_s: float = 20, region: MemoryRegion | None = None
+) -> Iterator[int]:
     """The port of a listener that accepts one peer, and keeps what that does to itself."""
     queue = context.completion_queue(64)
-    region = context.register(bytearray(1 << 20))
+    region = region or context.register(bytearray(1 << 20))
 
     def accept() -> None:
         with suppress(FabricError):
@@ -238,10 +244,17 @@ def test_an_interface_that_is_removed_and_comes_back_is_up_again() -> None:
 NARROW = """
 import secrets, sys, threading, time
 from fairlead.errors import FabricError
-from fairlead.fabric.transport.context import Context
+from fairlead.fabric.transport.context import Context, remote_of
 token = secrets.token_bytes(32)
-with Context(addresses=["fd00::1"], compiled=False) as a, Context(addresses=["fd00::2"], compiled=False) as b:
-    mine, theirs = a.completion_queue(), b.completion_queue()
+a, b, c = (Context(addresses=[f"fd00::{i}"], compiled=False) for i in (1, 2, 3))
+with a, b, c:
+    mine, theirs, others = (context.completion_queue() for context in (a, b, c))
+    with c.listen("fd00::3", token) as listener:
+        private = remote_of(c.register(bytearray(100_000)))
+        thread = threading.Thread(target=listener.accept, args=(others, others), kwargs={"private": private})
+        thread.start()
+        other = a.connect("fd00::3", listener.port, token, mine, mine)
+        thread.join()
     with b.listen("fd00::2", token) as listener:
         def accept():
             try:
@@ -256,6 +269,8 @@ with Context(addresses=["fd00::1"], compiled=False) as a, Context(addresses=["fd
         except FabricError as error:
             print(error.code, time.monotonic() - begin)
         thread.join()
+    other.post_write(bytes(100_000), other.remote, wr_id=5)
+    print([(c.wr_id, c.status.name) for c in mine.wait(20)])
 """
 
 
@@ -264,7 +279,7 @@ with Context(addresses=["fd00::1"], compiled=False) as a, Context(addresses=["fd
 def test_packets_that_do_not_fit_the_way() -> None:
     """Both interfaces take 64 KB, and the route between them 1,400 bytes."""
     script = (
-        "ip link set lo up; ip -6 addr add fd00::1/128 dev lo; ip -6 addr add fd00::2/128 dev lo;"
+        "ip link set lo up; for i in 1 2 3; do ip -6 addr add fd00::$i/128 dev lo; done;"
         "ip -6 route del local fd00::2 dev lo table local;"
         'ip -6 route add local fd00::2 dev lo table local mtu 1400; exec "$0" -c "$1"'
     )
@@ -272,8 +287,10 @@ def test_packets_that_do_not_fit_the_way() -> None:
         ["unshare", "-n", "sh", "-ec", script, sys.executable, NARROW], capture_output=True, text=True, timeout=60
     )
     assert done.stdout, done.stderr
-    code, took_s = done.stdout.split()
+    refused, went_on = done.stdout.splitlines()
+    code, took_s = refused.split()
     assert code == "fabric/mtu-mismatch"
+    assert went_on == "[(5, 'SUCCESS')]"
     assert float(took_s) < CONNECT_S + BUSY_S
 
 
@@ -349,6 +366,38 @@ def failed(qp: QueuePair, queue: Any, limit_s: float) -> tuple[str, float]:
     assert Status.SUCCESS not in {c.status for c in done}
     assert qp.error is not None
     return qp.error.code, took_s
+
+
+@pytest.mark.parametrize("wrong", ["key", "place", "freed", "freed while it is written"])
+def test_what_may_not_be_written(here: Context, other: Other, wrong: str) -> None:
+    size = 32 << 20
+    with Context(addresses=["::1"]) as there:
+        queue, memory = here.completion_queue(), bytearray(size)
+        region = there.register(memory)
+        with listening(there, region=region) as port:
+            qp = here.connect("::1", port, TOKEN, queue, queue)
+        where = qp.remote
+        if wrong == "key":
+            where = msgspec.structs.replace(where, rkey=where.rkey ^ 1 << 31)  # looked for at the same place of a table
+        elif wrong == "place":
+            where = msgspec.structs.replace(where, addr=where.addr + 1)
+        elif wrong == "freed":
+            there.deregister(region)
+        with here.lock:  # both, before the first is refused
+            for wr_id in (1, 2):
+                qp.post_write(b"x" * size, where, wr_id=wr_id)
+        if wrong == "freed while it is written":
+            end = time.monotonic() + 20
+            while not memory[0] and time.monotonic() < end:
+                time.sleep(0.001)
+            assert memory[0]
+            there.deregister(region)
+        code, took_s = failed(qp, queue, KEY_S + BUSY_S)
+        with there.lock:
+            last = bytes(memory)
+        assert not last[-1]
+    assert code == "fabric/qp-failed"
+    assert took_s < KEY_S + BUSY_S
 
 
 def test_a_peer_killed_in_mid_message(here: Context, other: Other) -> None:

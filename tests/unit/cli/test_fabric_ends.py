@@ -7,8 +7,9 @@ import json
 import msgspec
 import pytest
 
+from fairlead.cli.fabric_ends import MAX_LINES, Ends
 from fairlead.cli.fabric_onnode import Perf
-from fairlead.cli.fabric_perf import MAX_LINES, Ends, wish_of
+from fairlead.cli.fabric_perf import wish_of
 from fairlead.cli.fabric_trace import _Taped
 from fairlead.cluster.protocol import Line
 from fairlead.errors import FabricError

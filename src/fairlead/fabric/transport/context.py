@@ -37,6 +37,7 @@ from fairlead.fabric.transport.batches import run_of
 from fairlead.fabric.transport.driver import Driver
 from fairlead.fabric.transport.engine import Engine, Line
 from fairlead.fabric.transport.exchange import Offer, Ready, Remote, Talk
+from fairlead.fabric.transport.given import HEADER_BYTES, IPV6_BYTES, payload_of
 from fairlead.fabric.transport.interfaces import LinkWatch, interface_of, mtu_of
 from fairlead.fabric.transport.meeting import line_of, meet
 from fairlead.fabric.transport.memory import view_of
@@ -46,9 +47,6 @@ from fairlead.fabric.transport.queues import CompletionQueue
 from fairlead.fabric.transport.tape import Tape
 from fairlead.records.addressbook import Place, Port
 
-HEADER_BYTES = 48  # of a Write: BTH 12, METH 4, TSETH 4, RETH 16, ImmDt 4, iCRC 4, padding to 4
-IPV6_BYTES = 40
-MAX_MTU = 4096
 MIN_RTT_NS = 1_000_000  # two Python programs with a burst each to work off are not nearer
 MAX_RTT_NS = 3_500_000  # above it the target delay leaves the range of NSCC's integers
 KERNEL_SHARE = 4
@@ -177,7 +175,7 @@ class Context:
         self._gso = gso
         make_engine, make_sockets = (Engine, tape.sockets) if tape is not None else _engine_of(compiled=compiled)
         interfaces = [p.interface or interface_of(p.address) for p in own]
-        self.mtu = given.check_payload(self._payload(min(mtu_of(name) for name in interfaces)), interfaces)
+        self.mtu = given.check_payload(payload_of(min(mtu_of(name) for name in interfaces), sealed=sealed), interfaces)
         with contextlib.ExitStack() as opened:
             self._sockets = make_sockets(
                 [p.address for p in own], steered=steered, sources=1 if steered else lanes.SOURCES, port=port, gso=gso
@@ -191,10 +189,6 @@ class Context:
             self.driver = Driver(self.engine, self._sockets, self._links)
             opened.pop_all()
         self.lock = self.driver.lock
-
-    def _payload(self, mtu: int) -> int:
-        room = mtu - IPV6_BYTES - UDP_BYTES - HEADER_BYTES - (seal.SIZE_BYTES if self._sealed else 0)
-        return min(room & ~3, MAX_MTU)
 
     # --- the application's calls -------------------------------------------------------------------------------------
 
@@ -355,7 +349,7 @@ class Context:
         for lane, rail in zip(met.lanes, met.rails, strict=True):
             self._sockets.lead(rail, lane.there)
             room = self._sockets.path_mtu(rail, lane.ways[0]) + UDP_BYTES + IPV6_BYTES
-            if self._payload(room) < met.mtu:
+            if payload_of(room, sealed=self._sealed) < met.mtu:
                 raise LocalProtocolError(
                     "fabric/mtu-mismatch",
                     f"packets of {met.mtu} bytes do not fit the way to {lane.there}, which takes {room} in all",

@@ -61,7 +61,7 @@ class Peer:
     """Plane -> port here."""
     sending: Seal | None = None
     receiving: Seal | None = None
-    lines: set[Line] = field(default_factory=set)
+    lines: dict[Line, None] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
@@ -85,7 +85,7 @@ class Engine:
         self.device = device
         self.ports = ports
         self.num_rails = num_rails
-        self.lines: set[Line] = set()
+        self.lines: dict[Line, None] = {}  # in the order in which they were added, as those of a peer
         self.up = (1 << num_rails) - 1
         self.counts: Counter[str] = Counter(dict.fromkeys(COUNTED, 0))
         self.seals = Seals()
@@ -125,8 +125,7 @@ class Engine:
 
     def add(self, line: Line, now: int) -> None:
         """A queue pair that has been led to RTS begins."""
-        self.lines.add(line)
-        line.peer.lines.add(line)
+        self.lines[line] = line.peer.lines[line] = None
         self._by_qp[line.qp] = line
         self.device.join(line.qp, line.peer.id)
         if self.up != (1 << self.num_rails) - 1:
@@ -136,11 +135,11 @@ class Engine:
     def remove(self, line: Line) -> None:
         """Forget a queue pair, and its peer if that was the last."""
         line.qp.close()
-        self.lines.discard(line)
+        self.lines.pop(line, None)
         self._by_qp.pop(line.qp, None)
         self._ready.pop(line, None)
         self.device.leave(line.qp, line.peer.id)
-        line.peer.lines.discard(line)
+        line.peer.lines.pop(line, None)
         if not line.peer.lines:
             for source in line.peer.planes:
                 if self._by_source.get(source) is line.peer:

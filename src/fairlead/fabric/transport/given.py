@@ -9,8 +9,13 @@ from ipaddress import ip_address
 from fairlead.errors import LocalProtocolError
 from fairlead.fabric.mrc.profile import Profile
 from fairlead.fabric.transport.exchange import MIN_MTU
+from fairlead.fabric.transport.ports import UDP_BYTES
+from fairlead.fabric.transport.seal import SIZE_BYTES
 from fairlead.records.addressbook import Port
 
+HEADER_BYTES = 48  # of a Write: BTH 12, METH 4, TSETH 4, RETH 16, ImmDt 4, iCRC 4, padding to 4
+IPV6_BYTES = 40
+MAX_MTU = 4096
 _FIELDS = frozenset(field.name for field in fields(Profile))
 
 
@@ -32,6 +37,16 @@ def check(ports: Sequence[Port], port: int, rate_mbps: int, changes: Mapping[str
             "what a switch trims has lost the tag that authenticates it: `sealed` and `trim` exclude each other",
             hint="leave `trim` or `sealed` out",
         )
+
+
+def payload_of(mtu: int, *, sealed: bool = False) -> int:
+    """Bytes of payload of a packet that fits an MTU, whatever the version of IP; 0 and less: none.
+
+    >>> payload_of(2044), payload_of(9000)
+    (1948, 4096)
+    """
+    room = mtu - IPV6_BYTES - UDP_BYTES - HEADER_BYTES - (SIZE_BYTES if sealed else 0)
+    return min(room & ~3, MAX_MTU)
 
 
 def check_payload(num_bytes: int, interfaces: Sequence[str]) -> int:

@@ -187,16 +187,19 @@ class Sockets:
         if size:
             control.append((socket.IPPROTO_UDP, UDP_SEGMENT, _SHORT.pack(size)))
         address = (*to, label, 0) if v6 else to
-        try:
-            self.rails[rail][source].sendmsg(parts, control, socket.MSG_DONTWAIT, address)
-        except BlockingIOError:
-            return False
-        except OSError as exc:
-            if exc.errno not in LOST_LOCALLY:
-                raise_if_refused(exc.errno or 0, gso=self.gso)
-                raise
-            self.num_lost_locally += num
-        return True
+        while True:
+            try:
+                self.rails[rail][source].sendmsg(parts, control, socket.MSG_DONTWAIT, address)
+            except BlockingIOError:
+                return False
+            except ConnectionRefusedError:
+                continue  # news of an earlier packet (ICMP), told once: the one in hand has not gone
+            except OSError as exc:
+                if exc.errno not in LOST_LOCALLY:
+                    raise_if_refused(exc.errno or 0, gso=self.gso)
+                    raise
+                self.num_lost_locally += num
+            return True
 
     def receive(self, rail: int) -> Arrival | None:
         """The next datagram that came by a port."""

@@ -40,8 +40,9 @@ def talk(
     sealed: bool = False,
     rounds: bool = False,
     icrc: bool = True,
+    qps: int = 1,
 ) -> Any:
-    """Both ends write to each other with and without immediates; all that can be seen of it.
+    """Both ends write to each other with and without immediates, by all queue pairs; all that can be seen of it.
 
     With `late` the receive requests come some round trips after the immediates, which are refused until then.
     """
@@ -54,6 +55,7 @@ def talk(
         burst=16,
         rounds=rounds,
         icrc=icrc,
+        qps=qps,
         **options,
     )
     chance = random.Random(seed)
@@ -64,22 +66,25 @@ def talk(
         region = there.engine.device.domain.register(room)
         offset = 0
         for i, size in enumerate(sizes):
-            if i % 3 != 2 and not late:  # a receive request lacks now and then
-                there.line.qp.post_recv(wr_id=100 + i)
+            if (qps > 1 or i % 3 != 2) and not late:  # a receive request lacks now and then
+                there.lines[i % qps].qp.post_recv(wr_id=100 + i)
             where = {"remote_addr": region.addr + offset, "rkey": region.rkey}
-            here.line.qp.post_write(chance.randbytes(size), wr_id=i, imm=i if i % 2 else None, **where)
+            line = here.lines[i % qps]
+            line.qp.post_write(chance.randbytes(size), wr_id=i, imm=i if i % 2 else None, **where)
+            here.engine.wake(line)
             offset += size
-        here.engine.wake(here.line)
 
     def is_over() -> bool:
         ends = (pair.a, pair.b)
-        return all(len(e.done) == len(sizes) for e in ends) or any(e.line.error is not None for e in ends)
+        return all(len(e.done) == len(sizes) for e in ends) or any(
+            line.error is not None for e in ends for line in e.lines
+        )
 
     if late:
         pair.run(is_over, for_ns=LATE_NS)
         for end in (pair.a, pair.b):
             for i in range(len(sizes)):
-                end.line.qp.post_recv(wr_id=100 + i)
+                end.lines[i % qps].qp.post_recv(wr_id=100 + i)
     pair.run(is_over, for_ns=MINUTE_NS)
     return pair.net.log, rooms, [seen(end) for end in (pair.a, pair.b)]
 
@@ -87,9 +92,10 @@ def talk(
 def seen(end: End) -> tuple[Any, ...]:
     """What an end has to show: completions, every word of its state, counters."""
     engine, device = end.engine, end.engine.device
-    counts = (+engine.counts, device.num_bad_packets, device.num_foreign_packets, engine.sent(end.line))
+    counts = (+engine.counts, device.num_bad_packets, device.num_foreign_packets)
     num_left = engine.num_left if isinstance(engine, Counting) else 0
-    return end.done, end.got, end.line.qp.m.tolist(), counts, repr(end.line.error), num_left
+    lines = [(engine.sent(line), line.qp.m.tolist(), repr(line.error)) for line in end.lines]
+    return end.done, end.got, lines, counts, num_left
 
 
 @settings(max_examples=cases(12), deadline=None, phases=(Phase.explicit, Phase.generate))
@@ -106,6 +112,7 @@ def seen(end: End) -> tuple[Any, ...]:
     sealed=st.booleans(),
     rounds=st.booleans(),
     icrc=st.booleans(),
+    qps=st.integers(1, 3),
 )
 @example(  # what is refused for want of a receive request is answered by NACKs
     faults=Faults(),
@@ -118,6 +125,7 @@ def seen(end: End) -> tuple[Any, ...]:
     sealed=True,
     rounds=False,
     icrc=True,
+    qps=1,
 )
 @example(  # rounds alone, with more than one turn of each queue pair in them
     faults=Faults(),
@@ -130,9 +138,23 @@ def seen(end: End) -> tuple[Any, ...]:
     sealed=False,
     rounds=True,
     icrc=False,
+    qps=1,
+)
+@example(  # several queue pairs of one peer, of which each hears the answers to all probes
+    faults=Faults(loss=0.05, jitter_ns=400_000),
+    seed=2,
+    planes=2,
+    sizes=[30_000] * 8,
+    options={"mtu": 256},
+    dies=False,
+    late=False,
+    sealed=False,
+    rounds=True,
+    icrc=True,
+    qps=2,
 )
 def test_both_engines_say_the_same_byte_by_byte(
-    *, faults, seed, planes, sizes, options, dies, late, sealed, rounds, icrc
+    *, faults, seed, planes, sizes, options, dies, late, sealed, rounds, icrc, qps
 ) -> None:
     if not icrc and not sealed:  # nobody notices damage
         faults = replace(faults, corrupt=0.0, cut=0.0)
@@ -150,6 +172,7 @@ def test_both_engines_say_the_same_byte_by_byte(
             sealed=sealed,
             rounds=rounds,
             icrc=icrc,
+            qps=qps,
         )
         for kind in (FastEngine, Engine)
     )
@@ -168,14 +191,22 @@ class Counting(FastEngine):
         super()._take(arrival, now, is_open=is_open)
 
 
+@pytest.mark.parametrize("qps", [1, 2])
 @pytest.mark.parametrize("sealed", [False, True])
-def test_python_takes_hardly_a_packet(*, sealed: bool) -> None:
+def test_python_takes_hardly_a_packet(*, sealed: bool, qps: int) -> None:
     """Those of the first moments and reliability probes, not the probe of an entropy value each round trip."""
     options = {"mtu": 256}
     _, _, (a, b) = talk(
-        kind=Counting, faults=Faults(), seed=3, planes=2, sizes=[30_000] * 8, options=options, sealed=sealed
+        kind=Counting,
+        faults=Faults(),
+        seed=3,
+        planes=2,
+        sizes=[30_000] * 12,
+        options=options,
+        sealed=sealed,
+        qps=qps,
     )
-    for counts, num_left in ((end[3][0], end[5]) for end in (a, b)):
+    for counts, num_left in ((end[3][0], end[4]) for end in (a, b)):
         assert counts["received"] > 1000
         assert num_left <= 2
 

@@ -71,6 +71,26 @@ def test_when_a_port_has_room_again_what_waited_goes_and_more_with_no_news_from_
     assert engine.blocked == {}
 
 
+# --- a packet that is whole and cannot be --------------------------------------------------------------------------
+
+
+def test_a_write_that_is_no_multiple_of_four_bytes_long_is_bad_and_placed_nowhere(kind: type[Engine]) -> None:
+    pair = Pair(Faults(), planes=1, mtu=MTU, kind=kind)
+    room, region = region_of(pair.b, MTU)
+    post(pair.a, region, b"x" * MTU)
+    while pair.a.engine.send(pair.net.now):
+        pass
+    pair.net.queue.clear()
+    ((path, data),) = [(path, data) for path, data in sent_by(pair, pair.a) if len(data) > MTU]
+    for num_bad, short in ((1, 1), (2, 2), (3, 3), (3, 0)):
+        body = data[: len(data) - icrc.SIZE_BYTES - short]
+        packet = body + icrc.compute(Icrc.PACKET, body)
+        pair.b.ports.come[0].append(Arrival(memoryview(bytearray(packet)), pair.a.addresses[0], path))
+        pair.b.engine.read(0, pair.net.now)
+        assert pair.b.engine.device.num_bad_packets == num_bad
+        assert room == (bytes(MTU) if short else b"x" * MTU)
+
+
 # --- another process at the place of an old one ------------------------------------------------------------------
 
 
@@ -122,7 +142,7 @@ def test_the_peer_is_told_that_a_port_is_down_and_loses_nothing_on_its_plane(
     pair = Pair(Faults(), planes=2, mtu=MTU, kind=kind)
     engine, line = pair.a.engine, pair.a.line
     if is_early:
-        engine.lines.discard(line)
+        engine.lines.pop(line, None)
         engine.set_ports(0b10, pair.net.now)
         engine.add(line, pair.net.now)
     _, region = region_of(pair.a, 400 * MTU)

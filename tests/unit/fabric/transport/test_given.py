@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fairlead.errors import LocalProtocolError
+from fairlead.fabric import transport
 from fairlead.fabric.transport import given
+from fairlead.fabric.transport.given import payload_of
 from fairlead.records.addressbook import Port
 
 GOOD: dict[str, Any] = {"address": "fd00::1", "port": 0, "rate_mbps": 0, "changes": {"trim": True}, "sealed": False}
@@ -47,3 +50,16 @@ def test_an_interface_without_room_for_a_packet_is_named() -> None:
     with pytest.raises(LocalProtocolError, match="smallest MTU of eth0, eth1 leaves 0 bytes") as told:
         given.check_payload(-60, ["eth0", "eth1"])
     assert told.value.code == "fabric/mtu-mismatch"
+
+
+@pytest.mark.parametrize(
+    ("mtu", "payload"),
+    [(2044, 1948), (4092, 3996), (65_520, 4096), (9000, 4096), (1500, 1404)],
+    ids=["IPoIB datagram, 2K", "IPoIB datagram, 4K", "IPoIB connected", "jumbo", "Ethernet"],
+)
+def test_a_packet_carries_what_the_readme_says_of_an_interfaces_mtu(mtu: int, payload: int) -> None:
+    assert payload_of(mtu) == payload
+    said = Path(transport.__file__).with_name("README.md").read_text()
+    (line,) = [line for line in said.splitlines() if line.startswith("| **MTU.**")]
+    assert str(payload) in line
+    assert str(mtu) in line

@@ -73,12 +73,12 @@ class Desk:
         self.out: Words = np.zeros((MAX_OUT, at.OUT_ROW), dtype=np.int64)
         self.heads = np.zeros((MAX_OUT, at.HEAD_ROOM), dtype=np.uint8)
         self.letters: Words = np.zeros((max_in, at.IN_ROW), dtype=np.int64)
-        self.news: Words = np.zeros((NEWS_CALLS * max_in * at.NEWS_PER_LETTER, at.NEWS_ROW), dtype=np.int64)
+        self._max_news = NEWS_CALLS * max_in * at.NEWS_PER_LETTER
         self.words[at.K_MOST_NEWS] = (NEWS_CALLS - 1) * max_in * at.NEWS_PER_LETTER
         self._block: Words = np.zeros(2 * NUM_SACK_FIELDS, dtype=np.int64)
         self.words[at.K_CRC] = functions["crc32"]
-        fixed = ((at.K_OUT, self.out), (at.K_HEADS, self.heads), (at.K_IN, self.letters), (at.K_NEWS, self.news))
-        for place, array in (*fixed, (at.K_BLOCK, self._block)):
+        fixed = ((at.K_OUT, self.out), (at.K_HEADS, self.heads), (at.K_IN, self.letters), (at.K_BLOCK, self._block))
+        for place, array in fixed:
             self.words[place] = address_of(array)
         for place, unit in _UNITS:
             self.words[place] = units.address(unit)
@@ -91,6 +91,10 @@ class Desk:
         self._cards = table(((qp * at.HASH, (qp, card)) for qp, card in cards.items()), at.CARD_ROW)
         self._enter(at.K_CARDS, self._cards)
         self.turns: Words = np.zeros(max(len(cards), 1), dtype=np.int64)
+        self.news: Words = np.zeros(
+            (self._max_news + len(cards), at.NEWS_ROW), dtype=np.int64
+        )  # each may wake once more
+        self.words[at.K_NEWS] = address_of(self.news)
         self.words[at.K_TURNS] = address_of(self.turns)
 
     def set_places(self, places: dict[tuple[int, int, int, int], tuple[int, int, int, int]]) -> None:

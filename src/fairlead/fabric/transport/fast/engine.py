@@ -165,7 +165,10 @@ class FastEngine(Engine):
         if end == at.ROUNDS_HELD:
             self._hold(self.sheets.no_room)
         elif end == at.ROUNDS_STOPPED:
-            self._take_on(int(words[at.X_RAIL]), int(words[at.X_TAKEN]), int(words[at.X_COME]), now, failed=has_failed)
+            rail = int(words[at.X_RAIL])
+            self._take_on(rail, int(words[at.X_TAKEN]), int(words[at.X_COME]), now, failed=has_failed)
+            for later in range(rail + 1, self.num_rails):  # nothing is sent before all ports have been read
+                self.read(later, now)
         self._goes_on = end == at.ROUNDS_MORE
         if self._goes_on and not words[at.X_IS_FULL]:
             self.on_timers(now)  # as of when the ports were read, so no answer waits that would be in time
@@ -199,7 +202,7 @@ class FastEngine(Engine):
             self.desk.set_regions(domain.regions)
         if self._places_stale:
             self._places_stale = False
-            places = {}
+            places, first = {}, self._first_cards()
             for source, peer in self._by_source.items():
                 name = name_of(source.host, source.port)
                 v6 = len(name) > 16
@@ -210,9 +213,20 @@ class FastEngine(Engine):
                     number,
                     peer.planes[source],
                     _card_address(peer.receiving),
-                    _only_card(peer),
+                    first.get(peer, 0),
                 )
             self.desk.set_places(places)
+
+    def _first_cards(self) -> dict[Peer, int]:
+        """The card of the first queue pair with each peer, which leads to the others; none where one has no card."""
+        by_peer: dict[Peer, list[BurstPair]] = {}
+        for line in self._lines.values():
+            if isinstance(line.qp, BurstPair):
+                by_peer.setdefault(line.peer, []).append(line.qp)
+        for pairs in by_peer.values():
+            for qp, beside in zip(pairs, [qp.card_address for qp in pairs[1:]] + [0], strict=True):
+                qp.card[at.C_BESIDE] = beside
+        return {peer: pairs[0].card_address for peer, pairs in by_peer.items() if len(pairs) >= len(peer.lines)}
 
     def _hear(self) -> bool:
         """What the burst has brought about; True if a queue pair has failed."""
@@ -285,11 +299,6 @@ class FastEngine(Engine):
 
 def _card_address(seal: Seal | None) -> int:
     return seal.card_address if isinstance(seal, FastSeal) else 0
-
-
-def _only_card(peer: Peer) -> int:
-    cards = [line.qp.card_address for line in peer.lines if isinstance(line.qp, BurstPair)]
-    return cards[0] if len(cards) == len(peer.lines) == 1 else 0
 
 
 _COUNTS = (

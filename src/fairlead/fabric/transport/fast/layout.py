@@ -50,7 +50,7 @@ WORD: Final = 8  # bytes
 # --- tables: rows by open addressing, the first word says whether a row is taken ------------------------------------
 CARD_ROW, CARD_QP, CARD_ADDRESS = 2, 0, 1
 # port: rail << 16 | UDP port, + 1; seal: address of the card of the seal that opens what comes from there, or 0;
-# card: of the queue pair with this peer if there is one alone, or 0
+# card: of the first queue pair with this peer, 0 where Python has some of them
 PLACE_PORT, PLACE_HIGH, PLACE_LOW, PLACE_PEER, PLACE_SEAL, PLACE_CARD, PLACE_ROW = range(7)
 PLACE_PLANE_BITS: Final = 8  # PLACE_PEER: peer << 8 | plane
 REGION_ROW, REGION_KEY, REGION_VA, REGION_LENGTH, REGION_MEMORY = 4, 0, 1, 2, 3  # key + 1
@@ -80,8 +80,9 @@ HASH: Final = 0x9E3779B1  # 2^32 / golden ratio, Knuth's multiplicative hashing
     C_SENT,  # address: packets by slot
     C_SEAL,  # address: card of the seal that closes what goes; 0: packets are not sealed
     C_PLANES,  # bit set of all planes
+    C_BESIDE,  # address of the card of the next queue pair with the same peer, or 0
     NUM_CARD_WORDS,
-) = range(21)
+) = range(22)
 STATE_OTHER, STATE_RTR, STATE_RTS = range(3)
 
 # a seal: OpenSSL's context, address of a nonce and scratch; the next counter to send, or the highest that came and the

@@ -16,6 +16,7 @@ from numba.extending import intrinsic, register_jitable
 
 from fairlead.fabric.mrc import packets
 from fairlead.fabric.mrc.compile import call_address, words_at
+from fairlead.fabric.transport.fast import crc
 
 F = TypeVar("F", bound=Callable[..., Any])
 __all__ = [
@@ -91,7 +92,17 @@ def copy(typing_context: Any, to: Any, source: Any, num_bytes: Any) -> Any:
     return types.none(types.int64, types.int64, types.int64), build
 
 
-@part
-def crc32(function: int, crc: int, address: int, num_bytes: int) -> int:
-    """The crc32 of ISA-L, libdeflate or zlib, called at its address."""
-    return call_address(function, crc, address, num_bytes)
+if crc.LANES:
+    _crc32 = crc.crc32_of(crc.LANES)
+
+    @part
+    def crc32(function: int, so_far: int, address: int, num_bytes: int) -> int:
+        """The CRC of bytes behind others, made here."""
+        return _crc32(so_far, address, num_bytes)
+
+else:
+
+    @part
+    def crc32(function: int, so_far: int, address: int, num_bytes: int) -> int:
+        """The CRC of bytes behind others, by a crc32 of ISA-L, libdeflate or zlib called at its address."""
+        return call_address(function, so_far, address, num_bytes)

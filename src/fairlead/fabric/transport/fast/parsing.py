@@ -1,7 +1,7 @@
 """What came, taken in: source looked up, headers read, iCRC and key checked, payload put in its place, the law told.
 
 The compiled form of `Engine._take`, `Device.receive` and `QueuePair.take` for the packets that make up the traffic:
-Writes, SACKs, NACKs and transport ACKs of queue pairs that stand, and EV probes of peers with one queue pair. All else
+Writes, SACKs, NACKs and transport ACKs of queue pairs that stand, and EV probes, which are for all of a peer. All else
 (other endpoint packets, reliability probes, trimmed, damaged or misdirected ones) is left to those functions
 themselves, so what is wrong with a packet is said in one place.
 
@@ -80,16 +80,14 @@ def take(k: Any, first: int, count: int, now: int) -> int:
         elif opcode == REQUEST:
             taken = _request(k, c, letter)
         elif opcode == RESPONSE:
-            taken = _response(c, letter, now)
+            taken = _response(k, c_address, letter, now)
         else:
             taken = _write(k, c, letter, now)
         if not taken:
             return i
         k[K_RECEIVED] += 1
         k[K_MARKED] += letter[I_MARKED]
-        if not c[C_READY]:
-            c[C_READY] = 1
-            _tell(k, c, NEWS_WAKE, c_address, 0, 0)
+        _wake(k, c_address)
         for n in range(num_news, k[K_NUM_NEWS]):
             if words_at(k[K_NEWS] + n * NEWS_ROW * WORD)[N_KIND] == NEWS_FAIL:
                 return i + 1
@@ -105,6 +103,15 @@ def _tell(k: Any, c: Any, kind: int, a: int, b: int, more: int) -> None:
     news[N_B] = b
     news[N_C] = more
     k[K_NUM_NEWS] += 1
+
+
+@part
+def _wake(k: Any, c_address: int) -> None:
+    """The queue pair may have something to send."""
+    c = words_at(c_address)
+    if not c[C_READY]:
+        c[C_READY] = 1
+        _tell(k, c, NEWS_WAKE, c_address, 0, 0)
 
 
 @part
@@ -130,7 +137,7 @@ def _card_of(k: Any, letter: Any) -> int:
         return 0
     qp = load32(data + 4) & 0xFFFFFF
     if opcode in (REQUEST, RESPONSE):
-        return _only_card(k, letter, qp)
+        return _standing(letter[I_CARD]) if qp == ENDPOINT_QP and _is_intact(k, data, length) else 0
     at = qp * HASH & k[K_CARDS_MASK]
     while True:
         row = words_at(k[K_CARDS] + at * CARD_ROW * WORD)
@@ -146,12 +153,11 @@ def _card_of(k: Any, letter: Any) -> int:
 
 
 @part
-def _only_card(k: Any, letter: Any, qp: int) -> int:
-    """The card of an endpoint packet, which is for the peer: of its queue pair, if that is the only one."""
-    card = letter[I_CARD]
-    if card == 0 or qp != ENDPOINT_QP or words_at(card)[C_STATE] == STATE_OTHER:
-        return 0
-    return card if _is_intact(k, letter[I_DATA], letter[I_LENGTH]) else 0
+def _standing(card: int) -> int:
+    """The first card from this one on, of those of a peer, whose queue pair hears; 0: none."""
+    while card != 0 and words_at(card)[C_STATE] == STATE_OTHER:
+        card = words_at(card)[C_BESIDE]
+    return card
 
 
 @part
@@ -339,16 +345,21 @@ def _request(k: Any, c: Any, letter: Any) -> bool:
 
 
 @part
-def _response(c: Any, letter: Any, now: int) -> bool:
-    """The answer to an EV probe of either half; False for one to anything else."""
-    data, m = letter[I_DATA], words_at(c[C_M])
+def _response(k: Any, card: int, letter: Any, now: int) -> bool:
+    """The answer to an EV probe of a queue pair with this peer, which knows it by its number; False for any other."""
+    data = letter[I_DATA]
     lead = load16(data + BTH)
     if lead >> 2 & 3 == OP_PORT_STATUS:
         return False
     number, mark = load32(data + 8) & PROBE_ID_MASK, lead >> 5 & 3
-    law.on_reverse_reply(responder_row(m, c[C_RX]), now, number, mark)
-    if c[C_STATE] == STATE_RTS:
-        law.on_ev_reply(requestor_row(m, c[C_TX]), now, number, mark)
+    while card != 0:
+        c = words_at(card)
+        m = words_at(c[C_M])
+        law.on_reverse_reply(responder_row(m, c[C_RX]), now, number, mark)
+        if c[C_STATE] == STATE_RTS:
+            law.on_ev_reply(requestor_row(m, c[C_TX]), now, number, mark)
+        _wake(k, card)
+        card = _standing(c[C_BESIDE])
     return True
 
 
