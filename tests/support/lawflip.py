@@ -43,6 +43,7 @@ FLIPS = (
     Flip("profile", "FI_MSS", "6"),
     Flip("bits", "PSN_HALF", "0x40"),
     Flip("evs", "NIBBLE_MAX", "3"),
+    Flip("rotation", "MOVE_WINDOWS", "1"),
     Flip("comparators", "PENALTY_MARKED", "2"),
     Flip("comparators", "PENALTY_TRIMMED", "9"),
     Flip("comparators", "EXPLORE_AFTER_FREEZE", "3"),

@@ -53,6 +53,9 @@ TALKS: dict[str, Talk] = {
     ),
     "incast": Talk(there={"trim": 0.6, "last_hop": 0.5, "mark": 0.6, "jitter_ns": 40_000}, messages=((900_000, None),)),
     "congestion": Talk(there={"mark": 0.7, "jitter_ns": 60_000, "delay_ns": 20_000}, messages=((2_000_000, None),)),
+    "all marked": Talk(  # every EV in rotation: one changes places with a standby now and then
+        profile=replace(MRC, evs_active=1), there={"mark": 0.9, "jitter_ns": 20_000}, messages=((2_000_000, None),)
+    ),
     "silence": Talk(
         messages=((400_000, None),), silence_at=20, silence=330, rts={"timeout": 6, "retry_cnt": RetryCnt(linear=1)}
     ),

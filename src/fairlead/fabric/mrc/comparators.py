@@ -21,7 +21,7 @@ Sending, by `whole_packet`: the next packet must fit in the window whole.
 
 from __future__ import annotations
 
-from fairlead.fabric.mrc import bits, evs
+from fairlead.fabric.mrc import bits, evs, rotation
 from fairlead.fabric.mrc import layout as at
 from fairlead.fabric.mrc.rows import Requestor, Responder
 
@@ -42,9 +42,9 @@ def choose(tx: Requestor, ports: int) -> int:
     usable = evs.open_planes(tx) & ports
     if usable == 0:
         return -1
-    plane = evs.next_plane(tx, usable)
+    plane = rotation.next_plane(tx, usable)
     if rule == at.PATH_OBLIVIOUS:
-        slot = evs.step(tx, plane)
+        slot = rotation.step(tx, plane)
     elif rule == at.PATH_BITMAP:
         slot = _unpenalised(tx, plane)
     elif rule == at.PATH_REPS:
@@ -87,12 +87,12 @@ def _penalise(tx: Requestor, slot: int, what: int) -> None:
 
 def _unpenalised(tx: Requestor, plane: int) -> int:
     """Next EV without penalty; only the first one passed over loses a point, as in the reference."""
-    slot = evs.step(tx, plane)
+    slot = rotation.step(tx, plane)
     points = evs.nibble(tx, slot)
     if points > 0:
         evs.set_nibble(tx, slot, points - 1)
         for _ in range(1 << tx.profile.ev_shift):
-            slot = evs.step(tx, plane)
+            slot = rotation.step(tx, plane)
             if evs.nibble(tx, slot) == 0:
                 break
     return slot

@@ -1,4 +1,4 @@
-"""Law of entropy values: the life cycle of each EV, and the rotation that spreads packets over them.
+"""Law of entropy values: the life cycle of each EV. The rotation that spreads packets over them is rotation.py.
 
 Life cycle (OCP MRC 1.0 figure 5; arXiv 2605.04333 section 3). "In rotation" is a separate bit: a GOOD EV either takes
 its turn or stands by as a replacement.
@@ -25,8 +25,7 @@ that answered uplink trouble by leaning on other planes would make a false incas
 section 4). When nobody stands by and the rotation would shrink below `ev_min_active` EVs, the suspect changes places
 with another bad one: a fault that seems to be everywhere is no reason to stop sending.
 
-Slots are numbered plane << shift | number. A plane is walked in the order counter XOR mask; the mask is drawn anew at
-each wrap from the queue pair's own random stream, so that queue pairs that started together do not stay in step.
+Slots are numbered plane << shift | number.
 """
 
 from __future__ import annotations
@@ -51,20 +50,20 @@ def init_evs(tx: Requestor) -> None:
         tx.plane_words[plane] = mask << at.PLANE_XOR_SHIFT | active << at.PLANE_ACTIVE_SHIFT
         for number in range(active):
             slot = plane << shift | number
-            tx.ev_words[_word(slot) + at.EV_ACTIVE] |= 1 << (slot & 31)
+            tx.ev_words[word_of(slot) + at.EV_ACTIVE] |= 1 << (slot & 31)
     tx.ev_active = planes * active
     tx.planes_ok = (1 << planes) - 1
     tx.plane = bits.random32(tx) % planes
 
 
-def _word(slot: int) -> int:
+def word_of(slot: int) -> int:
     """Where in `ev_words` the four words stand that hold this EV's bits."""
     return (slot >> 5) * at.NUM_EV_WORDS
 
 
 def ev_state(tx: Requestor, slot: int) -> int:
     """State of an EV: STATE_GOOD (in rotation), STATE_STANDBY (good, not in rotation), SKIP, ASSUMED_BAD or DENIED."""
-    word = _word(slot)
+    word = word_of(slot)
     bit = 1 << (slot & 31)
     if tx.ev_words[word + at.EV_DENIED] & bit:
         return at.STATE_DENIED
@@ -86,96 +85,9 @@ def set_nibble(tx: Requestor, slot: int, value: int) -> None:
     tx.nibbles[slot >> 3] = tx.nibbles[slot >> 3] & ~(NIBBLE_MAX << shift) | value << shift
 
 
-# --- rotation -------------------------------------------------------------------------------------------------
-
-
 def open_planes(row: Endpoint) -> int:
     """Planes whose ports are up at both ends, as far as this row knows."""
     return row.ports & row.peer_ports
-
-
-def next_plane(row: Endpoint, planes: int) -> int:
-    """The plane after the last one used, among `planes` (a bit set, not 0), in turn."""
-    last = row.plane
-    later = planes & ~((2 << last) - 1)
-    return bits.lowest(later if later != 0 else planes)
-
-
-def step(tx: Requestor, plane: int) -> int:
-    """Move the plane's cursor on by one and return the slot it stood on."""
-    p = tx.profile
-    shift = p.ev_shift
-    word = tx.plane_words[plane]
-    size = 1 << shift
-    cursor = word & 0xFFFF
-    slot = plane << shift | (cursor ^ (word >> at.PLANE_XOR_SHIFT & 0xFFFF)) & (size - 1)
-    if cursor + 1 < size:
-        tx.plane_words[plane] = word + 1
-    else:
-        mask = bits.random32(tx) & (size - 1)
-        tx.plane_words[plane] = word >> at.PLANE_ACTIVE_SHIFT << at.PLANE_ACTIVE_SHIFT | mask << at.PLANE_XOR_SHIFT
-    return slot
-
-
-def rotate(tx: Requestor, ports: int, avoid: int) -> int:
-    """The next EV by the life cycle: its slot, or -1 when no free port (bit set `ports`) leads to a usable EV.
-
-    `avoid` is the EV that failed the packet now sent again (-1: none): a retransmission takes another one where there
-    is one (OCP MRC 1.0: never the EV named by the NACK).
-    """
-    usable = open_planes(tx) & tx.planes_ok
-    if usable == 0:
-        return _last_resort(tx, ports)
-    if usable & ports == 0:
-        return -1  # a usable plane exists and its port is busy: wait
-    plane = next_plane(tx, usable & ports)
-    tx.plane = plane
-    return _next_in_plane(tx, plane, at.EV_ACTIVE, avoid)
-
-
-def is_in_turn(tx: Requestor, slot: int, ports: int) -> bool:
-    """Whether an EV is in rotation, not to be skipped, and its port (bit set `ports`) free."""
-    plane = slot >> tx.profile.ev_shift
-    word = _word(slot)
-    is_good = tx.ev_words[word + at.EV_ACTIVE] & ~tx.ev_words[word + at.EV_SKIP] & 1 << (slot & 31)
-    return is_good != 0 and open_planes(tx) & ports & 1 << plane != 0
-
-
-def _last_resort(tx: Requestor, ports: int) -> int:
-    """With no EV left in rotation: any that is not denied, on a free port; -1 if there is none."""
-    planes = open_planes(tx) & ports
-    while planes != 0:
-        plane = next_plane(tx, planes)
-        slot = _next_in_plane(tx, plane, at.EV_DENIED, -1)
-        if slot >= 0:
-            tx.plane = plane
-            return slot
-        planes &= ~(1 << plane)
-    return -1
-
-
-def _next_in_plane(tx: Requestor, plane: int, kind: int, avoid: int) -> int:
-    """Walk one plane: the next EV in rotation that is not to be skipped; with kind EV_DENIED any EV not denied.
-
-    An EV in SKIP is passed over once and is GOOD from then on. Three laps from anywhere hold two whole ones, whatever
-    order a new lap takes, so an EV in rotation is always found; -1 only if all are denied.
-    """
-    fallback = -1
-    for _ in range(3 << tx.profile.ev_shift):
-        slot = step(tx, plane)
-        word = _word(slot)
-        bit = 1 << (slot & 31)
-        if kind == at.EV_DENIED:
-            if not tx.ev_words[word + at.EV_DENIED] & bit:
-                return slot
-        elif tx.ev_words[word + at.EV_ACTIVE] & bit:
-            if tx.ev_words[word + at.EV_SKIP] & bit:
-                tx.ev_words[word + at.EV_SKIP] &= ~bit
-            elif slot == avoid:
-                fallback = slot
-            else:
-                return slot
-    return fallback
 
 
 # --- life cycle ------------------------------------------------------------------------------------------------
@@ -183,13 +95,13 @@ def _next_in_plane(tx: Requestor, plane: int, kind: int, avoid: int) -> int:
 
 def skip(tx: Requestor, slot: int) -> None:
     """GOOD -> SKIP, for an EV in rotation; one that stands by has no turn to lose."""
-    word = _word(slot)
+    word = word_of(slot)
     tx.ev_words[word + at.EV_SKIP] |= tx.ev_words[word + at.EV_ACTIVE] & (1 << (slot & 31))
 
 
 def suspect(tx: Requestor, slot: int) -> None:
     """A packet that used this EV seems lost, for later ones have arrived."""
-    word = _word(slot)
+    word = word_of(slot)
     if (tx.ev_words[word + at.EV_BAD] | tx.ev_words[word + at.EV_DENIED]) >> (slot & 31) & 1:
         return
     points = nibble(tx, slot) + SUSPICION
@@ -202,13 +114,13 @@ def suspect(tx: Requestor, slot: int) -> None:
 def trust(tx: Requestor, slot: int) -> None:
     """A packet that used this EV was answered, unmarked."""
     points = nibble(tx, slot)
-    if points > 0 and not tx.ev_words[_word(slot) + at.EV_BAD] >> (slot & 31) & 1:
+    if points > 0 and not tx.ev_words[word_of(slot) + at.EV_BAD] >> (slot & 31) & 1:
         set_nibble(tx, slot, points - 1)
 
 
 def forgive(tx: Requestor, slot: int) -> None:
     """A packet thought lost on this EV has arrived: what was held against the EV was wrong."""
-    if tx.ev_words[_word(slot) + at.EV_BAD] >> (slot & 31) & 1:
+    if tx.ev_words[word_of(slot) + at.EV_BAD] >> (slot & 31) & 1:
         recover(tx, slot)
     set_nibble(tx, slot, 0)
 
@@ -216,7 +128,7 @@ def forgive(tx: Requestor, slot: int) -> None:
 def assume_bad(tx: Requestor, slot: int) -> None:
     """GOOD, SKIP -> ASSUMED_BAD, and a replacement from the same plane; when too few are left, from the bad ones."""
     p = tx.profile
-    word = _word(slot)
+    word = word_of(slot)
     bit = 1 << (slot & 31)
     if (tx.ev_words[word + at.EV_BAD] | tx.ev_words[word + at.EV_DENIED]) & bit:
         return
@@ -236,7 +148,7 @@ def probe_answered(tx: Requestor, slot: int, mark: int) -> None:
 
     One source sends an EV answered with SKIP_ONCE to SKIP, another to GOOD; SKIP is the cautious reading.
     """
-    word = _word(slot)
+    word = word_of(slot)
     bit = 1 << (slot & 31)
     if not tx.ev_words[word + at.EV_BAD] & bit:
         return
@@ -255,7 +167,7 @@ def probe_answered(tx: Requestor, slot: int, mark: int) -> None:
 def is_answering(tx: Requestor, slot: int) -> int:
     """1 for an ASSUMED_BAD EV, on a plane that is open, that answered its last probe: asked again, it is soon back."""
     p = tx.profile
-    bad = tx.ev_words[_word(slot) + at.EV_BAD] >> (slot & 31) & 1
+    bad = tx.ev_words[word_of(slot) + at.EV_BAD] >> (slot & 31) & 1
     return bad if nibble(tx, slot) > 0 and open_planes(tx) >> (slot >> p.ev_shift) & 1 else 0
 
 
@@ -266,7 +178,7 @@ def probe_unanswered(tx: Requestor, slot: int) -> None:
 
 def deny(tx: Requestor, slot: int) -> None:
     """The controller takes an EV away (from any state; the specification draws the arrow from GOOD)."""
-    word = _word(slot)
+    word = word_of(slot)
     bit = 1 << (slot & 31)
     if tx.ev_words[word + at.EV_DENIED] & bit:
         return
@@ -280,7 +192,7 @@ def deny(tx: Requestor, slot: int) -> None:
 
 def allow(tx: Requestor, slot: int) -> None:
     """DENIED -> GOOD."""
-    word = _word(slot)
+    word = word_of(slot)
     bit = 1 << (slot & 31)
     if tx.ev_words[word + at.EV_DENIED] & bit:
         tx.ev_words[word + at.EV_DENIED] &= ~bit
@@ -297,7 +209,7 @@ def next_bad(tx: Requestor, after: int) -> int:
     slot = after
     for _ in range(num_evs):
         slot = slot + 1 if slot + 1 < num_evs else 0
-        if tx.ev_words[_word(slot) + at.EV_BAD] >> (slot & 31) & 1 and open_now >> (slot >> shift) & 1:
+        if tx.ev_words[word_of(slot) + at.EV_BAD] >> (slot & 31) & 1 and open_now >> (slot >> shift) & 1:
             return slot
     return -1
 
@@ -317,11 +229,11 @@ def restore_plane(tx: Requestor, slot: int) -> None:
     """An EV of a plane that was cut is good again, and so is the plane: the others were bad for the same reason."""
     shift = tx.profile.ev_shift
     plane = slot >> shift
-    if not tx.cut >> plane & 1 or tx.ev_words[_word(slot) + at.EV_BAD] >> (slot & 31) & 1:
+    if not tx.cut >> plane & 1 or tx.ev_words[word_of(slot) + at.EV_BAD] >> (slot & 31) & 1:
         return
     tx.cut &= ~(1 << plane)
     for other in range(plane << shift, plane + 1 << shift):
-        if tx.ev_words[_word(other) + at.EV_BAD] >> (other & 31) & 1:
+        if tx.ev_words[word_of(other) + at.EV_BAD] >> (other & 31) & 1:
             recover(tx, other)
 
 
@@ -332,7 +244,7 @@ def _standby(tx: Requestor, plane: int) -> int:
     start = bits.random32(tx) & (size - 1)
     for i in range(size):
         slot = plane << shift | (start + i) & (size - 1)
-        word = _word(slot)
+        word = word_of(slot)
         taken = (
             tx.ev_words[word + at.EV_ACTIVE]
             | tx.ev_words[word + at.EV_SKIP]
@@ -346,21 +258,27 @@ def _standby(tx: Requestor, plane: int) -> int:
 
 def _leave(tx: Requestor, slot: int) -> None:
     """Take an EV that is no longer GOOD out of the rotation and put one that stands by in its place."""
-    word = _word(slot)
+    word = word_of(slot)
     bit = 1 << (slot & 31)
     if not tx.ev_words[word + at.EV_ACTIVE] & bit:
         return
-    tx.ev_words[word + at.EV_ACTIVE] &= ~bit
-    _count(tx, slot, -1)
+    if relieve(tx, slot) < 0:
+        tx.ev_words[word + at.EV_ACTIVE] &= ~bit
+        _count(tx, slot, -1)
+
+
+def relieve(tx: Requestor, slot: int) -> int:
+    """An EV in rotation changes places with a GOOD one of its plane that stands by: which; -1 if there is none."""
     standby = _standby(tx, slot >> tx.profile.ev_shift)
     if standby >= 0:
-        tx.ev_words[_word(standby) + at.EV_ACTIVE] |= 1 << (standby & 31)
-        _count(tx, standby, 1)
+        tx.ev_words[word_of(slot) + at.EV_ACTIVE] &= ~(1 << (slot & 31))
+        tx.ev_words[word_of(standby) + at.EV_ACTIVE] |= 1 << (standby & 31)
+    return standby
 
 
 def recover(tx: Requestor, slot: int) -> None:
     """ASSUMED_BAD -> GOOD."""
-    tx.ev_words[_word(slot) + at.EV_BAD] &= ~(1 << (slot & 31))
+    tx.ev_words[word_of(slot) + at.EV_BAD] &= ~(1 << (slot & 31))
     tx.ev_bad -= 1
     set_nibble(tx, slot, 0)
     _join(tx, slot)
@@ -371,7 +289,7 @@ def _join(tx: Requestor, slot: int) -> None:
     p = tx.profile
     plane = slot >> p.ev_shift
     if tx.plane_words[plane] >> at.PLANE_ACTIVE_SHIFT < p.evs_active:
-        tx.ev_words[_word(slot) + at.EV_ACTIVE] |= 1 << (slot & 31)
+        tx.ev_words[word_of(slot) + at.EV_ACTIVE] |= 1 << (slot & 31)
         _count(tx, slot, 1)
 
 

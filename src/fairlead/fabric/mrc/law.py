@@ -27,7 +27,19 @@ Citations: [MRC] OCP MRC 1.0, [P1] arXiv 2605.04333, [UEC] ultraethernet/uet-hts
 
 from __future__ import annotations
 
-from fairlead.fabric.mrc import bits, congestion, evs, hearing, losses, paths, responder, sending, timers, window
+from fairlead.fabric.mrc import (
+    bits,
+    congestion,
+    evs,
+    hearing,
+    losses,
+    paths,
+    responder,
+    rotation,
+    sending,
+    timers,
+    window,
+)
 from fairlead.fabric.mrc import layout as at
 from fairlead.fabric.mrc.rows import PROFILE_AT, Endpoint, Requestor, Responder, Words, requestor_row, responder_row
 
@@ -244,7 +256,7 @@ def control_slot(rx: Responder, slot: int, ports: int) -> int:
         if usable == 0:
             return -1
     if not usable >> plane & 1:
-        plane = evs.next_plane(rx, usable)
+        plane = rotation.next_plane(rx, usable)
         rx.plane = plane
     if p.reverse_rule == at.REVERSE_SET:
         return rx.reverse[plane]
@@ -260,7 +272,7 @@ def next_control(rx: Responder, now: int, ports: int, out: Words) -> int:
     usable &= responder.reverse_planes(rx)
     if usable == 0:
         return at.SEND_NOTHING
-    plane = evs.next_plane(rx, usable)
+    plane = rotation.next_plane(rx, usable)
     if rx.status & 1:
         rx.plane = plane
         sending.send_status(rx, now, rx.reverse[plane], out)

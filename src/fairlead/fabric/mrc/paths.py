@@ -1,12 +1,12 @@
 """Law of path choice: which EV the next packet takes and what becomes of an EV when its packet fares well or badly.
 
-The rule of the protocol is the life cycle of EVs (evs.py). A profile may ask for the rule of another protocol, to be
-compared with it (comparators.py).
+The rule of the protocol is the life cycle of EVs (evs.py) and their rotation (rotation.py). A profile may ask for the
+rule of another protocol, to be compared with it (comparators.py).
 """
 
 from __future__ import annotations
 
-from fairlead.fabric.mrc import comparators, evs
+from fairlead.fabric.mrc import comparators, evs, rotation
 from fairlead.fabric.mrc import layout as at
 from fairlead.fabric.mrc.rows import Requestor
 
@@ -15,7 +15,7 @@ def choose(tx: Requestor, ports: int, avoid: int) -> int:
     """The EV slot for the next packet, or -1 when no free port in the bit set `ports` may be used."""
     if tx.profile.path_rule != at.PATH_MRC:
         return comparators.choose(tx, ports)
-    return evs.rotate(tx, ports, avoid)
+    return rotation.rotate(tx, ports, avoid)
 
 
 def choose_aside(tx: Requestor, ports: int) -> int:
@@ -36,7 +36,7 @@ def choose_aside(tx: Requestor, ports: int) -> int:
 def choose_in_run(tx: Requestor, ports: int) -> int:
     """As `choose`, for a new data packet: the EV of the one before, while its run lasts and it is in turn."""
     slot = tx.run_ev
-    if tx.run_left > 0 and evs.is_in_turn(tx, slot, ports):
+    if tx.run_left > 0 and rotation.is_in_turn(tx, slot, ports):
         tx.run_left -= 1
         return slot
     slot = choose(tx, ports, -1)

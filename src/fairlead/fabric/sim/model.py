@@ -74,6 +74,8 @@ class Queues(Struct, frozen=True, kw_only=True):
     """Data queue; 0: 1 with trimming, 5 without."""
     size_bytes: Natural = 0
     """Data queue in bytes, instead of `size_bdp`."""
+    ecn: bool = True
+    """Mark packets at all."""
     ecn_low_bdp: Share = 0.2
     """Above this a packet that leaves is marked (ECN), with a probability that rises to the next threshold."""
     ecn_high_bdp: Share = 0.8

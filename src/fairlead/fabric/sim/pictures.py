@@ -15,6 +15,7 @@ from fairlead.fabric.sim.faults import each, links
 from fairlead.fabric.sim.model import Fault
 from fairlead.fabric.sim.results import Results
 from fairlead.fabric.sim.runner import Ended
+from fairlead.fabric.sim.setup import NO_LIMIT
 from fairlead.fabric.sim.summary import ENDED, flow_row
 from fairlead.records.fabricview import FabricView, Host, Port, Switch, Trunk
 from fairlead.records.verdict import Verdict
@@ -160,7 +161,7 @@ def queues(r: Results, command: str = "") -> Figure:
     limit = r.setup.queues.data_limit
     levels = (
         [Level(limit, "full: trimmed beyond" if r.setup.queues.trim else "full: dropped beyond")]
-        if limit < 1 << 30
+        if limit < NO_LIMIT
         else []
     )
     return charts.bars(
@@ -168,7 +169,7 @@ def queues(r: Results, command: str = "") -> Figure:
         "The most bytes that waited at once at any port of a tier.",
         [Bar(name, float(num), colour=i) for i, (name, num) in enumerate(r.max_queue.items())],
         x=Axis("bytes", "B"),
-        levels=[*levels, Level(r.setup.queues.ecn_low, "ECN low")],
+        levels=[*levels, Level(r.setup.queues.ecn_low, "ECN low")] if r.setup.scenario.queues.ecn else levels,
         command=command,
     )
 

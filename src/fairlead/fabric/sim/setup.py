@@ -36,6 +36,7 @@ PATH_RULES = {
 MOST_MESSAGES = 1 << 27
 MESSAGE_BYTES = 64  # of a message or a wait, while the load is worked out
 PFC_TIMEOUT_US = 67_108.864  # 4.096 us << 14, the usual one of verbs: nothing is lost, packets only wait
+NO_LIMIT = 1 << 30  # bytes that no queue holds
 LARGE_FABRIC = 2048  # NICs from which a second thread pays
 
 
@@ -124,10 +125,10 @@ def queues_of(scenario: Scenario, bdp: int, packet: int) -> Queues:
     size = q.size_bytes or math.ceil(bdp * (q.size_bdp or (1 if trim else 5))) * packet
     xoff = (q.xoff_bytes or bdp * packet // 2) if q.pfc else 0
     return Queues(
-        data_limit=1 << 30 if q.pfc else size,
+        data_limit=NO_LIMIT if q.pfc else size,
         control_limit=2 * size,
-        ecn_low=math.ceil(bdp * q.ecn_low_bdp) * packet,
-        ecn_high=math.ceil(bdp * q.ecn_high_bdp) * packet,
+        ecn_low=math.ceil(bdp * q.ecn_low_bdp) * packet if q.ecn else NO_LIMIT,
+        ecn_high=math.ceil(bdp * q.ecn_high_bdp) * packet if q.ecn else NO_LIMIT,
         ecn_last_hop=scenario.transport.kind != "mrc" if q.ecn_last_hop is None else q.ecn_last_hop,
         trim=trim,
         trim_bytes=q.trim_bytes,

@@ -21,8 +21,8 @@ def test_the_digest_follows_every_law_source_and_the_callers_own(
     assert len({base, with_own, mrc_compile.digest([own])}) == 3
     sources = mrc_compile.law_sources()
     assert {path.stem for path in sources} == {
-        "rows", "layout", "bits", "evs", "paths", "congestion", "window", "losses", "timers", "sending", "responder",
-        "hearing", "comparators", "law", "ways",
+        "rows", "layout", "bits", "evs", "rotation", "paths", "congestion", "window", "losses", "timers", "sending",
+        "responder", "hearing", "comparators", "law", "ways",
     }  # fmt: skip
     for i, path in enumerate(sources):
         copy = tmp_path / path.name

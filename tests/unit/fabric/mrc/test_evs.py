@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 
 import pytest
@@ -135,6 +136,31 @@ def test_when_all_are_to_be_skipped_sending_goes_on() -> None:
     for slot in range(8):
         feel(row, slot, MARK)
     assert take(row, 1)[0] >= 0
+
+
+@pytest.mark.parametrize("packets", [4, 16])
+def test_with_all_in_rotation_marked_one_changes_places_with_a_standby_once_in_four_windows(packets: int) -> None:
+    row = make(planes=1, evs_per_plane=4, evs_active=1, ev_min_active=1)
+    row.state.cwnd = packets * row.state.profile.min_cwnd
+    slots, turns = take(row, 1), 4000
+    for _ in range(turns):
+        feel(row, slots[-1], MARK)
+        slots += take(row, 1)
+        assert [state(row, slot) for slot in range(4)].count(GOOD) == 1
+        assert state(row, slots[-1]) == GOOD
+    moves = sum(a != b for a, b in itertools.pairwise(slots))
+    assert moves == pytest.approx(turns / (4 * packets), rel=0.3)
+    assert set(slots) == {0, 1, 2, 3}
+
+
+def test_with_another_ev_in_rotation_unmarked_none_changes_places() -> None:
+    row = make(planes=1, evs_per_plane=4, evs_active=2, ev_min_active=1)
+    row.state.cwnd = row.state.profile.min_cwnd
+    marked = take(row, 1)[0]
+    for _ in range(400):
+        feel(row, marked, MARK)
+        take(row, 1)
+    assert {slot for slot in range(4) if state(row, slot) in (GOOD, SKIP)} == {0, 1}
 
 
 def test_replacement_comes_from_the_same_plane_and_planes_stay_equally_loaded() -> None:

@@ -27,7 +27,7 @@ MACHINE = {"os", "pathlib", "platform", "shutil", "sys", "io", "tempfile", "mmap
 BUILTINS = {"open", "print", "input", "exec", "eval", "compile", "breakpoint"}
 CHANCE = {"urandom", "getrandom", "default_rng", "RandomState", "SystemRandom"}
 SCHEMA = {"layout", "rows"}
-LAW = {"bits", "evs", "comparators", "paths", "congestion", "window", "losses", "timers"}
+LAW = {"bits", "evs", "rotation", "comparators", "paths", "congestion", "window", "losses", "timers"}
 LAW |= {"sending", "responder", "hearing", "law", "ways"}
 
 
