@@ -283,7 +283,7 @@ class Shape:
     def tiers_between(self, src: Ints, dst: Ints) -> Ints:
         """How many tiers a packet climbs from one NIC to another: 1 below the same T0, 2 in the same pod, 3."""
         t0, other = src // self.hosts, dst // self.hosts
-        return 1 + (t0 != other) + (t0 // self.pod_t0 != other // self.pod_t0)
+        return np.asarray(1 + (t0 != other) + (t0 // self.pod_t0 != other // self.pod_t0), dtype=np.int64)
 
     def one_way_ns(self, num_tiers: int = 0) -> float:
         """Latency of links and switches on a path over so many tiers (0: all), without what packets take to leave."""
