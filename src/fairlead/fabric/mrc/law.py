@@ -114,6 +114,15 @@ def ready(tx: Requestor) -> int:
 
 
 def next_packet(tx: Requestor, now: int, ports: int, out: Words) -> int:
+    """`next_unpaced`, and when the one after it may go, where the profile has a pace."""
+    kind = next_unpaced(tx, now, ports, out)
+    if kind == at.SEND_DATA and tx.profile.pace_percent > 0:
+        timers.pace(tx, now, window.wire_bytes(tx, out[at.D_BYTES]))
+        timers.set_deadline(tx)
+    return kind
+
+
+def next_unpaced(tx: Requestor, now: int, ports: int, out: Words) -> int:
     """Choose the next packet for a free port out of the bit set `ports`; its fields go to `out` (D_*).
 
     Control first, then the oldest retransmission, then new data ([MRC]: retransmissions go ahead). SEND_NOTHING

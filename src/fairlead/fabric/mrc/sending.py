@@ -63,8 +63,6 @@ def send_data(tx: Requestor, now: int, psn: int, slot: int, out: Words) -> None:
         tx.rto_at = now + timers.timeout(tx)
     if tx.probe_at == at.FOREVER and p.probe_ns > 0:
         tx.probe_at = now + timers.probe_in(tx)
-    if p.pace_percent > 0:
-        timers.pace(tx, now, size)
     timers.set_deadline(tx)
     out[at.D_PSN] = psn
     out[at.D_EV] = slot

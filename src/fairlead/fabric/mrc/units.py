@@ -36,6 +36,11 @@ def next_packet(m: int, tx: int, now: int, ports: int, out: int) -> int:
     return law.next_packet(requestor_row(words_at(m), tx), now, ports, words_at(out))
 
 
+def next_unpaced(m: int, tx: int, now: int, ports: int, out: int) -> int:
+    """`law.next_unpaced`, for drivers whose profiles have no pace: none of it is compiled into this unit."""
+    return law.next_unpaced(requestor_row(words_at(m), tx), now, ports, words_at(out))
+
+
 def on_sack(m: int, tx: int, now: int, block: int) -> int:
     """`law.on_sack`."""
     return law.on_sack(requestor_row(words_at(m), tx), now, words_at(block))

@@ -57,7 +57,7 @@ class Part:
     placed_us: Floats
     """The same, to when the last byte was placed."""
     ideal_us: Floats
-    """How long each would take alone."""
+    """The least that each could take: alone, between its two NICs."""
     payload_bytes: int
     took_us: float
     """From when the first might go to when the last was known to be complete; NaN where some are not."""
@@ -153,6 +153,7 @@ def _parts(setup: Setup, world: World) -> tuple[Part, ...]:
     found = []
     for number, part in enumerate(setup.scenario.traffic):
         mine = messages[group == number]
+        flow = work.flow[group == number][mine[:, at.MS_ACKED] >= 0]
         done = mine[mine[:, at.MS_ACKED] >= 0]
         size = done[:, at.MS_BYTES]
         begun = done[:, at.MS_DUE]
@@ -166,7 +167,7 @@ def _parts(setup: Setup, world: World) -> tuple[Part, ...]:
                 done=len(done),
                 fct_us=((done[:, at.MS_ACKED] - begun) / 1e6)[order],
                 placed_us=((done[:, at.MS_PLACED] - begun) / 1e6)[order],
-                ideal_us=ideal_us(setup, size)[order],
+                ideal_us=ideal_us(setup, work.src[flow], work.dst[flow], size)[order],
                 payload_bytes=int(by_flow[work.group == number].sum()),
                 took_us=float(took),
                 bound_us=_bound_us(setup, group == number),
@@ -186,21 +187,32 @@ def _bound_us(setup: Setup, mine: NDArray[np.bool_]) -> float:
     return float(busiest) * shape.tiers[0].fs_per_byte / 1e9 / shape.planes + there_and_back
 
 
-def ideal_us(setup: Setup, size: Ints) -> Floats:
-    """How long messages of these sizes take alone: all their packets through the NIC's ports, one way, and the answer.
+def ideal_us(setup: Setup, src: Ints, dst: Ints, size: Ints) -> Floats:
+    """The least that messages of these sizes take from one NIC to another: nothing else is under way.
 
-    The first packet must also pass each further link, and the acknowledgement comes back along the longest path.
+    All packets leave by the ports of the NIC, none waits for another on the links behind them, and the answer comes
+    back. Of several packets the last is the shortest: it crosses the other links after all have left, the one before
+    it begins to do so as much earlier as the last takes to leave.
     """
     profile, shape = setup.profile, setup.shape
     packets = -(-size // profile.mtu)
     wire = size + packets * setup.options.wire_overhead
-    per_byte_us = shape.tiers[0].fs_per_byte / 1e9
-    full = (profile.mtu + setup.options.wire_overhead) * per_byte_us
-    planes = np.minimum(shape.planes, packets)
-    hops = shape.diameter
-    least_answer = min(setup.options.kinds.sizes[kind] for kind in (at.KIND_SACK, at.KIND_ACK))
-    onward = (hops - 1) * np.minimum(full, wire * per_byte_us) + least_answer * per_byte_us * hops
-    return np.asarray(wire * per_byte_us / planes + onward + 2 * shape.one_way_ns() / 1000, dtype=np.float64)
+    full = profile.mtu + setup.options.wire_overhead
+    last = wire - (packets - 1) * full
+    answer = min(setup.options.kinds.sizes[kind] for kind in (at.KIND_SACK, at.KIND_ACK))
+    per_byte = [tier.fs_per_byte / 1e9 for tier in shape.tiers]
+    leaves = wire * per_byte[0] / np.minimum(shape.planes, packets)
+    climbs = shape.tiers_between(src, dst)
+    found = np.empty(len(size), dtype=np.float64)
+    for num_tiers in range(1, shape.num_tiers + 1):
+        mine = climbs == num_tiers
+        back = 2 * sum(per_byte[:num_tiers])  # us for a byte over all links
+        onward = back - per_byte[0]
+        behind = last[mine] * onward
+        before = np.where(packets[mine] > 1, full * onward - last[mine] * per_byte[0], 0)
+        travel = 2 * shape.one_way_ns(num_tiers) / 1000 + answer * back
+        found[mine] = leaves[mine] + np.maximum(behind, before) + travel
+    return found
 
 
 def _counters(setup: Setup, world: World) -> Counters:

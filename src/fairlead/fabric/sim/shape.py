@@ -280,10 +280,16 @@ class Shape:
         """Links on the longest path."""
         return 2 * self.num_tiers
 
-    def one_way_ns(self) -> float:
-        """Latency of links and switches on the longest path, without the time packets take to leave."""
-        inner = sum(t.switch_latency_ns for t in self.tiers[:-1])
-        return 2 * sum(t.latency_ns for t in self.tiers) + 2 * inner + self.tiers[-1].switch_latency_ns
+    def tiers_between(self, src: Ints, dst: Ints) -> Ints:
+        """How many tiers a packet climbs from one NIC to another: 1 below the same T0, 2 in the same pod, 3."""
+        t0, other = src // self.hosts, dst // self.hosts
+        return np.asarray(1 + (t0 != other) + (t0 // self.pod_t0 != other // self.pod_t0), dtype=np.int64)
+
+    def one_way_ns(self, num_tiers: int = 0) -> float:
+        """Latency of links and switches on a path over so many tiers (0: all), without what packets take to leave."""
+        tiers = self.tiers[: num_tiers or None]
+        inner = sum(t.switch_latency_ns for t in tiers[:-1])
+        return 2 * sum(t.latency_ns for t in tiers) + 2 * inner + tiers[-1].switch_latency_ns
 
     def round_trip_ns(self, packet_bytes: int, ack_bytes: int) -> int:
         """An empty fabric's longest round trip of one packet and its acknowledgement, all at the NIC's rate."""

@@ -35,7 +35,7 @@ def quantiles(values: NDArray[np.float64]) -> dict[str, float]:
 
 
 def slowdown(part: Part) -> NDArray[np.float64]:
-    """Completion times over what each message would take alone in the fabric."""
+    """Completion times over the least that each message could take between its two NICs."""
     return part.fct_us / part.ideal_us
 
 

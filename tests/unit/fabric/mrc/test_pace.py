@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 
+from fairlead.fabric.mrc import law
 from fairlead.fabric.mrc import layout as at
 from fairlead.fabric.mrc.packets import Datagram
 from fairlead.fabric.mrc.profile import Profile
@@ -91,3 +92,15 @@ def test_between_paced_packets_the_gaps_are_those_of_the_pace() -> None:
     gaps = [b - a for a, b in itertools.pairwise(times[: len(times) // 2])]
     assert max(gaps) <= RTT_NS
     assert len(times) > len(left) // 4  # not in windows: they leave one by one
+
+
+def test_what_sends_without_a_pace_is_the_same_to_the_word_but_for_it() -> None:
+    rows = [Requestor(Profile.mrc(pace_percent=percent, pace_burst_ns=0)) for percent in (0, 0, 125)]
+    for row in rows:
+        row.post(1_000_000)
+    assert rows[0].next(now=7) == at.SEND_DATA
+    for row in rows[1:]:
+        assert law.next_unpaced(row.state, 7, 0xFF, row.out) == at.SEND_DATA
+        assert row.out == rows[0].out
+        assert row.state.hold_at == at.FOREVER
+    assert rows[1].snapshot() == rows[0].snapshot()

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import mmap
+import weakref
 from dataclasses import replace
+from itertools import count
 
+import numpy as np
 import pytest
 
 from fairlead.errors import LocalProtocolError, PathsExhausted, RemoteProtocolError
-from fairlead.fabric.mrc import evs, packets
+from fairlead.fabric.mrc import evs, packets, state
 from fairlead.fabric.mrc import layout as at
-from fairlead.fabric.mrc.completion import Status, WorkOpcode
+from fairlead.fabric.mrc.completion import CompletionQueue, Status, WorkOpcode
 from fairlead.fabric.mrc.control_headers import Erth, Seth
+from fairlead.fabric.mrc.device import Device
 from fairlead.fabric.mrc.entropy import default_evs
 from fairlead.fabric.mrc.headers import Bth, Dialect, Dscp, Meth, Opcode, Reth
 from fairlead.fabric.mrc.icrc import Icrc
@@ -562,3 +567,38 @@ def test_closing_flushes_what_is_outstanding_once() -> None:
     forced = pair()
     forced.a.qp.modify(QpState.ERR)
     assert forced.a.qp.state is QpState.ERR
+
+
+# --- memory --------------------------------------------------------------------------------------------------------
+
+
+def test_thousands_of_queue_pairs_come_and_go_in_the_memory_of_one() -> None:
+    """What a queue pair holds goes with it: nothing keeps it, and nothing waits for the garbage collector."""
+    device, cq = Device(PROFILE, count(1)), CompletionQueue(64)
+    gc.disable()
+    try:
+        for _ in range(2_000):
+            qp = device.create_qp(cq, cq)
+            for target, attributes in STEPS:
+                qp.modify(target, **attributes)
+            device.join(qp, "peer")
+            qp.close()
+            device.leave(qp, "peer")
+            held = weakref.ref(qp), weakref.ref(qp.rows.m.base)
+            del qp
+            assert [ref() for ref in held] == [None, None]
+    finally:
+        gc.enable()
+
+
+def test_rows_of_a_queue_pair_end_where_its_memory_does() -> None:
+    """Each has rows of its own length in memory of its own: no slip of an index reaches another's."""
+    sides = [fresh(), fresh(mpr=128, evs_per_plane=4), fresh()]
+    assert [len(side.qp.rows.m) for side in sides] == [state.num_words([side.qp.profile], 1, 1) for side in sides]
+    for i, a in enumerate(sides):
+        lead(a, QpState.RTS)
+        assert not any(np.shares_memory(a.qp.rows.m, b.qp.rows.m) for b in sides[i + 1 :])
+        with pytest.raises(IndexError):
+            a.qp.m[len(a.qp.rows.m)] = 1
+        with pytest.raises(IndexError):
+            a.qp.rx.seen_bits[len(a.qp.rows.m)] = 1

@@ -12,7 +12,7 @@ from fairlead.fabric.mrc import layout as at
 from fairlead.fabric.mrc.completion import Status
 from fairlead.fabric.mrc.control_headers import Erth, Neth
 from fairlead.fabric.mrc.headers import ENDPOINT_QP, Bth, Dscp, EndpointOp, Opcode
-from fairlead.fabric.mrc.packets import WRITES, Datagram, Nack, Path, Request, encode
+from fairlead.fabric.mrc.packets import WRITES, Datagram, Nack, Path, Request, encode, timestamp
 from fairlead.fabric.mrc.profile import Profile
 from fairlead.fabric.mrc.verbs import QpState
 from support.mrc_pair import Link, Pair
@@ -238,8 +238,9 @@ def test_a_fatal_nack_is_believed_of_a_packet_in_flight_on_its_own_ev_only() -> 
 def test_a_guessed_fatal_nack_on_the_wire_kills_no_queue_pair(psn: int) -> None:
     pair = Pair(profile(cwnd=1 << 20))
     data, received = pair.write(10 * MTU)
+    stamp = timestamp(pair.now)  # even one that knows when the packet was sent
     pair.pump()
-    forged = Nack(Bth(Opcode.NACK, pair.a.qp.qp_num, 0), Neth(psn, at.NACK_UNEXP_EVENT, 0xDEADBEEF))
+    forged = Nack(Bth(Opcode.NACK, pair.a.qp.qp_num, 0), Neth(psn, at.NACK_UNEXP_EVENT, 0xDEADBEEF, tx_timestamp=stamp))
     pair.inject(pair.a, Datagram(encode(forged), Path(ev=1, plane=0, dscp=Dscp.CONTROL)))
     pair.run(lambda: bool(pair.a.completions))
     assert received == data
@@ -255,16 +256,17 @@ def test_a_port_status_that_could_not_have_come_is_no_news(up: int, plane: int, 
     assert row.snapshot() == before
 
 
-def test_an_empty_port_status_on_the_wire_is_answered_and_kills_no_queue_pair() -> None:
+@pytest.mark.parametrize("mask", [0, 0b1110])
+def test_an_empty_port_status_on_the_wire_is_answered_and_kills_no_queue_pair(mask: int) -> None:
     pair = Pair(profile(cwnd=1 << 20))
     data, received = pair.write(10 * MTU)
-    for mask in (0, 0b1110):
-        forged = Request(Bth(Opcode.ENDPOINT_REQUEST, ENDPOINT_QP, 7), Erth(EndpointOp.PORT_STATUS, mask))
-        for end in (pair.a, pair.b):
-            pair.inject(end, Datagram(encode(forged), Path(ev=1, plane=0, dscp=Dscp.NO_TRIM)))
+    forged = Request(Bth(Opcode.ENDPOINT_REQUEST, ENDPOINT_QP, 7), Erth(EndpointOp.PORT_STATUS, mask))
+    for end in (pair.a, pair.b):
+        pair.inject(end, Datagram(encode(forged), Path(ev=1, plane=0, dscp=Dscp.NO_TRIM)))
     pair.run(lambda: bool(pair.a.completions))
     assert received == data
     assert pair.a.qp.state is pair.b.qp.state is QpState.RTS
+    assert all(evs.open_planes(row) == 0b1111 for end in (pair.a, pair.b) for row in (end.qp.tx, end.qp.rx))
 
 
 # --- a receiver without room -----------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import pytest
 from fairlead.errors import SpecError
 from fairlead.fabric.sim import traffic
 from fairlead.fabric.sim.htsim_files import read_matrix, read_topology
+from support.sim_runs import play
 
 LEAF_SPINE = """\
 # two tiers
@@ -69,6 +70,22 @@ def test_a_fat_tree_file_with_bundled_links(tmp_path):
     shape = read_topology(write(tmp_path, FAT_TREE))
     assert (shape.num_tiers, shape.num_nics, shape.pods, shape.pod_t0, shape.pod_t1, shape.cores) == (3, 8, 2, 2, 2, 4)
     assert (shape.up1, shape.bundle2, shape.core_radix) == (4, 2, 4)
+
+
+@pytest.mark.parametrize(("topology", "last"), [(LEAF_SPINE, 31), (FAT_TREE, 7)])
+@pytest.mark.parametrize("size_bytes", [1, 4_000, 100_000, 4_000_000])
+def test_no_message_on_a_topology_file_is_quicker_than_it_would_be_alone(tmp_path, topology, last, size_bytes):
+    """Links of several rates and lengths, two tiers and three, NICs next to each other and far apart."""
+    write(tmp_path, topology)
+    played = play(
+        '[topology]\nkind = "file"\nfile = "file"\n[transport]\nkind = "uec"\n'
+        f'[[traffic]]\nkind = "flow"\nnics = "0"\nto = {last}\nsize_bytes = {size_bytes}\n'
+        f'[[traffic]]\nkind = "flow"\nnics = "2"\nto = 3\nsize_bytes = {size_bytes}\n',
+        folder=tmp_path,
+    )
+    for part in played.results.parts:
+        assert part.done == 1
+        assert 1 - 1e-9 <= part.fct_us[0] / part.ideal_us[0] < 1.02
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from fairlead.errors import FabricError
 from fairlead.fabric.sim import runner
 from fairlead.fabric.sim.engine import layout as at
+from fairlead.fabric.sim.engine import memory
+from fairlead.fabric.sim.setup import prepare
 from fairlead.fabric.sim.simulate import simulate
 from fairlead.fabric.sim.summary import body, text
 from support.sim_runs import MRC_64, play, scenario
@@ -65,3 +69,10 @@ def test_the_answer_names_what_matters():
     shown = text(simulate(scenario('title = "a title"\n' + LONG)))
     for word in ("a title", "64 NICs x 4 planes", "every message is complete", "SLOWDOWN", "trimmed", "in rotation"):
         assert word in shown
+
+
+def test_a_profile_with_a_pace_is_none_for_the_engine():
+    s = prepare(scenario(MRC_64 + '[[traffic]]\nkind = "permutation"\n'))
+    paced = replace(s.profile, pace_percent=125)
+    with pytest.raises(AssertionError, match="no pace"):
+        memory.build(s.shape, s.workload, paced, s.queues, s.options)

@@ -15,7 +15,7 @@ from fairlead.fabric.sim.engine.jit import call, engine_inline
 UNITS: dict[int, Callable[..., int]] = {
     at.C_POST: units.post,
     at.C_READY: units.ready,
-    at.C_NEXT_PACKET: units.next_packet,
+    at.C_NEXT_PACKET: units.next_unpaced,
     at.C_ON_SACK: units.on_sack,
     at.C_ON_NACK: units.on_nack,
     at.C_ON_ACK: units.on_ack,

@@ -193,6 +193,7 @@ def estimate_bytes(
 def build(shape: Shape, workload: Workload, profile: Profile, queues: Queues, options: Options) -> World:
     """Allocate and fill every table of a run."""
     workload.check()
+    assert not profile.pace_percent, "NICs of the engine have no pace: law_calls.py sends by next_unpaced"
     s = Sizes.of(shape, workload, profile, queues, options)
     num_pairs = 0 if options.roce else workload.num_flows
     state = allocate([profile], num_pairs, num_pairs)
