@@ -36,6 +36,15 @@ from fairlead.train.settings import Result, Settings, seed_of
 from fairlead.train.trace import Trace
 
 
+class NotFinite(TrainError):
+    """A step whose loss or norm is no number."""
+
+    def __init__(self, code: str, message: str, *, hint: str, is_begun: bool) -> None:
+        super().__init__(code, message, hint=hint)
+        self.is_begun = is_begun
+        """Whether updates have begun with it: in memory, without clipping, there is no state before it any more."""
+
+
 class Engine:
     """A model, its optimizer and the way between them."""
 
@@ -242,12 +251,13 @@ class Engine:
         self.steps += 1
         return result
 
-    def _not_finite(self, total: float, norm: float) -> TrainError:
-        return TrainError(
+    def _not_finite(self, total: float, norm: float) -> NotFinite:
+        return NotFinite(
             "train/not-finite",
             f"step {self.steps} gives a loss of {total:.4g} and gradients of norm {norm:.4g}: it is not counted",
-            hint="export the state before it (fairlead train export CONFIG FOLDER), and begin from that with a lower lr, "
-            "a longer warmup or other rows",
+            hint="export the state before it (fairlead train export CONFIG FOLDER), and begin from that with a lower "
+            "lr, a longer warmup or other rows",
+            is_begun=self._moment is not None,
         )
 
     # updates

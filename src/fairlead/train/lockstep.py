@@ -9,6 +9,7 @@ Must not know: what a layer is.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -66,15 +67,13 @@ class _Baton:
         return self.results
 
     def _end(self) -> None:
-        """Return when no forward computes; those that wait, or have yet to begin, will not. Interrupts are past help."""
-        while True:
-            try:
-                with self.changed:
-                    self.changed.notify_all()
-                    self.changed.wait_for(lambda: self.computing is None)
-                return
-            except KeyboardInterrupt:
-                continue
+        """Return when no forward computes, however often interrupted; those that wait or have yet to begin, end."""
+        is_over = False
+        while not is_over:
+            with contextlib.suppress(KeyboardInterrupt), self.changed:
+                self.changed.notify_all()
+                self.changed.wait_for(lambda: self.computing is None)
+                is_over = True
 
     def _one(self, k: int, forward: Callable[[Meet], Any]) -> None:
         try:

@@ -59,8 +59,8 @@ def test_one_that_fails_ends_all(culprit) -> None:
 
 @contextlib.contextmanager
 def interrupt_before(at, fell):
-    """An interrupt before the `at`-th line of the module that this thread comes to, or at the begin or the end of a call
-    of `Thread.start` or `join`. Inside of these Python's own locks could be left behind.
+    """An interrupt before the `at`-th line of the module that this thread comes to, or at the begin or the end of a
+    call of `Thread.start` or `join`. Inside of these Python's own locks could be left behind.
     """
     seen = [0]
     calls = {threading.Thread.start.__code__, threading.Thread.join.__code__}
