@@ -1,4 +1,4 @@
-"""A folder of exported weights: either the new ones or those of an export before, never a mix, and never beside others'.
+"""A folder of exported weights: the new ones or those of an export before, never a mix, and never beside others.
 
 Everything is written beside first; then the file without which nothing loads goes, all others take their places, and it
 comes last. Whatever stops that, a folder that loads holds one export.
@@ -101,8 +101,8 @@ def _ours(folder: Path) -> list[Path]:
     found = sorted({path for pattern in _WEIGHTS for path in folder.glob(pattern)})
     adapter = [path for path in found if path.name == "adapter_config.json"]
     ours = [path for path in found if path not in adapter and _is_ours(path)]
-    if adapter and folder / "adapter_model.safetensors" in ours:
-        ours += adapter
+    if found == adapter or folder / "adapter_model.safetensors" in ours:
+        ours += adapter  # alone it is what an export left that was killed while files took their places
     others = [path.name for path in found if path not in ours]
     if others:
         more = f" and {len(others) - 3} more" if len(others) > 3 else ""
