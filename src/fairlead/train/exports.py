@@ -17,31 +17,31 @@ from pathlib import Path
 
 import msgspec
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from fairlead.base.files import disk_errors
+from fairlead.base.files import disk_errors, write_atomic
 from fairlead.base.shown import shown
 from fairlead.base.trust import read_file
 from fairlead.errors import TrainError
 
-OURS = {"written_by": "fairlead train export"}
-"""Stands in the metadata of each file of weights, and of their index."""
+LIST = "fairlead-export.json"
+"""Names the files of an export."""
 _COMING = ".coming"
 _WEIGHTS = ("*.safetensors", "*.index.json", "pytorch_model*.bin", "adapter_config.json", "adapter_model.*", "*.gguf")
 """What the libraries would load of a folder."""
-_MAX_INDEX = 1 << 28
+_MAX_LIST = 1 << 24
 _NUMBER = re.compile(r"os error (\d+)")
 
 
-class _Index(msgspec.Struct):
-    metadata: dict[str, object] = {}
+class _Listed(msgspec.Struct):
+    files: list[str] = []
 
 
 def save(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
     """A safetensors file of ours, on the disk."""
     try:
-        save_file(dict(tensors), path, metadata={"format": "pt", **OURS})
+        save_file(dict(tensors), path, metadata={"format": "pt"})
     except SafetensorError as exc:
         found = _NUMBER.search(str(exc))
         if found is None:
@@ -76,6 +76,8 @@ def replacing(folder: Path, last: str) -> Iterator[Path]:
 
 def _put(folder: Path, coming: Path, before: list[Path], last: str) -> None:
     names = sorted(path.name for path in coming.iterdir())
+    listed = _Listed(sorted({*names, *(path.name for path in before)}))  # until those before are gone
+    write_atomic(folder / LIST, msgspec.json.encode(listed))
     (folder / last).unlink(missing_ok=True)
     _sync(folder)
     for path in before:
@@ -99,11 +101,11 @@ def _sync(folder: Path) -> None:
 def _ours(folder: Path) -> list[Path]:
     """Files of weights that an earlier export left. Raises TrainError where there are others."""
     found = sorted({path for pattern in _WEIGHTS for path in folder.glob(pattern)})
-    adapter = [path for path in found if path.name == "adapter_config.json"]
-    ours = [path for path in found if path not in adapter and _is_ours(path)]
-    if found == adapter or folder / "adapter_model.safetensors" in ours:
-        ours += adapter  # alone it is what an export left that was killed while files took their places
-    others = [path.name for path in found if path not in ours]
+    try:
+        listed = set(msgspec.json.decode(read_file(folder / LIST, _MAX_LIST), type=_Listed).files)
+    except (OSError, msgspec.DecodeError):
+        listed = set()
+    others = [path.name for path in found if path.name not in listed]
     if others:
         more = f" and {len(others) - 3} more" if len(others) > 3 else ""
         raise TrainError(
@@ -111,16 +113,4 @@ def _ours(folder: Path) -> list[Path]:
             f"{folder} holds weights that are no export of fairlead: {', '.join(map(shown, others[:3]))}{more}",
             hint="export into a folder of its own: what is loaded from there would be one or the other",
         )
-    return ours
-
-
-def _is_ours(path: Path) -> bool:
-    try:
-        if path.suffix == ".safetensors":
-            with safe_open(path, framework="pt") as file:
-                said = file.metadata() or {}
-        else:
-            said = msgspec.json.decode(read_file(path, _MAX_INDEX), type=_Index).metadata
-    except (OSError, SafetensorError, msgspec.DecodeError):
-        return False
-    return said.get("written_by") == OURS["written_by"]
+    return found

@@ -25,7 +25,7 @@ from fairlead.base.files import write_atomic
 from fairlead.base.shown import shown
 from fairlead.base.trust import read_file
 from fairlead.errors import TrainError
-from fairlead.train.exports import OURS, replacing, save
+from fairlead.train.exports import replacing, save
 from fairlead.train.layout import Block
 from fairlead.train.model import Parts
 
@@ -160,6 +160,6 @@ def export(parts: Parts, values: Values, folder: Path, dtype: torch.dtype) -> li
         config.use_cache = True
         config.architectures = [type(parts.model).__name__]
         config.save_pretrained(coming)
-        index_file = {"metadata": {"total_size": total, **OURS}, "weight_map": weight_map}
+        index_file = {"metadata": {"total_size": total}, "weight_map": weight_map}
         write_atomic(coming / _INDEX, json.dumps(index_file, indent=2) + "\n")
     return [folder / name for name in [*dict.fromkeys(weight_map.values()), _INDEX]]
