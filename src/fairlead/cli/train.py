@@ -13,6 +13,7 @@ from cyclopts import Group, Parameter
 from fairlead.base.units import clock
 from fairlead.cli.common import Common, Exclude, Nodes, SpecFile, chosen
 from fairlead.cli.output import Answer, session
+from fairlead.cli.stop import Stop
 from fairlead.errors import UsageError
 from fairlead.records.verdict import Verdict
 
@@ -154,7 +155,8 @@ def run(
 ) -> Answer:
     """Begin a training run, and train to its end.
 
-    It can be stopped or killed at any time: every finished step is in the store.
+    It can be stopped or killed at any time: every finished step is in the store. Ctrl-C, SIGTERM, SIGHUP and SIGUSR1
+    end it after the step under way, with exit code 130; a second one at once.
 
     With a cluster file (`-f`) or nodes (`-w`) it runs on several nodes, a rank a GPU: they share each step's
     micro-batches and the state, and give the bits of one host. A node that is lost ends the run with its name.
@@ -296,21 +298,36 @@ class _Where:
 def _trained(
     config: Path, steps: int | None, *, resume: bool, trace: Path | None, where: _Where, common: Common
 ) -> Answer:
+    if steps is not None and steps < 1:
+        raise UsageError("cli/usage", f"--steps {steps}: at least 1", hint="fairlead train run --help")
     if not where.is_here:
         if trace is not None:
             raise UsageError("cli/usage", "--trace is for one machine", hint="fairlead train run --help")
         return _on_nodes(config, steps, where, common, resume=resume)
-    with _opened(config, resume=resume) as opened, opened.traced(trace):
+    with Stop(session().note) as stop, _opened(config, resume=resume) as opened, opened.traced(trace):
         end, last = opened.config.run.steps, None
         begin, first = monotonic(), opened.done
-        for last in opened.train(steps):
-            done = opened.done
-            left_s = (monotonic() - begin) / (done - first) * (end - done)
-            session().progress(
-                "steps", done, end, *_told(last.result.loss, last.bound, left_s, last.tokens / last.seconds)
-            )
+        stop.waits_for = "the step under way"
+        try:
+            for last in opened.train(steps, lambda: bool(stop.by)):
+                done = opened.done
+                left_s = (monotonic() - begin) / (done - first) * (end - done)
+                session().progress(
+                    "steps", done, end, *_told(last.result.loss, last.bound, left_s, last.tokens / last.seconds)
+                )
+        except KeyboardInterrupt as at_once:
+            lost = opened.in_memory_alone
+            raise KeyboardInterrupt(
+                f"{at_once}{f': {lost} steps since the last snapshot are lost' * bool(lost)}"
+            ) from None
+        stop.waits_for = ""
+        if stop.by and opened.done < end:
+            kept = f"{opened.done} of {end} steps, all of them kept"
+            raise KeyboardInterrupt(f"{stop.by} after {kept}; fairlead train resume {config} goes on")
         body: dict[str, Any] = {"steps": opened.done, "of": end, "metrics": str(opened.metrics)}
         text = f"{opened.done} of {end} steps"
+        if opened.done > end:
+            text = f"nothing to do: {opened.done} steps are done, and `run.steps` is {end}"
         if last is not None:
             body["last"] = last.line()
             text += f", loss {last.result.loss:.4f}, {last.model_tflops:.3g} TFLOP/s of the model; {opened.metrics}"

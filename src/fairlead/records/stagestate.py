@@ -12,6 +12,7 @@ start afresh: it is never half understood.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -41,6 +42,13 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True):
     written: str
     """UTC."""
     state: Any
+    digest: str = ""
+    """Of the state; earlier versions wrote none."""
+
+
+def _digest(state: Any) -> str:
+    """Of a state as it is written, so also as it is read."""
+    return hashlib.sha256(to_json(state, indent=0).encode()).hexdigest()[:16]
 
 
 class StageState(Generic[T]):
@@ -67,6 +75,8 @@ class StageState(Generic[T]):
         if kept.schema != self.schema:
             what = f"is {kept.schema}, written by fairlead {kept.version}; this fairlead goes on from {self.schema}"
             raise self._unusable("run/state-schema", what)
+        if kept.digest and kept.digest != _digest(kept.state):
+            raise self._unusable("run/state-damaged", "is not what was written")
         try:
             return msgspec.convert(kept.state, self._kind)
         except msgspec.ValidationError as error:
@@ -74,7 +84,8 @@ class StageState(Generic[T]):
 
     def write(self, state: T) -> None:
         """Keep the state. Raises DiskFull or NotPermitted; the state before is then still there, whole."""
-        kept = _Kept(schema=self.schema, version=__version__, written=now_utc(), state=builtins(state))
+        plain = builtins(state)
+        kept = _Kept(schema=self.schema, version=__version__, written=now_utc(), state=plain, digest=_digest(plain))
         own_place(self.path.parent)
         write_atomic(self.path, to_json(kept), mode=PRIVATE_FILE)
 
@@ -87,11 +98,15 @@ class StageState(Generic[T]):
     def turn(self, limit_s: float = 0.0) -> Iterator[None]:
         """Nobody else works on it meanwhile; a run that is killed gives its turn back. Raises RunError (exit 5)."""
         own_place(self.path.parent)
-        with locked(self.path.with_suffix(".lock"), limit_s) as is_mine:
+        lock = self.path.with_suffix(".lock")
+        with contextlib.ExitStack() as held:
+            with disk_errors(lock):
+                is_mine = held.enter_context(locked(lock, limit_s))
             if not is_mine:
-                text = f"another run of fairlead is at work on {self.path.stem}"
-                hint = f"wait for it; who it is says: fuser {self.path.with_suffix('.lock')}"
-                raise RunError("run/state-busy", text, hint=hint, exit=Exit.RETRY)
+                text = f"another run of fairlead is at work on {self.path}"
+                raise RunError(
+                    "run/state-busy", text, hint=f"wait for it; who it is says: fuser {lock}", exit=Exit.RETRY
+                )
             yield
 
     def _unusable(self, code: str, what: str) -> RunError:

@@ -66,10 +66,14 @@ class Tokens:
 
     def real(self, step: int) -> int:
         """Tokens of a step that are no padding."""
-        num = self.accumulation * self.rows
         if self._real is None:
-            return num * self.length
-        return int(self._real[[self._sample(place) for place in range(step * num, (step + 1) * num)]].sum())
+            return self.accumulation * self.rows * self.length
+        return int(self._real[self.samples(step)].sum())
+
+    def samples(self, step: int) -> list[int]:
+        """The rows of the files that a step has, in its order."""
+        num = self.accumulation * self.rows
+        return [self._sample(place) for place in range(step * num, (step + 1) * num)]
 
     def _batch(self, places: range) -> dict[str, torch.Tensor]:
         chosen = [self._sample(place) for place in places]

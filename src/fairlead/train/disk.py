@@ -38,6 +38,8 @@ class Hands:
 
     def __init__(self, lanes: Lanes) -> None:
         self.lanes = lanes
+        self.digest = digest
+        """Of all state; a store of an earlier version goes on with its own."""
         self.pool = ThreadPoolExecutor(4, "disk")
         self.buffers = [[arena(PIECE, torch.float32, _HOST) for _ in range(4)] for _ in range(AHEAD)]
         self.buffers_free = threading.RLock()
@@ -113,6 +115,8 @@ class OnDisk:
         """Of parameters."""
         self.gradients, self.gradients_at, self.gradient_dtype = gradients
         self.frozen, self.frozen_at = frozen
+        self.fixed = 0
+        """The digest of frozen parameters."""
         self.version = 0
         self.pending: Moment | None = None
         self.kept: Written | None = None
@@ -124,19 +128,20 @@ class OnDisk:
     def put(self, p: torch.Tensor) -> None:
         """First weights; moments are zero."""
         pieces = arena(PIECE, torch.float32, _HOST)
-        digests = [0, 0, 0]
+        digests, self.fixed = [0, 0, 0], 0
         for kind, dtype in enumerate(self.slots.dtypes):
             flat = pieces.view(dtype)
             for begin, size in _pieces(self.block.trained):
                 piece = flat[:size]
                 piece.copy_(p[begin : begin + size]) if kind == 0 else piece.zero_()
-                digests[kind] = (digests[kind] + digest(piece, dtype.itemsize * begin)) % (1 << 64)
+                digests[kind] = (digests[kind] + self.hands.digest(piece, dtype.itemsize * begin)) % (1 << 64)
                 self._whole(self.slots.file, flat, size, self.slots.at(self.slot, kind, begin), write=True)
         flat = pieces.view(self.dtype)
         for begin, size in _pieces(self.block.numel - self.block.trained):
             at = self.block.trained + begin
             flat[:size].copy_(p[at : at + size])
             self._whole(self.frozen, flat, size, self.frozen_at + self.dtype.itemsize * begin, write=True)
+            self.fixed = (self.fixed + self.hands.digest(flat[:size], self.dtype.itemsize * begin)) % (1 << 64)
         self.slots.seal(self.slot, Header(self.block.index, 0, (digests[0], digests[1], digests[2])))
 
     def update(self, moment: Moment) -> None:
@@ -212,7 +217,7 @@ class OnDisk:
                 whole[: len(raw)].copy_(piece.view(torch.uint8))
                 raw = memory_of(whole)
             self.gradients.write(raw, self.gradients_at + width * begin)
-            return digest(piece, width * begin)
+            return self.hands.digest(piece, width * begin)
 
         stretch = PIECE * 4 // width
         under_way = [self.hands.pool.submit(write, begin, size) for begin, size in _pieces(self.block.trained, stretch)]
@@ -246,11 +251,23 @@ class OnDisk:
             piece, found = self.hands.passing.view(dtype), 0
             for begin, size in _pieces(self.block.trained):
                 self._whole(self.slots.file, piece, size, self.slots.at(self.slot, kind, begin), write=False)
-                found = (found + digest(piece[:size], dtype.itemsize * begin)) % (1 << 64)
+                found = (found + self.hands.digest(piece[:size], dtype.itemsize * begin)) % (1 << 64)
             if found != digests[kind]:
                 raise damaged(
                     self.slots.file.path, f"holds another {name} of block {self.block.index} than was written"
                 )
+
+    def verify_frozen(self, expected: int | None) -> None:
+        """The same for frozen parameters; None: an earlier version did not write down what they are."""
+        found, piece, width = 0, self.hands.passing.view(self.dtype), self.dtype.itemsize
+        for begin, size in _pieces(self.block.numel - self.block.trained):
+            self._whole(self.frozen, piece, size, self.frozen_at + width * begin, write=False)
+            found = (found + self.hands.digest(piece[:size], width * begin)) % (1 << 64)
+        if expected is not None and found != expected:
+            raise damaged(
+                self.frozen.path, f"holds other frozen parameters of block {self.block.index} than were written"
+            )
+        self.fixed = found
 
     def verify_gradients(self, expected: int) -> None:
         """The same for gradients that are still to be applied."""
@@ -259,7 +276,7 @@ class OnDisk:
         flat = arena(PIECE * 4 // width, self.gradient_dtype, _HOST)
         for begin, size in _pieces(self.block.trained, len(flat)):
             self._whole(self.gradients, flat, size, self.gradients_at + width * begin, write=False)
-            found = (found + digest(flat[:size], width * begin)) % (1 << 64)
+            found = (found + self.hands.digest(flat[:size], width * begin)) % (1 << 64)
         if found != expected:
             raise damaged(self.gradients.path, f"holds other gradients of block {self.block.index} than were written")
 
@@ -341,7 +358,7 @@ class OnDisk:
             if target < 0:
                 target = self.slots.free()
             for kind, flat in enumerate((p, m, v)):
-                digests[kind] = (digests[kind] + digest(flat, flat.element_size() * begin)) % (1 << 64)
+                digests[kind] = (digests[kind] + hands.digest(flat, flat.element_size() * begin)) % (1 << 64)
                 offset = self.slots.at(target, kind, begin)
                 under_way = hands.pool.submit(
                     self._whole, self.slots.file, sets[place % AHEAD][kind], size, offset, write=True

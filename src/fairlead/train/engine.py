@@ -14,6 +14,7 @@ Must not know: files, configurations, where batches come from.
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,6 +23,7 @@ from typing import Any
 
 import torch
 
+from fairlead.errors import TrainError
 from fairlead.train import layer, lockstep, loss, model, packing
 from fairlead.train.homes import Home, OnDevice
 from fairlead.train.homeward import Homeward
@@ -32,6 +34,15 @@ from fairlead.train.ring import Ring
 from fairlead.train.schedule import hazards, schedule_of, slot_sizes
 from fairlead.train.settings import Result, Settings, seed_of
 from fairlead.train.trace import Trace
+
+
+class NotFinite(TrainError):
+    """A step whose loss or norm is no number."""
+
+    def __init__(self, code: str, message: str, *, hint: str, is_begun: bool) -> None:
+        super().__init__(code, message, hint=hint)
+        self.is_begun = is_begun
+        """Whether updates have begun with it: in memory, without clipping, there is no state before it any more."""
 
 
 class Engine:
@@ -215,6 +226,8 @@ class Engine:
         norm = float(torch.linalg.vector_norm(stacked, 2.0))
         factor = clip_factor(norm, self.settings.clip)
         total = float(functools.reduce(torch.add, [loss.detach() for loss in losses]))
+        if not (math.isfinite(total) and math.isfinite(norm)):
+            raise self._not_finite(total, norm)
         updating, self._update_s = self._update_s, 0.0
         self._moment = Moment(lr, factor, self.settings.rule, {}, self._draw)
         begin = time.perf_counter()
@@ -237,6 +250,15 @@ class Engine:
         result = Result(self.steps, total, norm, factor, seconds)
         self.steps += 1
         return result
+
+    def _not_finite(self, total: float, norm: float) -> NotFinite:
+        return NotFinite(
+            "train/not-finite",
+            f"step {self.steps} gives a loss of {total:.4g} and gradients of norm {norm:.4g}: it is not counted",
+            hint="export the state before it (fairlead train export CONFIG FOLDER), and begin from that with a lower "
+            "lr, a longer warmup or other rows",
+            is_begun=self._moment is not None,
+        )
 
     # updates
 

@@ -9,6 +9,7 @@ Must not know: what a layer is.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -16,6 +17,8 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 Meet = Callable[[Any], Any]
 """Called by a forward with what it brings to a meeting; returns what the meeting gave it."""
+_LOOKS_S = 1.0
+"""How often who waits looks by itself whether another one failed: an interrupt may cost the word."""
 
 
 class Abandoned(Exception):
@@ -37,6 +40,8 @@ class _Baton:
         self.together = together
         self.enter = enter
         self.turn = 0
+        self.computing: int | None = None
+        """Who has begun with its turn."""
         self.failed: BaseException | None = None
         self.brought: list[Any] = [None] * num
         self.given: list[Any] = [None] * num
@@ -44,25 +49,31 @@ class _Baton:
         self.changed = threading.Condition()
 
     def run(self, forwards: Sequence[Callable[[Meet], T]]) -> list[T]:
-        threads = [
-            threading.Thread(target=self._one, args=(k, forward), name=f"micro-batch-{k}")
+        threads = [  # none holds up the end of the program, whenever an interrupt comes to this one
+            threading.Thread(target=self._one, args=(k, forward), name=f"micro-batch-{k}", daemon=True)
             for k, forward in enumerate(forwards)
         ]
-        for thread in threads:
-            thread.start()
         try:
             for thread in threads:
-                thread.join()
-        except BaseException as exc:  # an interrupt comes to this thread: the others end at their next meeting
-            with self.changed:
-                self.failed = self.failed or exc
-                self.changed.notify_all()
+                thread.start()
             for thread in threads:
                 thread.join()
+        except BaseException as exc:
+            self.failed = self.failed or exc  # no call before this: an interrupt comes at a call, or at a jump back
+            self._end()
             raise
         if self.failed is not None:
             raise self.failed
         return self.results
+
+    def _end(self) -> None:
+        """Return when no forward computes, however often interrupted; those that wait or have yet to begin, end."""
+        is_over = False
+        while not is_over:
+            with contextlib.suppress(KeyboardInterrupt), self.changed:
+                self.changed.notify_all()
+                self.changed.wait_for(lambda: self.computing is None)
+                is_over = True
 
     def _one(self, k: int, forward: Callable[[Meet], Any]) -> None:
         try:
@@ -75,6 +86,7 @@ class _Baton:
         except BaseException as exc:  # noqa: BLE001 - raised again by run
             with self.changed:
                 self.failed = self.failed or exc
+                self.computing = None if self.computing == k else self.computing
                 self.changed.notify_all()
 
     def _meet(self, k: int, item: Any) -> Any:
@@ -89,11 +101,13 @@ class _Baton:
 
     def _pass(self, k: int) -> None:
         with self.changed:
-            self.turn = (k + 1) % self.num
+            self.turn, self.computing = (k + 1) % self.num, None
             self.changed.notify_all()
 
     def _wait(self, k: int) -> None:
         with self.changed:
-            self.changed.wait_for(lambda: self.turn == k or self.failed is not None)
+            while not (self.turn == k or self.failed is not None):
+                self.changed.wait(_LOOKS_S)
             if self.failed is not None:
                 raise Abandoned
+            self.computing = k

@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import nn
 
-from fairlead.base.files import disk_errors
 from fairlead.errors import TrainError
 from fairlead.train.config import Lora
+from fairlead.train.exports import replacing, save
 from fairlead.train.layout import Block
 from fairlead.train.model import Parts, on_meta
 from fairlead.train.rounding import stream
@@ -117,13 +116,10 @@ def export(values: Iterable[tuple[int, Mapping[str, torch.Tensor]]], folder: Pat
         for name, value in block.items()
         if is_adapter(name)
     }
-    path = folder / "adapter_model.safetensors"
-    coming = path.with_suffix(".coming")
-    with disk_errors(path):
-        folder.mkdir(parents=True, exist_ok=True)
-        save_file(adapters, coming, metadata={"format": "pt"})
-        coming.replace(path)
+    name = "adapter_model.safetensors"
+    with replacing(folder, last=name) as coming:
+        save(adapters, coming / name)
         _config(asked, task_type="CAUSAL_LM", base_model_name_or_path=str(origin), inference_mode=True).save_pretrained(
-            folder
+            coming
         )
-    return path
+    return folder / name

@@ -18,7 +18,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     steps: int
     run: str
-    """What the state belongs to: a digest of model and hyper-parameters."""
+    """What the state belongs to: see identity.py."""
     lr: float = 0.0
     clip: float = 1.0
     beta1: float = 0.0
@@ -36,6 +36,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Parameters that had a gradient in the last step."""
     gradients: list[int] = []
     """Digests by block."""
+    frozen: list[int] = []
+    """Digests of frozen parameters by block; none where an earlier version wrote the first weights."""
+    by_page: bool = False
+    """Whether digests weigh each page by its place, as those of earlier versions do not."""
     loss: float = 0.0
     grad_norm: float = 0.0
     """Of the last step."""
@@ -55,6 +59,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
             loss=self.before[0],
             grad_norm=self.before[1],
             nodes=self.nodes,
+            frozen=self.frozen,
+            by_page=self.by_page,
         )
 
     def moment(self, block: Block) -> Moment:

@@ -10,7 +10,9 @@ import math
 from pathlib import Path
 from typing import Any
 
+from fairlead.base.shown import shown
 from fairlead.base.trust import read_file
+from fairlead.errors import TrainError
 
 _MAX = 1 << 30
 
@@ -32,6 +34,19 @@ def step(text: str) -> float:
     """The step that a line is about; infinite where it is no line of ours."""
     line = _line(text)
     return math.inf if line is None else float(line["step"])
+
+
+def check(base: Path, name: str, store: str) -> None:
+    """Raise TrainError where the file tells of a run in another store, as long as that store is there."""
+    others = sorted({other for line in told(base / name) if isinstance(other := line.get("store"), str)})
+    for other in others:
+        place = base / other
+        if place.is_dir() and place.resolve() != (base / store).resolve():
+            raise TrainError(
+                "train/metrics-taken",
+                f"{base / name} holds the steps of the run in {shown(str(place))}",
+                hint=f'name another file for this one: [run] metrics = "{Path(store).name}.jsonl"',
+            )
 
 
 def _line(text: str) -> dict[str, Any] | None:

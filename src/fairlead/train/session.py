@@ -11,10 +11,9 @@ Must not know: the command line.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -25,11 +24,11 @@ from msgspec import structs
 
 from fairlead.base.files import disk_errors, write_atomic
 from fairlead.errors import TrainError
-from fairlead.train import cuts, lora, metrics, weights
-from fairlead.train.blobs import other_run
+from fairlead.train import committed, cuts, lora, metrics, weights
 from fairlead.train.config import Config
 from fairlead.train.data import Tokens
-from fairlead.train.engine import Engine
+from fairlead.train.engine import Engine, NotFinite
+from fairlead.train.identity import identity, other_run
 from fairlead.train.kept import Kept
 from fairlead.train.layout import Block
 from fairlead.train.memory import give_back_at_once
@@ -37,12 +36,16 @@ from fairlead.train.model import Parts, random_values
 from fairlead.train.named import DTYPES, flop_per_token, model_of, parts_of, pieces_of
 from fairlead.train.optimizer import rate
 from fairlead.train.pace import reached
+from fairlead.train.packing import IGNORED
 from fairlead.train.plan import check
 from fairlead.train.planning import Plan, check_team, fitted, settled
 from fairlead.train.settings import Result
 from fairlead.train.shards import survey
 from fairlead.train.team import Team
 from fairlead.train.trace import Trace
+
+_NAMED = 8
+"""Rows of a step that an error names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,7 @@ class Session:
         self.metrics = base / config.run.metrics
         team = engine.settings.team
         self._tells = team is None or team.rank == 0
+        self._last: Result | None = None
 
     @classmethod
     def open(cls, config: Config, base: Path, *, resume: bool = False, team: Team | None = None) -> Session:
@@ -101,6 +105,8 @@ class Session:
         if team is not None:
             check_team(config, team)
         store = base / config.run.store
+        committed.check(store)
+        metrics.check(base, config.run.metrics, config.run.store)
         if _has_begun(settled(config, store, team), store, team) is not resume:
             raise _not_there(store) if resume else _there(store)
         if config.memory.host_gib:
@@ -124,7 +130,7 @@ class Session:
             cuts.hold(store, plan.shape)
         if team is not None:  # all ranks follow one schedule
             plan = replace(plan, settings=replace(plan.settings, slots=team.least(plan.settings.slots)))
-        engine = Engine(plan.parts, replace(plan.settings, run=_run(config, parts, tokens)))
+        engine = Engine(plan.parts, replace(plan.settings, run=identity(config, parts, tokens)))
         try:
             if not engine.filled:
                 first = parts if team is None else plan.parts  # a layer comes whole also where it is cut
@@ -153,15 +159,25 @@ class Session:
         """Steps committed."""
         return self.engine.steps
 
-    def train(self, steps: int | None = None) -> Iterator[Progress]:
-        """Train to the end of the run, or for some steps; each is told once it is committed and in the metrics."""
+    def train(self, steps: int | None = None, stop: Callable[[], bool] = lambda: False) -> Iterator[Progress]:
+        """Train to the end of the run, or for some steps; each is told once it is committed and in the metrics.
+
+        `stop` is asked after each step; where it says so, that was the last one, and a snapshot is taken of it. Raises
+        TrainError for a step without targets, or one that is not finite: the state before it is kept.
+        """
         end = self.config.run.steps if steps is None else min(self.config.run.steps, self.done + steps)
         flop, settings = flop_per_token(self.parts), self.engine.settings
         while self.done < end:
             begin = time.perf_counter()
             lr = self.rate(self.done)
             batches = self.tokens.step(self.done)
-            result = self.engine.step(batches, lr=lr, seed=self.config.run.seed)
+            self._check_targets(batches)
+            try:
+                result = self.engine.step(batches, lr=lr, seed=self.config.run.seed)
+            except NotFinite as error:
+                if not error.is_begun:
+                    self.keep()
+                raise
             seconds = time.perf_counter() - begin
             real = self.tokens.real(result.step)
             on_disk, is_host = settings.store is not None, settings.device.type == "cpu"
@@ -169,13 +185,39 @@ class Session:
                 reached(result.seconds, seconds, on_disk=on_disk, is_host=is_host) if settings.team is None else None
             )
             progress = Progress(result, lr, real, seconds, flop * real / seconds / 1e12, bound)
-            every = self.config.run.save_every
-            if self.engine.kept.snapshots is not None and (self.done == end or (every and self.done % every == 0)):
-                self.engine.save(result)
+            self._last = result
+            every, is_last = self.config.run.save_every, self.done == end or stop()
+            if is_last or (every and self.done % every == 0):
+                self.keep()
             if self._tells:
+                line = {**progress.line(), "store": self.config.run.store}
                 with disk_errors(self.metrics), self.metrics.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(progress.line()) + "\n")
+                    file.write(json.dumps(line, allow_nan=False) + "\n")
             yield progress
+            if is_last:
+                return
+
+    def keep(self) -> None:
+        """Where the state is in memory alone: take a snapshot of the last step, if there is none of it."""
+        if self.in_memory_alone and self._last is not None:
+            self.engine.save(self._last)
+
+    @property
+    def in_memory_alone(self) -> int:
+        """Steps that would be lost if the process ended now."""
+        kept = self.engine.kept
+        return 0 if kept.snapshots is None else self.done - (kept.last.steps if kept.last is not None else 0)
+
+    def _check_targets(self, batches: Sequence[Mapping[str, torch.Tensor]]) -> None:
+        if any(bool((batch["labels"][..., 1:] != IGNORED).any()) for batch in batches):
+            return
+        rows = sorted(set(self.tokens.samples(self.done)))
+        more = f" and {len(rows) - _NAMED} more" if len(rows) > _NAMED else ""
+        raise TrainError(
+            "train/no-targets",
+            f"step {self.done} has no target: rows {', '.join(map(str, rows[:_NAMED]))}{more} have no label but -100",
+            hint="give these rows labels, or leave them out, and begin in another store",
+        )
 
     @contextlib.contextmanager
     def traced(self, path: Path | None) -> Iterator[None]:
@@ -218,7 +260,12 @@ class Session:
         whole = [line for line in metrics.texts(self.metrics) if metrics.step(line) < self.done] if self.done else []
         last = self.engine.kept.last
         if last is not None and len(whole) == self.done - 1:
-            missing = {"step": self.done - 1, "loss": last.loss, "grad_norm": last.grad_norm}
+            missing = {
+                "step": self.done - 1,
+                "loss": last.loss,
+                "grad_norm": last.grad_norm,
+                "store": self.config.run.store,
+            }
             whole.append(json.dumps(missing))
         write_atomic(self.metrics, "".join(line + "\n" for line in whole))
 
@@ -255,23 +302,6 @@ def _first_values(
     return lora.first_values(parts, values, config.run.seed, here(parts)) if config.lora.rank else values
 
 
-def _run(config: Config, parts: Parts, tokens: Tokens) -> str:
-    """What must not change while a run is gone on with."""
-    said = [
-        parts.model.config.to_json_string(),
-        config.model.compute,
-        repr(config.groups),
-        repr(config.optimizer),
-        repr((config.run.keep, config.run.rows, config.run.accumulation, config.run.seed, config.data.order)),
-        repr((tokens.arrays["input_ids"].shape, tokens.made_of)),
-        repr(config.run.steps if config.optimizer.schedule != "constant" else None),
-        *([repr(config.lora)] if config.lora.rank else []),
-        *([config.model.parameters] if config.model.parameters != "fp32" else []),
-        *[param.name for param in parts.blocks[0].params if param.wide],
-    ]
-    return hashlib.sha256("\n".join(said).encode()).hexdigest()[:32]
-
-
 def _memory() -> dict[str, float]:
     found = {}
     status = Path("/proc/self/status")
@@ -288,9 +318,9 @@ def _memory() -> dict[str, float]:
 def _has_begun(config: Config, store: Path, team: Team | None) -> bool:
     """Whether there is a run to go on with; of state on disk, ranks agree on who serves what."""
     if config.run.keep == "memory":
-        if any(store.glob("shard-*/manifest.json")):
+        if any(store.glob(f"shard-*/{committed.NAME}")):
             raise other_run(store)
-        return (store / "manifest.json").exists()
+        return (store / committed.NAME).exists()
     found = survey(store, team)
     if team is not None:
         team.owners = found.owners

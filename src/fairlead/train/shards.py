@@ -28,6 +28,7 @@ import msgspec
 import torch
 
 from fairlead.errors import TrainError
+from fairlead.train.committed import NAME, check
 from fairlead.train.disk import Hands, OnDisk
 from fairlead.train.lanes import Lanes
 from fairlead.train.layout import Block
@@ -78,7 +79,8 @@ def survey(folder: Path, team: Team | None = None) -> Survey:
 
 def look(folder: Path) -> list[Seen]:
     """What this rank sees."""
-    found = [(1, 0, folder)] if (folder / "manifest.json").exists() else []
+    found = [(1, 0, folder)] if (folder / NAME).exists() else []
+    check(folder)
     for path in sorted(folder.glob("shard-*-of-*")):
         match = _NAME.fullmatch(path.name)
         if match and int(match[1]) < int(match[2]):

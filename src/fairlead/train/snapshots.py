@@ -12,9 +12,8 @@ Must not know: layers, where a home is.
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -24,9 +23,10 @@ import torch
 from fairlead.base.files import write_atomic
 from fairlead.base.trust import PRIVATE_FILE, NotOurs, read_file
 from fairlead.errors import TrainError
-from fairlead.records.stagestate import StageState
-from fairlead.train.blobs import PAGE, BlobFile, damaged, digest, memory_of, other_run, pages
+from fairlead.train.blobs import PAGE, BlobFile, damaged, digest, digest_of_sums, memory_of, pages
+from fairlead.train.committed import Committed
 from fairlead.train.homes import Home
+from fairlead.train.identity import is_same, other_run
 from fairlead.train.layout import Block
 from fairlead.train.memory import arena
 from fairlead.train.team import Team
@@ -49,6 +49,8 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
     counts: dict[str, int]
     digests: list[list[int]]
     """Of p, m and v, by block."""
+    by_page: bool = False
+    """Whether digests weigh each page by its place, as those of earlier versions do not."""
     loss: float = 0.0
     grad_norm: float = 0.0
     """Of the last step."""
@@ -70,7 +72,7 @@ class Snapshots:
         self.run = run
         self.team = team
         self.is_first = team is None or team.rank == 0
-        self.state = StageState(folder / "manifest.json", Taken, schema="fairlead.train-snapshot/1")
+        self.state = Committed(folder, Taken, schema="fairlead.train-snapshot/1")
         self._turn = self.state.turn() if self.is_first else contextlib.nullcontext()
         self._turn.__enter__()
         self.starts = [0]
@@ -84,9 +86,9 @@ class Snapshots:
         except BaseException:
             self.close()
             raise
-        if self.taken is not None and self.taken.run != run:
+        if self.taken is not None and not is_same(self.taken.run, run):
             self.close()
-            raise other_run(folder)
+            raise other_run(folder, self.taken.run, run)
         if self.taken is None and self.is_first:
             for which in (0, 1):  # of a run that was killed before its first snapshot was whole
                 self._path(which).unlink(missing_ok=True)
@@ -114,28 +116,22 @@ class Snapshots:
             file=which,
             counts=dict(counts),
             digests=found,
+            by_page=True,
             loss=told[0],
             grad_norm=told[1],
         )
         if self.is_first:
-            self._commit(self.taken)
+            self.state.write(self.taken)
         if self.team is not None:
             self.team.meet()
-
-    def _commit(self, taken: Taken) -> None:
-        self.state.write(taken)
-        handle = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
     def restore(self, homes: Sequence[Home | None]) -> None:
         """Put what was taken last into homes. Raises TrainError where it is not what was written."""
         assert self.taken is not None
         file = self._file(self.taken.file)
         try:
-            found = self._all(file, homes, write=False)
+            way = digest if self.taken.by_page else digest_of_sums
+            found = self._all(file, homes, write=False, way=way)
         finally:
             file.close()
         for block, (was, now) in enumerate(zip(self.taken.digests, found, strict=True)):
@@ -180,7 +176,14 @@ class Snapshots:
     def _path(self, which: int) -> Path:
         return self.folder / f"snapshot-{which}.bin"
 
-    def _all(self, file: BlobFile, homes: Sequence[Home | None], *, write: bool) -> list[list[int]]:
+    def _all(
+        self,
+        file: BlobFile,
+        homes: Sequence[Home | None],
+        *,
+        write: bool,
+        way: Callable[[torch.Tensor, int], int] = digest,
+    ) -> list[list[int]]:
         """Every array of every block to or from its place; their digests."""
         buffers = [arena(PIECE, torch.float32, _HOST) for _ in range(_THREADS)]
 
@@ -195,7 +198,7 @@ class Snapshots:
                 else:
                     file.read(raw, offset)
                     flat[begin : begin + size].copy_(piece)
-                return digest(piece, width * begin)
+                return way(piece, width * begin)
             finally:
                 buffers.append(buffer)
 

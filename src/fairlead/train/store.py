@@ -16,15 +16,16 @@ begun, and a store can still withdraw it. Must not know: layers, schedules, rank
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from fairlead.records.stagestate import StageState
-from fairlead.train.blobs import PAGE, BlobFile, damaged, other_run, pages
+from fairlead.train.blobs import PAGE, BlobFile, damaged, digest, digest_of_sums, pages
+from fairlead.train.committed import Committed
 from fairlead.train.disk import Hands, OnDisk
+from fairlead.train.identity import is_same, other_run
 from fairlead.train.lanes import Lanes
 from fairlead.train.layout import Block, by_size
 from fairlead.train.manifest import Manifest, words
@@ -34,9 +35,9 @@ from fairlead.train.slots import Header, Slots
 FILES = ("outer", "layers", "frozen", "gradients")
 
 
-def manifest_of(folder: Path) -> StageState[Manifest]:
+def manifest_of(folder: Path) -> Committed[Manifest]:
     """Where a folder says what is committed."""
-    return StageState(folder / "manifest.json", Manifest, schema="fairlead.train-store/1")
+    return Committed(folder, Manifest, schema="fairlead.train-store/1")
 
 
 class DiskStore:
@@ -77,6 +78,7 @@ class DiskStore:
         create = self.manifest is None
         if self.manifest is not None:
             self._agree(self.manifest, agreed)
+            self.hands.digest = digest if self.manifest.by_page else digest_of_sums
         if create:
             for name in FILES:  # of a run that was killed before its first commit
                 (self.folder / f"{name}.bin").unlink(missing_ok=True)
@@ -111,8 +113,8 @@ class DiskStore:
 
     def _agree(self, manifest: Manifest, agreed: int | None) -> None:
         """Be at the step that all stores have. Nothing has been updated by one that not all have."""
-        if manifest.run != self.run:
-            raise other_run(self.folder)
+        if not is_same(manifest.run, self.run):
+            raise other_run(self.folder, manifest.run, self.run)
         if agreed is None or manifest.steps == agreed:
             return
         if manifest.steps != agreed + 1:
@@ -122,7 +124,7 @@ class DiskStore:
     def _find(self) -> None:
         """Which slot holds which block, and what is still to be done."""
         assert self.manifest is not None
-        steps, gradients = self.manifest.steps, self.manifest.gradients
+        steps, gradients, frozen = self.manifest.steps, self.manifest.gradients, self.manifest.frozen
         newest: dict[int, tuple[int, Header]] = {}
         for slots in (self.outer, self.layers):
             for slot, header in slots.headers():
@@ -135,6 +137,7 @@ class DiskStore:
                 raise damaged(home.slots.file.path, f"has no version {steps} of block {home.block.index}")
             home.slot, home.version = slot, header.version
             home.verify(header.digests)
+            home.verify_frozen(frozen[place] if frozen else None)
             if header.version < steps:
                 home.verify_gradients(gradients[place])
                 home.update(self.manifest.moment(home.block))
@@ -145,7 +148,7 @@ class DiskStore:
     def begin(self) -> None:
         """Commit first weights."""
         self.frozen.sync()
-        self._write(Manifest(steps=0, run=self.run, nodes=self.nodes))
+        self._write(Manifest(steps=0, run=self.run, nodes=self.nodes, **self._constant()))
 
     def commit(
         self, steps: int, moment: Moment, counts: Mapping[str, int], seen: Sequence[str], told: tuple[float, float]
@@ -172,16 +175,15 @@ class DiskStore:
                 grad_norm=told[1],
                 before=(last.loss, last.grad_norm) if last is not None else (0.0, 0.0),
                 nodes=self.nodes,
+                **self._constant(),
             )
         )
 
+    def _constant(self) -> dict[str, Any]:
+        return {"frozen": [home.fixed for home in self.homes], "by_page": self.hands.digest is digest}
+
     def _write(self, manifest: Manifest) -> None:
         self.state.write(manifest)
-        handle = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
         self.manifest = manifest
 
     def close(self) -> None:

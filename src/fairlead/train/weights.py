@@ -19,14 +19,14 @@ from typing import Any
 import msgspec
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from transformers import core_model_loading as loading
 from transformers.conversion_mapping import get_model_conversion_mapping
 
-from fairlead.base.files import disk_errors, write_atomic
+from fairlead.base.files import write_atomic
 from fairlead.base.shown import shown
 from fairlead.base.trust import read_file
 from fairlead.errors import TrainError
+from fairlead.train.exports import replacing, save
 from fairlead.train.layout import Block
 from fairlead.train.model import Parts
 
@@ -161,33 +161,27 @@ Values = Iterable[tuple[int, Mapping[str, torch.Tensor]]]
 
 def export(parts: Parts, values: Values, folder: Path, dtype: torch.dtype) -> list[Path]:
     """A model directory that `from_pretrained` reads: one file a block, with the names of published checkpoints."""
-    with disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
     buffers = {name: value for name, value in parts.model.state_dict().items() if value.device.type != "meta"}
     num, total = len(parts.blocks), 0
     weight_map: dict[str, str] = {}
-    paths = []
-    for index, block in values:
-        prefix = parts.blocks[index].name + "."
-        own = {name: value.to(dtype) for name, value in block.items()}
-        own |= {name: value for name, value in buffers.items() if name.startswith(prefix)} if index else {}
-        converted = loading.revert_weight_conversion(parts.model, own)
-        tensors = {name: value.contiguous() for name, value in converted.items()}
-        if not tensors:
-            continue
-        path = folder / f"model-{index + 1:05}-of-{num:05}.safetensors"
-        coming = path.with_suffix(".coming")
-        with disk_errors(path):
-            save_file(tensors, coming, metadata={"format": "pt"})
-            coming.replace(path)
-        weight_map |= dict.fromkeys(tensors, path.name)
-        total += sum(value.nbytes for value in tensors.values())
-        paths.append(path)
-    config = deepcopy(parts.model.config)
-    config.dtype = dtype
-    config.use_cache = True
-    config.architectures = [type(parts.model).__name__]
-    config.save_pretrained(folder)
-    index_file = {"metadata": {"total_size": total}, "weight_map": weight_map}
-    write_atomic(folder / _INDEX, json.dumps(index_file, indent=2) + "\n")
-    return [*paths, folder / _INDEX]
+    with replacing(folder, last=_INDEX) as coming:
+        for index, block in values:
+            prefix = parts.blocks[index].name + "."
+            own = {name: value.to(dtype) for name, value in block.items()}
+            own |= {name: value for name, value in buffers.items() if name.startswith(prefix)} if index else {}
+            converted = loading.revert_weight_conversion(parts.model, own)
+            tensors = {name: value.contiguous() for name, value in converted.items()}
+            if not tensors:
+                continue
+            name = f"model-{index + 1:05}-of-{num:05}.safetensors"
+            save(tensors, coming / name)
+            weight_map |= dict.fromkeys(tensors, name)
+            total += sum(value.nbytes for value in tensors.values())
+        config = deepcopy(parts.model.config)
+        config.dtype = dtype
+        config.use_cache = True
+        config.architectures = [type(parts.model).__name__]
+        config.save_pretrained(coming)
+        index_file = {"metadata": {"total_size": total}, "weight_map": weight_map}
+        write_atomic(coming / _INDEX, json.dumps(index_file, indent=2) + "\n")
+    return [folder / name for name in [*dict.fromkeys(weight_map.values()), _INDEX]]

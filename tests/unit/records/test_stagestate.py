@@ -45,7 +45,7 @@ def test_what_was_written_is_read_back_as_it_was(state):
 def test_the_file_says_what_it_is_and_who_wrote_it(state):
     state.write(HALF)
     kept = json.loads(state.path.read_text())
-    assert list(kept) == ["schema", "version", "written", "state"]
+    assert list(kept) == ["schema", "version", "written", "state", "digest"]
     assert (kept["schema"], kept["state"]["bytes_done"]) == ("fairlead.weights-state/1", 1 << 40)
 
 

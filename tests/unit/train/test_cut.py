@@ -142,6 +142,7 @@ steps = 4
 rows = 2
 accumulation = 2
 store = "STORE"
+metrics = "STORE.jsonl"
 [optimizer]
 lr = 1e-3
 clip = 0.05

@@ -143,6 +143,7 @@ steps = 3
 rows = 2
 accumulation = 2
 store = "{store}"
+metrics = "{store}.jsonl"
 [optimizer]
 lr = 1e-3
 clip = 0.05
@@ -266,10 +267,10 @@ def test_ranks_take_the_loss_in_pieces(tmp_path) -> None:
     told = []
     for ends in ("stay", "stream"):
         written(tmp_path, "train", ends=ends)
-        text = (tmp_path / "train.toml").read_text().replace('store = "train"', f'store = "{ends}"')
+        text = (tmp_path / "train.toml").read_text().replace('"train', f'"{ends}')
         (tmp_path / "train.toml").write_text(text + "head_tokens = 5\n")
         assert on_ranks(2, train_session, tmp_path, steps=3, resume=False) == [0, 0]
-        lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+        lines = (tmp_path / f"{ends}.jsonl").read_text().splitlines()
         told.append([(line["loss"], line["grad_norm"]) for line in map(json.loads, lines)])
     assert told[0] == told[1]
     assert len(told[0]) == 3

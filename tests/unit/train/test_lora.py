@@ -172,6 +172,7 @@ def test_two_ranks_whose_ends_stream_begin_with_the_adapters_of_one_host(tmp_pat
         list(run.train())
         expected = {name: {kind: t.clone() for kind, t in kinds.items()} for name, kinds in run.state()}
     alone = losses(tmp_path)
+    (tmp_path / "metrics.jsonl").unlink()
     text = text.replace("[run]", '[run]\nstore = "ranks"') + '[memory]\nends = "stream"\n'
     (tmp_path / "train.toml").write_text(text)
     assert on_ranks(2, train_session, tmp_path, steps=None, resume=False) == [0, 0]

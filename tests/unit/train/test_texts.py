@@ -120,7 +120,7 @@ def test_packed_samples_have_the_losses_of_samples_alone(tokenizer, tmp_path) ->
     lines = [{"prompt": f"Clause {k}:", "completion": f" grants {k} rights"} for k in range(4)]
     losses, tokens = [], []
     for pack in ("true", "false"):
-        text = TEXT.replace("[run]", f"pack = {pack}\n[run]\nstore = 'store-{pack}'")
+        text = TEXT.replace("[run]", f"pack = {pack}\n[run]\nstore = 'store-{pack}'\nmetrics = '{pack}.jsonl'")
         config = prepare(tmp_path, tokenizer, lines, text if pack == "false" else text.replace("rows = 4", "rows = 1"))
         with Session.open(config, tmp_path) as run:
             done = next(run.train())
