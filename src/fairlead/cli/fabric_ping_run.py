@@ -127,7 +127,7 @@ class Run:
 
     def _fits(self) -> None:
         """Raise where packets of the size that was asked for do not leave a port whole."""
-        for n, sizes in self.payload.items():
+        for n, sizes in sorted(self.payload.items()):
             for path in self.plan.used:
                 if path < len(sizes) and 0 < sizes[path] < self.wish["size"]:
                     port = f"{self.plan.nodes[n]} {self.plan.paths.labels[path]}"
