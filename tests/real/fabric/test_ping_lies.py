@@ -19,8 +19,9 @@ from typing import Any
 import pytest
 
 from fairlead.base.program import Program
-from fairlead.cli import fabric_ping
-from fairlead.cli.fabric_ping import PARTS, Run
+from fairlead.cli import fabric_ping_run
+from fairlead.cli.fabric_ping import PARTS
+from fairlead.cli.fabric_ping_run import Run
 from fairlead.cli.fabric_pinger import FEW, KNOCK, KNOCKS, PACKET, REQUEST, WINDOWS, full, opened
 from fairlead.cluster.protocol import Line
 from fairlead.preflight.pairs import pinged
@@ -174,7 +175,7 @@ def test_a_lie_about_what_was_seen_accuses_no_honest_node(rows, stranger) -> Non
 
 @pytest.mark.slow
 def test_a_node_whose_words_are_none_is_unknown_and_the_others_are_tested(monkeypatch) -> None:
-    monkeypatch.setattr(fabric_ping, "START_S", 2.0)
+    monkeypatch.setattr(fabric_ping_run, "START_S", 2.0)
     words = [
         {"say": "up", "ports": [[70000]]},
         {"say": "up", "ports": [[-1]]},

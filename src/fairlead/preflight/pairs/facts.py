@@ -134,6 +134,8 @@ class PairFacts(msgspec.Struct, kw_only=True):
     """Node and rail of which no counter could be read."""
     watched_s: dict[int, float] = {}
     """Node -> for how long its counters were watched."""
+    skipped: list[tuple[int, int, int]] = []
+    """(from, to, path): pairs that no packet tested, so that they witness nothing."""
     untested: dict[str, str] = {}
     """Rails that no packet took, and why."""
     rounds: dict[str, int] = {}

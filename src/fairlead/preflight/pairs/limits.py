@@ -44,6 +44,7 @@ class Limits:
     first_quiet_ms: int
     quiet_ms: int
     loss: float
+    loss_chance: float
     by_chance: float
     min_witnesses: int
     min_slow_witnesses: int

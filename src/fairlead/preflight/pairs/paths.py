@@ -7,7 +7,7 @@ listed with the reason, for nothing is left out without a word.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,17 @@ from fairlead.records.addressbook import AddressBook, Place
 from fairlead.spec import usid
 from fairlead.spec.contract import contract_of
 from fairlead.spec.model import Spec
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A port, or a node where `rail` is empty, that no packet can be sent to."""
+
+    node: str
+    rail: str
+    why: str
+    address: str = ""
+    """What it has and nobody else can use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +42,8 @@ class Paths:
     """Node -> the switch it hangs below, path by path; empty where that is not known."""
     untested: Mapping[str, str] = field(default_factory=dict)
     """Rails that no packet of the pair phase takes, and why."""
+    gaps: tuple[Gap, ...] = ()
+    """The same port by port, with those of rails that others use."""
     rate_bps: float | None = None
     """What a port is said to carry."""
     t1: int = 0
@@ -55,17 +68,49 @@ def paths_of(book: AddressBook) -> Paths:
         own = [named[place.node].get(rail) for rail in shared]
         addresses[place.node] = (place.address, *(port.address if port else "" for port in own))
         switches[place.node] = ("", *(port.switch if port else "" for port in own))
-    why = Counter(place.why for place in book.places if place.why)
     rates = [port.rate_bps for place in book.places for port in place.ports if port.rate_bps]
+    usable = _of_one_family(addresses)
     return Paths(
-        labels=(why.most_common(1)[0][0] if why else "no address", *shared),
-        addresses=_of_one_family(addresses),
+        labels=(_label(book), *shared),
+        addresses=usable,
         groups=_groups(book, switches),
         switches=switches,
         untested=_untested(book, shared),
+        gaps=tuple(_gaps(book, shared, usable)),
         rate_bps=min(rates) if rates else None,
         **_steering(book, shared),
     )
+
+
+def _label(book: AddressBook) -> str:
+    """What the address that programs use is called: how most nodes' was chosen."""
+    why = Counter(place.why for place in book.places if place.why)
+    has_address = any(place.address for place in book.places)
+    return why.most_common(1)[0][0] if why else "address" if has_address else "no address"
+
+
+def _gaps(book: AddressBook, shared: list[str], usable: Mapping[str, tuple[str, ...]]) -> Iterator[Gap]:
+    """Where no packet can be sent, and why."""
+    number = {rail: i for i, rail in enumerate(shared, 1)}
+    for place in book.places:
+        if place.node in book.unread:
+            yield Gap(place.node, "", f"its interfaces could not be read: {book.unread[place.node]}")
+        elif not place.address and not any(port.address for port in place.ports):
+            yield Gap(place.node, "", "it has no IP address at which other nodes could reach it")
+        elif not shared and place.address and not usable[place.node][0]:
+            yield Gap(place.node, "", _foreign(place.address), place.address)
+        for port in place.ports:
+            if not port.address:
+                yield Gap(place.node, port.rail, "the port has no IP address")
+            elif port.rail not in number:
+                yield Gap(place.node, port.rail, "no other node has an IP address on this rail", port.address)
+            elif not usable[place.node][number[port.rail]]:
+                yield Gap(place.node, port.rail, _foreign(port.address), port.address)
+
+
+def _foreign(address: str) -> str:
+    own, others = ("IPv6", "IPv4") if ":" in address else ("IPv4", "IPv6")
+    return f"its address there is {own}, and those of most others are {others}"
 
 
 def _of_one_family(addresses: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:

@@ -14,10 +14,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from fairlead.preflight.pairs.apart import without_distance
 from fairlead.preflight.pairs.blame import MIN_PARTNERS, explain
 from fairlead.preflight.pairs.counters import is_flap
 from fairlead.preflight.pairs.facts import Burst, PairFacts, Speed
 from fairlead.preflight.pairs.limits import Limits
+from fairlead.preflight.pairs.loss import Losses
 from fairlead.preflight.pairs.parts import Culprit, Kind, Tested, Triple, Way, contains, touches
 from fairlead.preflight.pairs.schedule import Test
 from fairlead.preflight.pairs.spread import Pair, Spread
@@ -79,6 +81,7 @@ def blames(facts: PairFacts, limits: Limits) -> list[Blame]:
     homeless = without_address(facts)
     seen = {t for found in shown.values() for t in found if {(t.src, t.path), (t.dst, t.path)} & homeless}
     seen |= {t for found in shown.values() for t in found if _meets_flap(t, facts)}
+    seen.update(map(Triple._make, facts.skipped))
     out: list[Blame] = []
     for paths in (planes, [0]) if planes else ([0],):
         for symptom in Symptom:
@@ -115,11 +118,22 @@ def blames(facts: PairFacts, limits: Limits) -> list[Blame]:
             found = explain(bad, tested)
             done = repeats[symptom.is_burst]
             settled = [_is_confirmed(symptom, c, done, limits) and not _beside(symptom, c, facts, done) for c in found]
-            out += [Blame(symptom, c, is_settled) for c, is_settled in zip(found, settled, strict=True)]
+            own = [Blame(symptom, c, is_settled) for c, is_settled in zip(found, settled, strict=True)]
+            if symptom is Symptom.LOSSY:
+                own = _beyond_chance(own, facts, limits)
+                # what is nobody's fault excuses nothing
+                bad = {t for t in bad if any(contains(b.culprit.part, t, tested) for b in own)}
+            out += own
             if by_chance:
                 out = [b for b in out if not _is_bad_luck(b, found, tested)]
             seen |= bad
     return out
+
+
+def _beyond_chance(found: Iterable[Blame], facts: PairFacts, limits: Limits) -> list[Blame]:
+    """Without those that lost no more than a fabric may: what is not settled yet stays a suspicion."""
+    losses = Losses(facts, limits)
+    return [b for b in found if not b.is_confirmed or losses.is_beyond(b.culprit)]
 
 
 def _spread(facts: PairFacts, again: Mapping[Triple, int]) -> Spread:
@@ -187,16 +201,20 @@ def speed_symptoms(facts: PairFacts, limits: Limits) -> dict[Symptom, set[Triple
     a rate against the size's floor.
     """
     slowest = {over: max(limits.slow_ratio * median_rate(facts, over=over), floor(facts, limits)) for over in (0, 1)}
-    latest = late_from(facts, limits)
 
     def is_slow(speed: Speed) -> bool:
         return speed.rate_bps < slowest[speed.path in facts.ways]
 
     slow = {Triple(s.src, s.dst, s.path) for s in facts.speeds if is_slow(s)}
-    late = {Triple(s.src, s.dst, s.path) for s in facts.speeds if s.rtt_ns > latest}
     slow.difference_update(Triple(s.src, s.dst, s.path) for s in facts.speeds_again if not is_slow(s))
-    late.difference_update(Triple(s.src, s.dst, s.path) for s in facts.speeds_again if 0 < s.rtt_ns <= latest)
-    return _without({Symptom.SLOW: slow, Symptom.LATE: late}, facts.lost)
+    return _without({Symptom.SLOW: slow, Symptom.LATE: without_distance(late_pairs(facts, limits), facts)}, facts.lost)
+
+
+def late_pairs(facts: PairFacts, limits: Limits) -> set[Triple]:
+    """Directed pairs that are late in every measurement."""
+    latest = late_from(facts, limits)
+    late = {Triple(s.src, s.dst, s.path) for s in facts.speeds if s.rtt_ns > latest}
+    return late - {Triple(s.src, s.dst, s.path) for s in facts.speeds_again if 0 < s.rtt_ns <= latest}
 
 
 def _measured(facts: PairFacts) -> frozenset[Triple]:
