@@ -1,4 +1,4 @@
-"""Several ports in one subnet, as IPoIB has them by default: the README's lines give each its own traffic.
+"""Several ports in one subnet, as IPoIB often has them: what the README says of routes and of firewalls, done.
 
 Three network namespaces: two hosts with two ports each, and a switch that all four hang on.
 """
@@ -20,13 +20,25 @@ from fairlead.fabric import transport
 pytestmark = [pytest.mark.real, pytest.mark.requires("root", "netns")]
 README = Path(transport.__file__).with_name("README.md")
 HERE, THERE = ("10.9.0.1", "10.9.0.2"), ("10.9.0.3", "10.9.0.4")
-TOKEN, PORT, SIZE = "a token of this test", 7777, 4 << 20
+TOKEN, PORT, UDP_PORT, SIZE = "a token of this test", 7777, 7000, 4 << 20
+FIREWALL = f"""
+nft -f - <<EOF
+table inet f {{
+  chain c {{
+    type filter hook input priority 0; policy drop;
+    tcp dport {PORT} accept
+    tcp sport {PORT} ct state established accept
+    udp dport {UDP_PORT} accept
+  }}
+}}
+EOF
+"""
 END = f"""
 import sys
 from fairlead.fabric.transport.context import Context, remote_of
 role, *addresses = sys.argv[1:]
 size, token = {SIZE}, {TOKEN!r}.encode()
-with Context(addresses=addresses, compiled=False) as context:
+with Context(addresses=addresses, port={UDP_PORT}, compiled=False) as context:
     queue, memory = context.completion_queue(), bytearray(size)
     if role == "serve":
         with context.listen(addresses[0], token, {PORT}) as listener:
@@ -108,3 +120,10 @@ def test_ports_of_one_subnet_share_the_traffic_after_the_lines_of_the_readme_and
     for pid in hosts:
         told(pid, lines, NICS="p0 p1", SUBNET="10.9.0.0/24")
     assert max(shares(hosts)) < 0.7
+
+
+@pytest.mark.requires("nft")
+def test_a_firewall_that_lets_in_one_udp_port_and_the_listeners_lets_all_through(hosts: tuple[int, int]) -> None:
+    for pid in hosts:
+        told(pid, FIREWALL)
+    shares(hosts)  # a transfer: it fails where anything that has to come in does not

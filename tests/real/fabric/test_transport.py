@@ -297,6 +297,39 @@ def test_a_peer_is_known_to_compiled_code_whatever_comes_while_it_is_met(ends: A
     assert len(left) < 30
 
 
+class Asking(CompletionQueue):
+    """Notes, whenever it wakes who waits, whether that one could have its context's lock."""
+
+    def __init__(self, depth: int) -> None:
+        super().__init__(depth)
+        self.lock: Any = None
+        self.was_free: list[bool] = []
+
+    def tell(self) -> None:
+        thread = threading.Thread(target=self.ask)
+        thread.start()
+        thread.join()
+        super().tell()
+
+    def ask(self) -> None:
+        free = self.lock.acquire(blocking=False)
+        self.was_free.append(free)
+        if free:
+            self.lock.release()
+
+
+@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "plain"])
+def test_who_waits_for_a_completion_is_woken_when_the_lock_is_free(ends: Any, compiled: bool) -> None:
+    pair = ends(compiled=compiled)
+    pair.queues[0] = Asking(64)
+    pair.queues[0].lock = pair.a.lock
+    pair.qa, _ = pair.join()
+    for wr_id in range(20):
+        pair.write(b"x" * 100, wr_id=wr_id)
+        assert [c.wr_id for c in pair.queues[0].wait(LIMIT_S)] == [wr_id]
+    assert pair.queues[0].was_free == [True] * 20
+
+
 class Faulty(LetterSockets):
     """The kernel's sockets, whose datagrams are lost, doubled, delayed and damaged as they are received."""
 

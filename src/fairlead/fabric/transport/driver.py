@@ -17,6 +17,7 @@ from fairlead.errors import FabricError, FairleadError, LocalProtocolError, Remo
 from fairlead.fabric.transport.engine import Engine, Line
 from fairlead.fabric.transport.interfaces import LinkWatch
 from fairlead.fabric.transport.ports import Sockets
+from fairlead.fabric.transport.queues import told_at_the_end
 
 _PAUSE_S = 1.0
 """The longest wait, should a timer be missed."""
@@ -109,13 +110,13 @@ class Driver:
             has_more = False
             while not self._is_closed:
                 events = self._epoll.poll(self._pause(has_more=has_more))
-                with self.lock:
+                with told_at_the_end(), self.lock:
                     self._waits = False
                     has_more = self._turn(events)
                     self._waits = not has_more
         except BaseException as exc:  # noqa: BLE001 - a thread has nobody to raise to: every queue pair is told
             self.crash = exc
-            with self.lock:
+            with told_at_the_end(), self.lock:
                 for line in self.engine.lines:
                     self.engine.fail(line, _crashed(exc))
 

@@ -9,14 +9,15 @@ from typing import Any
 import msgspec
 import pytest
 
+from fairlead.errors import FabricError
 from fairlead.fabric.mrc import icrc, packets
 from fairlead.fabric.mrc.completion import Status
-from fairlead.fabric.mrc.control_headers import Erth
+from fairlead.fabric.mrc.control_headers import Eeth, Erth
 from fairlead.fabric.mrc.headers import ENDPOINT_QP, EndpointOp
 from fairlead.fabric.mrc.icrc import Icrc
 from fairlead.fabric.mrc.layout import M_NONE, M_SKIP_ONCE
 from fairlead.fabric.mrc.memory import MemoryRegion
-from fairlead.fabric.mrc.packets import Path, Request, Write
+from fairlead.fabric.mrc.packets import Path, Request, Response, Write
 from fairlead.fabric.mrc.verbs import QpState
 from fairlead.fabric.transport.engine import COUNTED, Engine
 from fairlead.fabric.transport.fast.engine import FastEngine
@@ -182,6 +183,28 @@ def test_an_ev_probe_is_answered_by_how_it_fared(kind: type[Engine], psn: int, *
     assert (answer.bth.psn, answer.eeth.op, answer.eeth.tx_timestamp) == (psn, EndpointOp.EV_PROBE, 777)
     assert answer.eeth.m == (M_SKIP_ONCE if marked else M_NONE)
     assert back.plane == 1 or psn == 7  # a responder's comes back on the sender's own turns
+
+
+def test_a_probe_is_answered_once_by_a_queue_pair_that_stands_and_all_of_those_hear_the_answer(
+    kind: type[Engine],
+) -> None:
+    pair = Pair(Faults(), planes=2, mtu=MTU, kind=kind, qps=3)
+    engine = pair.b.engine
+    engine.fail(pair.b.lines[0], FabricError("fabric/closed", "gone", hint="none"))
+    while any(end.engine.send(pair.net.now) for end in (pair.a, pair.b)):
+        pass
+    first = len(pair.net.log)
+    probe = Request(packets.Bth(packets.Opcode.ENDPOINT_REQUEST, ENDPOINT_QP, 6), Erth(EndpointOp.EV_PROBE))
+    said = Response(packets.Bth(packets.Opcode.ENDPOINT_RESPONSE, ENDPOINT_QP, 6), Eeth(EndpointOp.EV_PROBE))
+    path = Path(pair.a.ports.numbers[1][3] << 16, 1, 0)
+    for packet, hear in ((probe, pair.b.lines[1:2]), (said, pair.b.lines[1:])):
+        arrival = Arrival(memoryview(bytearray(packets.encode(packet))), pair.a.addresses[1], path)
+        pair.b.ports.come[1].append(arrival)
+        engine.read(1, pair.net.now)
+        assert list(engine._ready) == hear
+        engine.send(pair.net.now)
+    answers = [packets.decode(data) for _, data in sent_by(pair, pair.b, first)]
+    assert [type(one) for one in answers] == [Response]
 
 
 # --- a hostile peer ----------------------------------------------------------------------------------------------

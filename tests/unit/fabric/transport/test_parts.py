@@ -29,7 +29,7 @@ from fairlead.fabric.transport.context import Context
 from fairlead.fabric.transport.fast import kernels
 from fairlead.fabric.transport.interfaces import LinkWatch, interface_of, is_up, mtu_of
 from fairlead.fabric.transport.memory import view_of
-from fairlead.fabric.transport.queues import CompletionQueue
+from fairlead.fabric.transport.queues import CompletionQueue, told_at_the_end
 from fairlead.fabric.transport.seal import Seal, Seals
 
 TOKEN, A, B = b"t" * 32, b"a" * 16, b"b" * 16
@@ -179,6 +179,28 @@ def test_waiting_ends_with_a_completion_of_another_thread_or_with_the_time() -> 
     thread.join()
     assert queue.wait(timeout_s=0.01) == []
     queue.close()
+
+
+def test_who_waits_is_woken_once_when_the_thread_that_adds_is_through_with_its_work() -> None:
+    """Woken amid that work it would take the interpreter from it, and then wait for the lock that is held there."""
+    here, there = CompletionQueue(8), CompletionQueue(8)
+    for queue in (here, here, there):
+        queue.reserve()
+    with told_at_the_end():
+        here.add(done(1))
+        here.add(done(2))
+        thread = threading.Thread(target=there.add, args=[done(3)])
+        thread.start()
+        thread.join()
+        assert not is_readable(here)
+        assert is_readable(there)  # another thread's work is not this one's
+    assert os.eventfd_read(here.fileno()) == 1
+    here.reserve()
+    assert [c.wr_id for c in here.poll(2)] == [1, 2]
+    here.add(done(4))
+    assert is_readable(here)
+    here.close()
+    there.close()
 
 
 def test_a_program_with_many_files_open_can_wait() -> None:
