@@ -111,14 +111,20 @@ def shares(hosts: tuple[int, int]) -> tuple[float, float]:
     return max(moved[0]) / sum(moved[0]), max(moved[1]) / sum(moved[1])
 
 
-def test_ports_of_one_subnet_share_the_traffic_after_the_lines_of_the_readme_and_not_before(
-    hosts: tuple[int, int],
-) -> None:
-    assert min(shares(hosts)) > 0.95  # both address the ports as meant, and the kernel sends all by one of them
+def way(pid: int, source: str) -> str:
+    """The port by which a connection from an address would leave."""
+    words = inside(pid, "ip", "-j", "route", "get", THERE[0], "from", source)
+    (found,) = json.loads(subprocess.run(words, capture_output=True, check=True).stdout)
+    return str(found["dev"])
+
+
+def test_the_lines_of_the_readme_route_by_source_and_each_port_keeps_its_share(hosts: tuple[int, int]) -> None:
+    assert {way(hosts[0], address) for address in HERE} == {"p0"}
     (lines,) = re.findall(r"```sh\n(.*?)```", README.read_text(), re.DOTALL)
     lines = re.sub(r"^(NICS|SUBNET)=.*\n", "", lines, flags=re.MULTILINE)
     for pid in hosts:
         told(pid, lines, NICS="p0 p1", SUBNET="10.9.0.0/24")
+    assert [way(hosts[0], address) for address in HERE] == ["p0", "p1"]
     assert max(shares(hosts)) < 0.7
 
 
