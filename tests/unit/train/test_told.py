@@ -17,7 +17,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from fairlead.cli.progress import live
-from fairlead.cli.train import _BOUND, _told
+from fairlead.cli.train_run import _BOUND, _told
 from fairlead.train.pace import reached
 from unit.train.test_session import STEPS, prepare
 
