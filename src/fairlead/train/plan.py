@@ -92,6 +92,8 @@ def need(
     widest = max((block.numel for block in streamed if not block.role), default=0)
     trained = max(block.trained for block in layers)
     slots = min(settings.slots, sum(not block.role for block in streamed))
+    of_one = max((param.numel for block in layers for param in block.trainable), default=0)
+    in_fp32 = max(0, 4 * of_one - found.computing)  # gradients of the layer are gone by then
     on_host = settings.device.type == "cpu"
     here, is_guess = "host" if on_host else "device", bool(found.guessed)
     step = [
@@ -104,6 +106,7 @@ def need(
         Term(here, "logits and what else the head keeps", found.head, is_guess),
         Term(here, "computing: a layer that goes back, or the loss", found.computing, is_guess),
         *([] if team is not None else [Term(here, "gradients on their way", 2 * trained * gradient)]),
+        *([Term(here, "a gradient in fp32, for its norm", in_fp32)] if team is None and gradient < 4 else []),
         Term(here, "gradients outside the layers", 4 * blocks[0].trained),
         *_gradients_of_ends(here, ends, settings, found, tokens),
     ]

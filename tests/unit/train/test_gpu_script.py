@@ -19,7 +19,8 @@ SCRIPT = Path(__file__).parents[3] / "bench" / "train_gpu.py"
     "sections",
     [
         "depth,wide,seven,thirteen",
-        pytest.param("limits,exact,sweep,disk,three,peers", marks=pytest.mark.slow),
+        pytest.param("limits,exact,sweep", marks=pytest.mark.slow),
+        pytest.param("disk,three,peers", marks=pytest.mark.slow),
     ],
 )
 def test_every_section_is_played_on_the_cpu(sections) -> None:
