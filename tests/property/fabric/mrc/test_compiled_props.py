@@ -65,6 +65,7 @@ def test_every_handler_of_the_law_has_its_events() -> None:
     named = set(apply.__code__.co_names) | {"init_tx", "init_rx"}  # those two make the rows
     handlers = {name for name, value in vars(law).items() if isinstance(value, FunctionType) and name[0] != "_"}
     handlers -= {"requestor_row", "responder_row"}
+    handlers -= {"next_unpaced"}  # a part of next_packet, by itself where nothing has a pace
     assert handlers <= named
 
 
