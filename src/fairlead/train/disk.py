@@ -1,10 +1,10 @@
 """The state of a block on disk: read only in small pieces, written where nothing is, and gradients beside it.
 
-An update reads the block's slot, writes a spare one, and last its first page; then the old slot is spare. So a kill
-leaves the block as it was before or as it is after, and `store.py` knows which updates are still to be done.
+An update reads the block's slot, writes the spare one, and last its first page; then the old slot is the spare. So a
+kill leaves the block as it was before or as it is after, and `store.py` knows which updates are still to be done.
 
 Who waits for the weights goes on when they are updated; the last pieces are written, and the first page, meanwhile, and
-the next block is read and written to another spare slot. The block's next gradients go nowhere before that.
+the next block of the slots is read. It writes nothing before that, and the block's next gradients go nowhere before it.
 
 What lies in memory anyway is not read: gradients of those blocks that a step goes back through last, which are on disk,
 too, and the weights of those that still lie in their slots of the ring.
@@ -18,6 +18,7 @@ import contextlib
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -327,6 +328,7 @@ class OnDisk:
         self._end()
         moment, lying = self.pending, self.lying
         assert moment is not None
+        clipped = replace(moment, clip=1.0) if self.gradient_dtype == torch.float32 else moment
         hands, target, written = self.hands, -1, []
         digests = [0, 0, 0]
         for piece in hands.belt.pieces(self):
@@ -338,7 +340,10 @@ class OnDisk:
             span = slice(begin, begin + size)
             if lying.weights is not None:
                 p.copy_(lying.weights[span])
-            update(self.block, p, m, v, g if lying.gradients is None else lying.gradients[span], moment, begin=begin)
+            given = g if lying.gradients is None else lying.gradients[span]
+            if moment.clip != 1.0 and g.dtype == torch.float32:  # one pass, where `update` would take two
+                given = torch.mul(given, moment.clip, out=g)
+            update(self.block, p, m, v, given, clipped, begin=begin)
             if weights is not None:
                 weights[span].copy_(p)
             if target < 0:
@@ -355,13 +360,11 @@ class OnDisk:
             for future in written:
                 future.result()
             self.slots.seal(target, header)
-            self.slots.spares.append(self.slot)
-            self.slot = target
+            self.slots.spare, self.slot = self.slot, target
             self.version += 1
 
         self.pending, self.lying = None, NOTHING
-        self.sealed = hands.sealer.submit(seal)
-        self.slots.under_way.append(self.sealed)
+        self.sealed = self.slots.under_way = hands.sealer.submit(seal)
 
 
 def _pieces(numel: int, size: int = 0) -> Iterator[tuple[int, int]]:

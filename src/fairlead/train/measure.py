@@ -178,7 +178,7 @@ def _bytes(store: DiskStore, *, write: bool) -> float:
 
     def one(place: int) -> None:
         buffers = hands.belt.buffers[place % len(hands.belt.buffers)]
-        call(memory_of(buffers[0])[:size], slots.spares[0] * slots.size + place * size)
+        call(memory_of(buffers[0])[:size], slots.spare * slots.size + place * size)
 
     taken = []
     for _ in range(3):

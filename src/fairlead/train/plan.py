@@ -18,7 +18,6 @@ from fairlead.train.relay import DEPTH
 from fairlead.train.relay import PIECE as SUMS
 from fairlead.train.schedule import Schedule, schedule_of
 from fairlead.train.settings import Settings
-from fairlead.train.slots import spares
 
 _BUFFERS = 4 * 4 * PIECE * AHEAD
 
@@ -156,7 +155,7 @@ def need(
     spare = 0
     for alike in by_size(held):
         widest_state = max((block.trained for block in alike), default=0)
-        spare += state * (spares(alike) * widest_state + sum(widest_state - block.trained for block in alike))
+        spare += state * (widest_state + sum(widest_state - block.trained for block in alike))
     if settings.store is None:
         home = (
             Term("host", "parameters and moments", state * total + kept_as * frozen),

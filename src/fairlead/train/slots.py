@@ -1,6 +1,6 @@
 """A file of slots on disk, each with p|m|v of one block and a page that says which and of what version.
 
-There are slots more than blocks: what is written goes to a spare one, and counts once its first page does.
+There is one slot more than blocks: what is written goes to the spare one, and counts once its first page does.
 
 Must not know: what is computed, when.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -47,11 +46,6 @@ class Header:
         return cls(block, version, tuple(digests))
 
 
-def spares(blocks: Sequence[Block]) -> int:
-    """Slots more than blocks: one layer is written while the last one is sealed. Others do not follow each other."""
-    return 2 if len(blocks) > 1 and not blocks[0].role else 1
-
-
 class Slots:
     """A file of slots of one size, one more than blocks."""
 
@@ -62,19 +56,18 @@ class Slots:
         strides = [pages(kind.itemsize * widest) for kind in self.dtypes]
         self.starts = [PAGE + sum(strides[:kind]) for kind in range(3)]
         self.size = PAGE + sum(strides)
-        few, self.num = len(blocks) + 1, len(blocks) + spares(blocks)
-        if not create and path.is_file() and path.stat().st_size == pages(self.size * few):
-            self.num = few  # of a version that had one spare slot
+        self.num = len(blocks) + 1
         self.file = BlobFile(path, self.size * self.num, create=create)
-        self.spares = deque(range(len(blocks), self.num))
-        self.under_way: deque[Future[None]] = deque()
-        """The ends of the last updates: each gives a spare slot back."""
+        self.spare = len(blocks)
+        self.under_way: Future[None] | None = None
+        """The end of the last update: until then there is no spare slot."""
 
     def free(self) -> int:
-        """A spare slot, once there is one. Raises what went wrong with the last updates."""
-        while self.under_way and (not self.spares or self.under_way[0].done()):
-            self.under_way.popleft().result()
-        return self.spares.popleft()
+        """The spare slot, once there is one. Raises what went wrong with the last update."""
+        if self.under_way is not None:
+            self.under_way.result()
+            self.under_way = None
+        return self.spare
 
     def at(self, slot: int, kind: int, begin: int) -> int:
         """The offset of an element of p, m or v (0, 1, 2)."""

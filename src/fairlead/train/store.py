@@ -17,7 +17,6 @@ begun, and a store can still withdraw it. Must not know: layers, schedules, rank
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -141,7 +140,7 @@ class DiskStore:
                 home.update(self.manifest.moment(home.block))
         for slots in (self.outer, self.layers):
             taken = {home.slot for home in self.homes if home.slots is slots}
-            slots.spares = deque(set(range(slots.num)) - taken)
+            (slots.spare,) = set(range(slots.num)) - taken
 
     def begin(self) -> None:
         """Commit first weights."""

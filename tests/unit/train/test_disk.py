@@ -126,18 +126,6 @@ def test_what_counts_is_never_written_over(store, monkeypatch) -> None:
     engine.close()
 
 
-def test_a_store_with_one_spare_slot_goes_on(store, monkeypatch, plain) -> None:
-    """As versions before had it."""
-    with monkeypatch.context() as before:
-        before.setattr(slots, "spares", lambda _: 1)
-        trained(store, 2)
-    size = (store / "layers.bin").stat().st_size
-    losses, state = went_on(store)
-    assert losses == plain[0][2:]
-    assert unequal(plain[2], state) == []
-    assert (store / "layers.bin").stat().st_size == size
-
-
 def killed(trials, folder, kill_at, plain):
     told = folder.with_suffix(".told")
     assert trials.run(folder, told, kill_at) == -signal.SIGKILL
