@@ -9,6 +9,11 @@
 Plain training computes layers again in backward, too, clips, and updates with the same fused AdamW. Ratios are of
 neighbouring steps, the median of all pairs: other work on the machine meets both. The roofline is what the busiest
 resource takes, by what was measured on this machine just before. Prints one JSON line per pair.
+
+With clipping no update may begin before the last gradient is there, and each is needed by its layer's forward. So the
+limit of a step is plain training's backward, and then the larger of what plain training takes to forward, clip and
+update, and of what the bytes that fall into forward take at the rate at which the disk reads and writes at once;
+`allows` is plain training beside that.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ import shutil
 import statistics
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
@@ -29,8 +35,11 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from fairlead.train import AdamW, Engine, ParamGroup, Settings, random_values, seed_of, skeleton, take_apart
 from fairlead.train.activations import play
+from fairlead.train.blobs import BlobFile, memory_of
+from fairlead.train.disk import PIECE
 from fairlead.train.layout import group_of
 from fairlead.train.measure import rates
+from fairlead.train.memory import arena
 from fairlead.train.pace import Share, pace
 from fairlead.train.plan import need
 
@@ -78,16 +87,21 @@ class Plain:
         named = [{"params": params, "weight_decay": decay} for decay, params in groups.items()]
         self.optimizer = torch.optim.AdamW(named, lr=1e-4, fused=True)
         self.steps = 0
+        self.seconds: dict[str, float] = {}
 
     def step(self, batches) -> float:
+        begin = time.perf_counter()
         targets = sum(int((batch["labels"][..., 1:] != -100).sum()) for batch in batches)
         torch.manual_seed(seed_of(1, self.steps, 0))
         loss = self.net(**batches[0], use_cache=False, num_items_in_batch=targets).loss
+        forward = time.perf_counter()
         loss.backward()
+        backward = time.perf_counter()
         torch.nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.steps += 1
+        self.seconds = {"backward": backward - forward, "others": time.perf_counter() - backward + forward - begin}
         return float(loss.detach())
 
 
@@ -100,6 +114,30 @@ def peak_gib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
+def read_and_written_s(folder: Path, read: int, written: int) -> float:
+    """Seconds that the disk takes for so many bytes, read and written at once by the store's pieces and threads."""
+    size = 4 * PIECE
+    file = BlobFile(folder.parent / "rate", size * 128, create=True)
+    try:
+        buffers = [memory_of(arena(PIECE, torch.float32, CPU)) for _ in range(4)]
+
+        def one(num: int, share: float) -> None:
+            move = file.read if int((num + 1) * share) > int(num * share) else file.write
+            move(buffers[num % 4], size * (num % 128))
+
+        taken = []
+        with ThreadPoolExecutor(4) as pool:
+            for share in (0.0, *[read / (read + written)] * 3):  # first all is written, so that there is what to read
+                begin = time.perf_counter()
+                list(pool.map(one, range(128), [share] * 128))
+                file.sync()
+                taken.append(time.perf_counter() - begin)
+    finally:
+        file.close()
+        file.path.unlink()
+    return (read + written) / (128 * size / statistics.median(taken[1:]))
+
+
 def roofline(parts, folder: Path, count: int) -> dict:
     """What a step takes at least, by what this machine does now: what the planner has as the busiest resource."""
     settings = Settings(CPU, clip=1.0, rule=RULE, store=folder)
@@ -109,7 +147,11 @@ def roofline(parts, folder: Path, count: int) -> dict:
     measured = rates(settings, found.work, 64, length, folder.parent)
     share = Share(1, parts.blocks, wanted.loaded)
     taken = pace(found.work, parts.blocks, share, measured, on_disk=True, width=4)
+    trained = sum(block.trained for block in parts.blocks)
+    updating = wanted.read_bytes - 4 * wanted.loaded, wanted.written_bytes - 4 * trained
     return {
+        "forward_bytes": sum(updating),
+        "forward_disk_s": round(read_and_written_s(folder, *updating), 3),
         "roofline_s": round(taken.seconds, 3),
         "bound_by": taken.binding,
         "busy_s": {name: round(value, 2) for name, value in taken.bounds.items()},
@@ -142,10 +184,12 @@ def pairs(folder: Path, tokens: list[int], num: int, config: LlamaConfig, out: P
             memory, memory_cpu = time.perf_counter() - begin, time.process_time() - cpu
             assert loss == result.loss, (loss, result.loss)
             done += 1
+            limit_s = plain.seconds["backward"] + max(plain.seconds["others"], bound["forward_disk_s"])
             if turn:  # the first of a size brings memory that later ones have
                 line = {
                     "tokens": count,
                     "memory_s": round(memory, 3),
+                    "limit_s": round(limit_s, 3),
                     "disk_s": round(streamed, 3),
                     "memory_cpu_s": round(memory_cpu, 2),
                     "disk_cpu_s": round(streamed_cpu, 2),
@@ -176,6 +220,8 @@ def summed(out: Path) -> None:
             ratio=round(statistics.median([one["memory_s"] / one["disk_s"] for one in some]), 3),
             cpu_ratio=round(statistics.median([one["memory_cpu_s"] / one["disk_cpu_s"] for one in some]), 3),
             best=[round(min(one[key] for one in some), 2) for key in ("memory_s", "disk_s")],
+            allows=round(statistics.median([one["memory_s"] / one["limit_s"] for one in some]), 3),
+            of_limit=round(statistics.median([one["limit_s"] / one["disk_s"] for one in some]), 3),
             efficiency=round(statistics.median([one["roofline_s"] / one["disk_s"] for one in some]), 3),
             waited=round(statistics.median([one["waited_s"] / one["disk_s"] for one in some]), 3),
             all=[[one["memory_s"], one["disk_s"]] for one in some],

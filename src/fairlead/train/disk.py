@@ -3,8 +3,11 @@
 An update reads the block's slot, writes the spare one, and last its first page; then the old slot is the spare. So a
 kill leaves the block as it was before or as it is after, and `store.py` knows which updates are still to be done.
 
-Who waits for the weights goes on when they are updated; the last pieces are written, and the first page, meanwhile. The
-next block of the slots writes nothing before that, and the block's next gradients go nowhere before it.
+Who waits for the weights goes on when they are updated; the last pieces are written, and the first page, meanwhile, and
+the next block of the slots is read. It writes nothing before that, and the block's next gradients go nowhere before it.
+
+What lies in memory anyway is not read: gradients of those blocks that a step goes back through last, which are on disk,
+too, and the weights of those that still lie in their slots of the ring.
 
 Must not know: layers, schedules, devices' lanes beyond a copy, what is committed when.
 """
@@ -15,11 +18,14 @@ import contextlib
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from dataclasses import replace
+from functools import partial
 
 import torch
 
+from fairlead.train.belt import Belt, Job
 from fairlead.train.blobs import PAGE, BlobFile, damaged, digest, memory_of, pages
+from fairlead.train.homes import NOTHING, Lying
 from fairlead.train.lanes import Lanes, Mark
 from fairlead.train.layout import Block
 from fairlead.train.memory import arena, release
@@ -41,11 +47,9 @@ class Hands:
         self.digest = digest
         """Of all state; a store of an earlier version goes on with its own."""
         self.pool = ThreadPoolExecutor(4, "disk")
-        self.buffers = [[arena(PIECE, torch.float32, _HOST) for _ in range(4)] for _ in range(AHEAD)]
-        self.buffers_free = threading.RLock()
+        self.belt = Belt(self.pool, AHEAD, PIECE)
+        self.belt_free = threading.RLock()
         """Of those who update."""
-        self.writes: list[list[Future[Any]]] = [[] for _ in range(AHEAD)]
-        """Of each buffer, what is not written yet."""
         self.sealer = ThreadPoolExecutor(1, "sealer")
         self.passing = arena(PIECE, torch.float32, _HOST)
         self.passing_free = threading.RLock()
@@ -119,6 +123,8 @@ class OnDisk:
         """The digest of frozen parameters."""
         self.version = 0
         self.pending: Moment | None = None
+        self.lying = NOTHING
+        """What the pending update need not read."""
         self.kept: Written | None = None
         self.sealed: Future[None] | None = None
         """The end of an update whose weights are given on already."""
@@ -144,13 +150,14 @@ class OnDisk:
             self.fixed = (self.fixed + self.hands.digest(flat[:size], self.dtype.itemsize * begin)) % (1 << 64)
         self.slots.seal(self.slot, Header(self.block.index, 0, (digests[0], digests[1], digests[2])))
 
-    def update(self, moment: Moment) -> None:
+    def update(self, moment: Moment, lying: Lying = NOTHING) -> None:
         """Done with the next `load`, which reads the parameters anyway, or with `settle`."""
-        self.pending = moment
+        self.pending, self.lying = moment, lying
+        self.hands.belt.ask(self)
 
     def load(self, weights: torch.Tensor) -> None:
         """The parameters, after the update that is due."""
-        with self.hands.buffers_free if self.pending is not None else contextlib.nullcontext():
+        with self.hands.belt_free if self.pending is not None else contextlib.nullcontext():
             if self.pending is not None:
                 self._advance(weights)
             else:
@@ -187,7 +194,7 @@ class OnDisk:
 
     def settle(self) -> None:
         """Do the update that is due."""
-        with self.hands.buffers_free:
+        with self.hands.belt_free:
             if self.pending is not None:
                 self._advance(None)
         self._end()
@@ -316,55 +323,53 @@ class OnDisk:
             self._whole(self.slots.file, piece, size, self.slots.at(self.slot, 0, begin), write=False)
             weights[begin : begin + size].copy_(piece[:size])
 
+    def pieces(self) -> Sequence[tuple[int, int]]:
+        """Of an update."""
+        return list(_pieces(self.block.trained))
+
+    def reads(self, begin: int, size: int, buffers: Sequence[torch.Tensor]) -> Sequence[Job]:
+        """Of the pending update, what does not lie in memory."""
+        self._end()
+        jobs: list[Job] = []
+        for kind, dtype in enumerate(self.slots.dtypes):
+            if kind or self.lying.weights is None:
+                at = self.slots.at(self.slot, kind, begin)
+                jobs.append(partial(self._whole, self.slots.file, buffers[kind].view(dtype), size, at, write=False))
+        if self.lying.gradients is None:
+            flat, at = buffers[3].view(self.gradient_dtype), self.gradients_at + self.gradient_dtype.itemsize * begin
+            jobs.append(partial(self._whole, self.gradients, flat, size, at, write=False))
+        return jobs
+
     def _advance(self, weights: torch.Tensor | None) -> None:
         """One update, piece by piece: read ahead, compute, write behind."""
         self._end()
-        moment, target = self.pending, -1
+        moment, lying = self.pending, self.lying
         assert moment is not None
-        hands, pieces = self.hands, list(_pieces(self.block.trained))
-        sets = [
-            [flat.view(dtype) for flat, dtype in zip(each, (*self.slots.dtypes, self.gradient_dtype), strict=True)]
-            for each in hands.buffers
-        ]
+        clipped = replace(moment, clip=1.0) if self.gradient_dtype == torch.float32 else moment
+        hands, target, written = self.hands, -1, []
         digests = [0, 0, 0]
-        reads: dict[int, list[Future[Any]]] = {}
-        written: list[Future[Any]] = []
-
-        def read(place: int) -> None:
-            begin, size = pieces[place]
-            arrays = sets[place % AHEAD]
-            for future in hands.writes[place % AHEAD]:
-                future.result()
-            width = self.gradient_dtype.itemsize
-            calls: list[tuple[BlobFile, torch.Tensor, int]] = [
-                (self.slots.file, arrays[kind], self.slots.at(self.slot, kind, begin)) for kind in range(3)
-            ]
-            calls.append((self.gradients, arrays[3], self.gradients_at + width * begin))
-            reads[place] = [
-                hands.pool.submit(self._whole, file, flat, size, offset, write=False) for file, flat, offset in calls
-            ]
-
-        for place in range(min(AHEAD - 2, len(pieces))):
-            read(place)
-        for place, (begin, size) in enumerate(pieces):
-            if place + AHEAD - 2 < len(pieces):
-                read(place + AHEAD - 2)
-            for future in reads.pop(place):
-                future.result()
-            p, m, v, g = (flat[:size] for flat in sets[place % AHEAD])
-            update(self.block, p, m, v, g, moment, begin=begin)
+        for piece in hands.belt.pieces(self):
+            begin, size = piece.begin, piece.size
+            p, m, v, g = (
+                flat.view(dtype)[:size]
+                for flat, dtype in zip(piece.buffers, (*self.slots.dtypes, self.gradient_dtype), strict=True)
+            )
+            span = slice(begin, begin + size)
+            if lying.weights is not None:
+                p.copy_(lying.weights[span])
+            given = g if lying.gradients is None else lying.gradients[span]
+            if moment.clip != 1.0 and g.dtype == torch.float32:  # one pass, where `update` would take two
+                given = torch.mul(given, moment.clip, out=g)
+            update(self.block, p, m, v, given, clipped, begin=begin)
             if weights is not None:
-                weights[begin : begin + size].copy_(p)
+                weights[span].copy_(p)
             if target < 0:
                 target = self.slots.free()
             for kind, flat in enumerate((p, m, v)):
                 digests[kind] = (digests[kind] + hands.digest(flat, flat.element_size() * begin)) % (1 << 64)
-                offset = self.slots.at(target, kind, begin)
-                under_way = hands.pool.submit(
-                    self._whole, self.slots.file, sets[place % AHEAD][kind], size, offset, write=True
-                )
-                written.append(under_way)
-                hands.writes[place % AHEAD] = written[-kind - 1 :]
+                buffer, place = piece.buffers[kind].view(flat.dtype), self.slots.at(target, kind, begin)
+                piece.writes.append(hands.pool.submit(self._whole, self.slots.file, buffer, size, place, write=True))
+            written += piece.writes
         target = self.slots.free() if target < 0 else target
         header = Header(self.block.index, self.version + 1, (digests[0], digests[1], digests[2]))
 
@@ -375,7 +380,7 @@ class OnDisk:
             self.slots.spare, self.slot = self.slot, target
             self.version += 1
 
-        self.pending = None
+        self.pending, self.lying = None, NOTHING
         self.sealed = self.slots.under_way = hands.sealer.submit(seal)
 
 

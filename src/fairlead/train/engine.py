@@ -25,7 +25,7 @@ import torch
 
 from fairlead.errors import TrainError
 from fairlead.train import layer, lockstep, loss, model, packing
-from fairlead.train.homes import Home, OnDevice
+from fairlead.train.homes import NOTHING, Home, Lying, OnDevice
 from fairlead.train.homeward import Homeward
 from fairlead.train.kept import Kept
 from fairlead.train.lanes import Lanes, Moments, Rng
@@ -271,12 +271,22 @@ class Engine:
         if isinstance(self.homes[index], OnDevice):
             self._pending[index] = moment
         else:
-            self._updates[index] = self._updater.submit(self._update, index, moment)
+            self._updates[index] = self._updater.submit(self._update, index, moment, self._lying(index))
         self._stale |= {index} & self._resident.keys()
 
-    def _update(self, index: int, moment: Moment) -> None:
+    def _lying(self, index: int) -> Lying:
+        """What a step has left of a block in host memory, until the next one comes to it."""
+        if self.settings.device.type != "cpu":
+            return NOTHING
+        weights = None
+        if self.settings.dtype == self.settings.parameters:
+            resident = self._resident.get(index)
+            weights = self._ring.lying(self._place[index]) if resident is None else resident
+        return Lying(weights, self._homeward.lying(index))
+
+    def _update(self, index: int, moment: Moment, lying: Lying) -> None:
         begin = time.perf_counter()
-        self.homes[index].update(moment)
+        self.homes[index].update(moment, lying)
         is_now = self.store is None or self.settings.team is not None  # from a store of one host, with the next load
         if is_now:
             self.homes[index].settle()  # while other ranks update theirs: a load is waited for by all

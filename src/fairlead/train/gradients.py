@@ -98,6 +98,8 @@ class Way:
         layers = max((block.trained for block in blocks[1:] if not block.role), default=0)
         self.sums = [arena(numel, dtype, lanes.device) for numel in (layers, layers, *([max(ends)] if ends else []))]
         self._left: list[Mark | None] = [None] * len(self.sums)
+        self._last: list[tuple[int, torch.Tensor] | None] = [None] * len(self.sums)
+        """Whose sum lies in each buffer."""
         self._at = 0
         self.waited_s = 0.0
         """How long `open` waited for a buffer in this step, as the host sees it."""
@@ -110,11 +112,13 @@ class Way:
         begin = time.perf_counter()
         self.lanes.after(self._left[at])
         self.waited_s += time.perf_counter() - begin
+        self._last[at] = None
         return Sum(self.sums[at][: block.trained])
 
     def send(self, block: Block, total: Sum, home: Home) -> None:
         """Let the home keep it, in the lane `out`, or here where the home is on the device."""
         at = 2 if block.role else self._at
+        self._last[at] = block.index, total.flat
         if isinstance(home, OnDevice):
             home.keep(total.flat)
             return
@@ -122,3 +126,7 @@ class Way:
         with self.lanes.lane("out"):
             self.lanes.after(packed)
             self._left[at] = home.keep(total.flat)
+
+    def lying(self, block: int) -> torch.Tensor | None:
+        """The last sum of a block, if it still lies in its buffer: until `open` gives the buffer to another."""
+        return next((last[1] for last in self._last if last is not None and last[0] == block), None)

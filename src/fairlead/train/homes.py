@@ -15,6 +15,7 @@ Must not know: layers, schedules.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -26,6 +27,19 @@ from fairlead.train.optimizer import Moment, update
 from fairlead.train.team import Team
 
 
+@dataclass(frozen=True, slots=True)
+class Lying:
+    """What an update need not fetch, as it lies in host memory and stays there until the update is done."""
+
+    weights: torch.Tensor | None = None
+    """The parameters before the update, in their own dtype."""
+    gradients: torch.Tensor | None = None
+    """What was kept last."""
+
+
+NOTHING = Lying()
+
+
 class Home(Protocol):
     """The state of one block."""
 
@@ -34,7 +48,7 @@ class Home(Protocol):
     def put(self, p: torch.Tensor) -> None:
         """First values of all parameters, flat, from any device; moments are zero."""
 
-    def update(self, moment: Moment) -> None:
+    def update(self, moment: Moment, lying: Lying = NOTHING) -> None:
         """Apply the kept gradients, at the latest with the next `load` or `settle`; from one thread at a time."""
 
     def settle(self) -> None:
@@ -79,7 +93,7 @@ class OnDevice:
     def settle(self) -> None:
         """Updates run in the current lane."""
 
-    def update(self, moment: Moment) -> None:
+    def update(self, moment: Moment, lying: Lying = NOTHING) -> None:
         """In the current lane."""
         update(self.block, self.p, self.m, self.v, self.g, moment)
 
@@ -133,7 +147,7 @@ class InHost:
     def settle(self) -> None:
         """Updates are done when they return."""
 
-    def update(self, moment: Moment) -> None:
+    def update(self, moment: Moment, lying: Lying = NOTHING) -> None:
         """By the CPU, once the gradients have arrived."""
         if self.kept is not None:
             self.kept.synchronize()
@@ -207,10 +221,10 @@ class Spread:
         if self.held is not None:
             self.held.settle()
 
-    def update(self, moment: Moment) -> None:
+    def update(self, moment: Moment, lying: Lying = NOTHING) -> None:
         """By the owner."""
         if self.held is not None:
-            self.held.update(moment)
+            self.held.update(moment, lying)
 
     def load(self, weights: torch.Tensor) -> None:
         """From the owner to all, in the dtype of computing."""

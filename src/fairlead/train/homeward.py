@@ -139,6 +139,12 @@ class Homeward:
             self.norms, self.seen, losses = self.way.agree(self.parts.blocks, losses, self.settings)
         return losses
 
+    def lying(self, index: int) -> torch.Tensor | None:
+        """The gradients of a block, where they stay on the device until the next backward."""
+        if not isinstance(self.way, Way):
+            return None
+        return self._outer if not index else self.way.lying(index)
+
     @property
     def waited_s(self) -> float:
         """How long gradients of this step waited until those before had left; of several ranks it is not told."""

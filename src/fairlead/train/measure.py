@@ -177,7 +177,8 @@ def _bytes(store: DiskStore, *, write: bool) -> float:
     call = slots.file.write if write else slots.file.read
 
     def one(place: int) -> None:
-        call(memory_of(hands.buffers[place % len(hands.buffers)][0])[:size], slots.spare * slots.size + place * size)
+        buffers = hands.belt.buffers[place % len(hands.belt.buffers)]
+        call(memory_of(buffers[0])[:size], slots.spare * slots.size + place * size)
 
     taken = []
     for _ in range(3):

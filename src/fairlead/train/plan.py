@@ -17,7 +17,7 @@ from fairlead.train.layout import Block, by_size
 from fairlead.train.optimizer import PIECE as PASSED
 from fairlead.train.relay import DEPTH
 from fairlead.train.relay import PIECE as SUMS
-from fairlead.train.schedule import schedule_of
+from fairlead.train.schedule import Schedule, schedule_of
 from fairlead.train.settings import Settings
 from fairlead.train.snapshots import BUFFERS as SNAPSHOT
 
@@ -152,7 +152,8 @@ def need(
         widest_pile = max([trained, *(block.trained for block in ends)])
         terms.append(Term(wire, "gradients that wait for sums", DEPTH * micro * widest_pile * width))
         terms.append(Term(wire, "sums under way, and a total", 4 * (2 * SUMS + most)))
-    again = schedule_of(streamed, slots).loads if streamed else ()
+    schedule = schedule_of(streamed, slots)
+    again = schedule.loads if streamed else ()
     times = {block.index: num for block, num in zip(streamed, again, strict=True)}
     fused = settings.store is not None and team is None  # alone, an update of the store gives the weights on
     loaded = sum((times[b.index] - fused) * b.trained + times[b.index] * (b.numel - b.trained) for b in held if b.index)
@@ -179,7 +180,7 @@ def need(
     more = loaded + (wide + (blocks[0].numel if team is not None else blocks[0].numel - blocks[0].trained)) * bool(
         outer
     )
-    read = state * total + kept + kept_as * more
+    read = state * total + kept + kept_as * more - _lying(blocks, held, streamed, schedule, settings)
     return Need(tuple(terms), read, state * total + kept, work, loaded, wire_bytes, found.guessed)
 
 
@@ -204,6 +205,26 @@ def _gradients_of_ends(
         each = waiting * columns
         terms.append(Term(here, "of the shared weight, until the embedding's are there", each * (micro * width + 4)))
     return terms
+
+
+def _lying(
+    blocks: Sequence[Block], held: Sequence[Block], streamed: Sequence[Block], schedule: Schedule, settings: Settings
+) -> int:
+    """Bytes that updates do not read, as they lie where a step computes: of host memory, so on CPUs alone."""
+    if settings.device.type != "cpu":
+        return 0
+    weights = (
+        {0, *(streamed[place].index for place in schedule.stay)} if settings.dtype == settings.parameters else set()
+    )
+    layers = [block.index for block in streamed if not block.role]
+    ends = [block.index for block in streamed if block.role]
+    gradients = {0, *layers[:2], *ends[:1]} if settings.team is None else set()
+    width = settings.gradients.itemsize
+    return sum(
+        block.trained * (settings.parameters.itemsize * (block.index in weights))
+        + block.trained * ((width if block.index else 4) * (block.index in gradients))
+        for block in held
+    )
 
 
 def _wired(blocks: Sequence[Block], times: Mapping[int, int], settings: Settings) -> int:

@@ -9,7 +9,7 @@ Must not know: what is computed.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from threading import Semaphore
 
@@ -34,6 +34,7 @@ class Ring:
         self._freed: list[Mark | None] = [None] * num_slots
         self._is_abandoned = False
         self._visits: tuple[Visit, ...] = ()
+        self._stay: Mapping[int, int] = {}
         self._ready: list[Future[Mark]] = []
         self._at = 0
         self.waited_s = 0.0
@@ -48,7 +49,7 @@ class Ring:
     def begin(self, schedule: Schedule, homes: Sequence[Home], updated: Callable[[int], None]) -> None:
         """Start filling for one step. `updated` returns once a block's weights are those of this step."""
         self.rest()
-        self._visits = schedule.visits
+        self._visits, self._stay = schedule.visits, schedule.stay
         self._ready = [Future() for _ in schedule.visits]
         self._at, self.waited_s, self.loaded_s = 0, 0.0, 0.0
         self._walk = self._loader.submit(self._fill, schedule.visits, self._ready, homes, updated)
@@ -94,6 +95,10 @@ class Ring:
         self._free[slot].acquire()
         if self._is_abandoned:
             raise CancelledError
+
+    def lying(self, block: int) -> torch.Tensor | None:
+        """The slot where a step has left the block's weights, if the next one has them there first."""
+        return self.slots[self._stay[block]] if block in self._stay else None
 
     def rest(self) -> None:
         """Return when the loader has nothing left to do."""

@@ -103,6 +103,13 @@ class Schedule:
             found[visit.block] += visit.load
         return tuple(found)
 
+    @property
+    def stay(self) -> dict[int, int]:
+        """Slots by block: whose weights lie at the end of a step where the next one has them first."""
+        loads = [(visit.block, visit.slot) for visit in self.visits if visit.load]
+        first, last = ({slot: block for block, slot in order} for order in (loads[::-1], loads))
+        return {block: slot for slot, block in first.items() if last[slot] == block}
+
     def __str__(self) -> str:
         return "\n".join(str(op) for op in self.ops())
 
@@ -125,7 +132,7 @@ def plan(num_blocks: int, num_slots: int, first: Role = "", last: Role = "") -> 
         load = slot is None and not blind
         if slot is None:
             among = [len(narrow)] if block in wide else narrow
-            slot = _farthest(held, among, order[place:])
+            slot = _farthest(held, among, order[:place], order[place:])
         if load:
             held[slot] = block
         lines.append((block, is_forward, slot, load, blind))
@@ -154,13 +161,22 @@ def slot_sizes(streamed: Sequence[Block], schedule: Schedule) -> list[int]:
     return [layers] * (schedule.num_slots - bool(ends)) + ([max(ends)] if ends else [])
 
 
-def _farthest(held: dict[int, int], slots: Sequence[int], ahead: Sequence[tuple[int, bool]]) -> int:
-    """An empty slot, else the one whose block is needed again last."""
+def _farthest(
+    held: dict[int, int], slots: Sequence[int], behind: Sequence[tuple[int, bool]], ahead: Sequence[tuple[int, bool]]
+) -> int:
+    """An empty slot, else the one whose block is needed again last; of those not needed again, the one that is free
+    first: the copy into it runs while the others are computed with.
+    """
     for slot in slots:
         if slot not in held:
             return slot
-    blocks = [block for block, _ in ahead]
-    return max(slots, key=lambda slot: (blocks.index(held[slot]) if held[slot] in blocks else len(blocks), -slot))
+    past, blocks = [block for block, _ in reversed(behind)], [block for block, _ in ahead]
+
+    def worth(slot: int) -> tuple[int, int]:
+        block = held[slot]
+        return (blocks.index(block), 0) if block in blocks else (len(blocks), past.index(block))
+
+    return max(slots, key=worth)
 
 
 def hazards(schedule: Schedule, ops: Sequence[Op] | None = None) -> list[str]:

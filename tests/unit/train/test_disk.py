@@ -6,6 +6,7 @@ import errno
 import os
 import random
 import signal
+import time
 
 import pytest
 
@@ -13,7 +14,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from fairlead.errors import DiskFull, RunError, TrainError  # noqa: E402
-from fairlead.train import blobs, disk  # noqa: E402
+from fairlead.train import blobs, disk, slots  # noqa: E402
 from support.families import config  # noqa: E402
 from support.train_kill import RATES, STEPS, Trials, engine_of, problem  # noqa: E402
 from support.training import compare, train_plainly, unequal  # noqa: E402
@@ -95,6 +96,34 @@ def test_a_later_run_goes_on(steps, store, plain) -> None:
     losses, state = went_on(store)
     assert losses == plain[0][steps:]
     assert unequal(plain[2], state) == []
+
+
+def test_what_counts_is_never_written_over(store, monkeypatch) -> None:
+    """Also where sealing takes longer than updates."""
+    shape, first, data = problem()
+    engine = engine_of(shape, store)
+    engine.fill(first.items())
+    file = engine.store.stores[0].layers
+    counts = {home.block.index: home.slot for home in engine.store.homes.values() if home.slots is file}
+    seal, write, over = slots.Slots.seal, blobs.BlobFile.write, []
+
+    def sealed(self, slot, header) -> None:
+        time.sleep(0.03)
+        seal(self, slot, header)
+        counts.update({header.block: slot} if self is file else {})
+
+    def written(self, source, offset) -> None:
+        if self is file.file and offset // file.size in counts.values():
+            over.append(offset)
+        write(self, source, offset)
+
+    monkeypatch.setattr(slots.Slots, "seal", sealed)
+    monkeypatch.setattr(blobs.BlobFile, "write", written)
+    before = dict(counts)
+    all_steps(engine, data)
+    assert over == []
+    assert counts != before
+    engine.close()
 
 
 def killed(trials, folder, kill_at, plain):

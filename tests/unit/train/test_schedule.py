@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from fairlead.train.schedule import Do, Op, hazards, plan
@@ -70,6 +72,19 @@ def test_the_reviewer_knows_what_embedding_and_head_share(break_it, what) -> Non
 @pytest.mark.parametrize(("blocks", "slots", "copies"), [(32, 2, 62), (32, 3, 61), (4, 4, 4), (4, 9, 4), (1, 2, 1)])
 def test_what_still_lies_in_a_slot_is_not_copied_again(blocks, slots, copies) -> None:
     assert plan(blocks, slots).copies == copies
+
+
+@pytest.mark.parametrize("slots", [2, 3, 5])
+def test_a_copy_runs_while_the_block_before_it_is_computed(slots) -> None:
+    visits = plan(32, slots).visits
+    assert [one.block for one, two in itertools.pairwise(visits) if two.load and one.slot == two.slot] == []
+
+
+@pytest.mark.parametrize(("blocks", "slots"), [(32, 2), (32, 3), (7, 5), (3, 9), (1, 1)])
+def test_the_first_blocks_stay_where_the_next_step_has_them(blocks, slots) -> None:
+    schedule = plan(blocks, slots)
+    assert schedule.stay == {block: block for block in range(min(blocks, slots))}
+    assert plan(4, 1, "embedding", "head").stay == {1: 0}
 
 
 @pytest.mark.parametrize(
