@@ -18,7 +18,6 @@ import contextlib
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 
 import torch
@@ -345,7 +344,6 @@ class OnDisk:
         self._end()
         moment, lying = self.pending, self.lying
         assert moment is not None
-        clipped = replace(moment, clip=1.0) if self.gradient_dtype == torch.float32 else moment
         hands, target, written = self.hands, -1, []
         digests = [0, 0, 0]
         for piece in hands.belt.pieces(self):
@@ -357,10 +355,7 @@ class OnDisk:
             span = slice(begin, begin + size)
             if lying.weights is not None:
                 p.copy_(lying.weights[span])
-            given = g if lying.gradients is None else lying.gradients[span]
-            if moment.clip != 1.0 and g.dtype == torch.float32:  # one pass, where `update` would take two
-                given = torch.mul(given, moment.clip, out=g)
-            update(self.block, p, m, v, given, clipped, begin=begin)
+            update(self.block, p, m, v, g if lying.gradients is None else lying.gradients[span], moment, begin=begin)
             if weights is not None:
                 weights[span].copy_(p)
             if target < 0:
