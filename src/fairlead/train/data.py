@@ -46,7 +46,7 @@ class Tokens:
 
     def fit(self, model: Any) -> None:
         """Take the model's sizes. Raises TrainError where samples are longer than its table of positions."""
-        self.vocab = model.get_input_embeddings().num_embeddings
+        self.vocab = len(model.get_input_embeddings().weight)  # an adapter around it has no more
         for name, module in model.named_modules():
             is_positions = isinstance(module, nn.Embedding) and name.rpartition(".")[2] in _POSITIONS
             room = module.num_embeddings - getattr(module, "offset", 0) if is_positions else self.length

@@ -203,7 +203,7 @@ def _in_pieces(config: Config, plan: Plan, narrow: Callable[[Parts], Plan]) -> P
             said = f"{before}{_pieces(parts)}: with whole layers {over.message}"
             best = replace(found, shape=Cut(most_now, ends), cut=said)
         elif best.parts is whole:
-            best = replace(best, cut=f"{before}layers stay whole: in pieces they need no less")
+            best = replace(best, cut=f"{before}layers stay whole: pieces down to {_largest(parts)} need no less")
         if found.fits:
             return best
 

@@ -68,6 +68,7 @@ def tmp_path(tmp_path):
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
     monkeypatch.setattr(disk, "PIECE", 4096)
+    monkeypatch.setattr("fairlead.train.plan._BUFFERS", 4 * 4 * 4096 * disk.AHEAD)
 
 
 def prepare(folder, family="llama", text=TEXT):
